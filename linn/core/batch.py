@@ -1,0 +1,387 @@
+"""RecordBatch: the unit of work, the same bytes on the wire and on disk. The layout is in schema/batch.capnp.
+
+Laws: a batch is read through views and never copied whole; what a broker needs (offsets, routes, limits) is read
+without opening the body; `stamp` changes only bytes that `crc` does not cover, and seals them with a CRC of their own;
+every byte of a stored batch is covered by one of the two.
+
+Read on: `body` (columns), `routes` (routing keys and labels), `batch_builder` (how one is made).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from uuid import UUID
+
+import zstandard
+
+from linn.core import flat_message
+from linn.core.body import Body
+from linn.core.crc32c import crc32c
+from linn.core.errors import BatchCorrupt, BatchMalformed, BatchTooLarge
+from linn.core.flat_message import DATA_AT, Buffer
+from linn.core.record import Headers, Labels, Record
+from linn.core.routes import NO_PAIR, Pair, decode_routes
+
+_STAMP = struct.Struct("<qqqi")
+_STAMP_END = DATA_AT + _STAMP.size  # 44
+_U32 = struct.Struct("<I")
+_STAMP_CRC_AT = _STAMP_END
+_CRC_AT = 48
+_SEALED_AT = 52
+SEALED = struct.Struct("<IqqqIHHBBHIQQQ")
+"""The numbers behind `crc`, from count on."""
+_HEADER = struct.Struct("<qqqiIIIqqqIHHBBHIQQQ")
+NUMBER_BYTES = _HEADER.size
+FIELD_COUNT = 8
+BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + 8 * FIELD_COUNT
+assert NUMBER_BYTES == 104
+assert SEALED.size + _SEALED_AT == DATA_AT + NUMBER_BYTES
+
+_WINDOW_BYTES_MAX = 8 << 20
+"""zstd's own advice for decoders: a frame that asks for a larger window is refused."""
+ID_MASK = (1 << 128) - 1
+
+
+class Codec(IntEnum):
+    """How the body is compressed."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+class Format(IntEnum):
+    """What the body holds. Other numbers are other protocols' batches, kept verbatim."""
+
+    NATIVE = 0
+
+
+class Attribute(IntFlag):
+    """Bits of `attributes`. Reserved: nothing sets them yet."""
+
+    TRANSACTIONAL = 1
+    CONTROL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What `RecordBatch.verify` allows."""
+
+    batch_bytes_max: int = 8 << 20
+    """Of the message, and of its body when decompressed: eight of the largest messages."""
+    records_max: int = 1 << 20
+
+
+class RecordBatch:
+    """A view of one batch's bytes. The numbers are read once; columns when they are asked for.
+
+    `base_offset`, `append_time_ms`, `durable_offset` and `leader_epoch` are what the log stamped; `end_offset` is the
+    offset behind the last record. `size` is in bytes.
+    """
+
+    __slots__ = (
+        "_body",
+        "_fields",
+        "_pairs",
+        "append_time_ms",
+        "attributes",
+        "base_id",
+        "base_offset",
+        "body_bytes",
+        "codec",
+        "count",
+        "crc",
+        "durable_offset",
+        "first_sequence",
+        "first_timestamp_ms",
+        "format",
+        "leader_epoch",
+        "max_timestamp_ms",
+        "message",
+        "pair_count",
+        "producer_epoch",
+        "producer_id",
+        "size",
+        "stamp_crc",
+        "transaction",
+    )
+
+    def __init__(self, message: Buffer) -> None:
+        """Look at the bytes of one message. Checks the frame's structure, not its content: see `verify`.
+
+        Raises BatchMalformed.
+        """
+        view = message if type(message) is memoryview else memoryview(message)
+        self.message = view
+        self.size = len(view)
+        self._fields = flat_message.decode(view, NUMBER_BYTES, FIELD_COUNT)
+        self._body: Body | None = None
+        self._pairs: list[Pair] | None = None
+        (
+            self.base_offset,
+            self.append_time_ms,
+            self.durable_offset,
+            self.leader_epoch,
+            self.stamp_crc,
+            self.crc,
+            self.count,
+            self.first_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.first_sequence,
+            self.producer_epoch,
+            self.attributes,
+            self.codec,
+            self.format,
+            self.pair_count,
+            self.body_bytes,
+            id_high,
+            id_low,
+            self.transaction,
+        ) = _HEADER.unpack_from(view, DATA_AT)
+        self.base_id: int = id_high << 64 | id_low
+
+    # --- stamping and checking ---
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record."""
+        return int(self.base_offset) + int(self.count)
+
+    def stamp(self, base_offset: int, append_time_ms: int, durable_offset: int = 0, leader_epoch: int = 0) -> None:
+        """Write the leader's numbers in place. The message must be writable."""
+        view = self.message
+        _STAMP.pack_into(view, DATA_AT, base_offset, append_time_ms, durable_offset, leader_epoch)
+        self.stamp_crc = crc32c(view[DATA_AT:_STAMP_END])
+        _U32.pack_into(view, _STAMP_CRC_AT, self.stamp_crc)
+        self.base_offset, self.append_time_ms = base_offset, append_time_ms
+        self.durable_offset, self.leader_epoch = durable_offset, leader_epoch
+
+    def check_crc(self) -> None:
+        """Raises BatchCorrupt where what the producer sealed has changed."""
+        if sealed_crc(self.message) != self.crc:
+            raise BatchCorrupt(f"the CRC of a batch of {self.size} bytes does not match")
+
+    def check_stored(self) -> None:
+        """Check both CRCs, as for bytes that come from a disk. Raises BatchCorrupt."""
+        if crc32c(self.message[DATA_AT:_STAMP_END]) != self.stamp_crc:
+            raise BatchCorrupt("the CRC of a batch's stamp does not match")
+        self.check_crc()
+
+    def verify(self, limits: BatchLimits) -> None:
+        """Check everything that a broker relies on, at batch cost, for bytes that came from a client.
+
+        Raises:
+            BatchTooLarge: over a limit, also when decompressed.
+            BatchCorrupt: the CRC does not match.
+            BatchMalformed: sizes, counts or columns do not agree.
+        """
+        if self.size > limits.batch_bytes_max or self.body_bytes > limits.batch_bytes_max:
+            larger = max(self.size, self.body_bytes)
+            raise BatchTooLarge(f"a batch of {larger} bytes, more than {limits.batch_bytes_max}")
+        if not 0 < self.count <= limits.records_max:
+            raise BatchMalformed(f"a batch says that it holds {self.count} records")
+        self.check_crc()
+        self._check_columns()
+        if self.format == Format.NATIVE:
+            self._check_body()
+
+    def _check_columns(self) -> None:
+        routes, index, hashes, priorities, delays, ttls, ids, body = self._fields
+        if body is None:
+            raise BatchMalformed("a batch has no body")
+        if (routes is not None) != (self.pair_count > 0):
+            raise BatchMalformed("a batch's routes and their number do not agree")
+        if (index is not None) != (self.pair_count > 1):
+            raise BatchMalformed("a batch's route index and the number of its pairs do not agree")
+        count = self.count
+        for column, width in ((index, 2), (hashes, 4), (priorities, 1), (delays, 4), (ttls, 4), (ids, 16)):
+            if column is not None and len(column) != width * count:
+                raise BatchMalformed(f"a column of {len(column)} bytes does not fit {count} records of {width}")
+
+    def _check_body(self) -> None:
+        body = self._fields[7]
+        assert body is not None
+        if self.codec == Codec.NONE:
+            if len(body) != self.body_bytes:
+                raise BatchMalformed("a batch's body is not of the size that it says")
+            self._body = Body.decode(body, self.count)
+        elif self.codec == Codec.ZSTD:
+            check_zstd_frame(body, self.body_bytes)
+        else:
+            raise BatchMalformed(f"codec {self.codec} is unknown")
+
+    # --- what the broker reads ---
+
+    @property
+    def routes(self) -> memoryview | None:
+        """The encoded distinct (routing key, labels) pairs; None where no record has either."""
+        return self._fields[0]
+
+    @property
+    def route_index(self) -> memoryview | None:
+        """UInt16 per record: its pair. None where there is at most one pair."""
+        index = self._fields[1]
+        return index.cast("H") if index is not None else None
+
+    @property
+    def key_hashes(self) -> memoryview | None:
+        """UInt32 per record."""
+        return _cast(self._fields[2], "I")
+
+    @property
+    def priorities(self) -> memoryview | None:
+        """UInt8 per record; None: all 0."""
+        return self._fields[3]
+
+    @property
+    def delays_ms(self) -> memoryview | None:
+        """UInt32 per record; None: all 0."""
+        return _cast(self._fields[4], "I")
+
+    @property
+    def ttls_ms(self) -> memoryview | None:
+        """UInt32 per record, 0 for no limit; None: all 0."""
+        return _cast(self._fields[5], "I")
+
+    @property
+    def raw_fields(self) -> Sequence[memoryview | None]:
+        """The eight Data fields in schema order, as they lie in the message."""
+        return self._fields
+
+    def pairs(self) -> list[Pair]:
+        """The distinct pairs, decoded; one empty pair where there are none. Raises BatchMalformed."""
+        if self._pairs is None:
+            routes = self._fields[0]
+            self._pairs = decode_routes(routes, self.pair_count) if routes is not None else [NO_PAIR]
+            index = self.route_index
+            if index is not None and max(index) >= len(self._pairs):
+                raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
+        return self._pairs
+
+    # --- what readers read ---
+
+    def body(self) -> Body:
+        """The columns, decompressed where needed. Raises BatchMalformed."""
+        if self._body is None:
+            data = self._fields[7]
+            if data is None or self.format != Format.NATIVE:
+                raise BatchMalformed(f"the body is of format {self.format}, which this reader does not know")
+            self._body = Body.decode(self._decompressed(data), self.count)
+        return self._body
+
+    def _decompressed(self, data: memoryview) -> memoryview:
+        if self.codec == Codec.NONE:
+            return data
+        check_zstd_frame(data, self.body_bytes)
+        try:
+            return memoryview(zstandard.ZstdDecompressor().decompress(data, max_output_size=self.body_bytes))
+        except zstandard.ZstdError as error:
+            raise BatchMalformed(f"the body can't be decompressed: {error}") from error
+
+    def pair(self, index: int) -> Pair:
+        """The (routing key, labels) of one record."""
+        which = self._fields[1]
+        return self.pairs()[which.cast("H")[index] if which is not None else 0]
+
+    def timestamp_ms(self, index: int) -> int:
+        """The timestamp of one record."""
+        times = self.body().timestamps_ms
+        return int(memoryview(times).cast("q")[index]) if times is not None else int(self.first_timestamp_ms)
+
+    def id(self, index: int) -> UUID:
+        """The id of one record."""
+        ids = self._fields[6]
+        if ids is not None:
+            return UUID(bytes=bytes(ids[16 * index : 16 * index + 16]))
+        return UUID(int=(self.base_id + index) & ID_MASK)
+
+    def key(self, index: int) -> bytes | None:
+        """The key of one record."""
+        keys = self.body().keys
+        return keys[index] if keys is not None else None
+
+    def value(self, index: int) -> bytes | None:
+        """The value of one record."""
+        return self.body().values[index]
+
+    def headers(self, index: int) -> Headers:
+        """The headers of one record."""
+        column = self.body().headers
+        return column[index] if column is not None else ()
+
+    def labels(self, index: int) -> Labels:
+        """The labels of one record."""
+        return dict(self.pair(index).labels)
+
+    def record(self, index: int) -> Record:
+        """One record, copied out."""
+        routing_key, labels = self.pair(index)
+        priorities, delays, ttls = self.priorities, self.delays_ms, self.ttls_ms
+        return Record(
+            value=self.value(index),
+            key=self.key(index),
+            routing_key=routing_key,
+            labels=dict(labels),
+            headers=self.headers(index),
+            id=self.id(index),
+            timestamp_ms=self.timestamp_ms(index),
+            priority=priorities[index] if priorities is not None else 0,
+            delay_ms=delays[index] if delays is not None else 0,
+            ttl_ms=ttls[index] if ttls is not None else 0,
+        )
+
+    def records(self) -> list[Record]:
+        """All records, copied out. For tests and tools: it loops over records."""
+        return [self.record(index) for index in range(self.count)]
+
+    def __len__(self) -> int:
+        return int(self.count)
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch {self.base_offset}..{self.end_offset} {self.size} bytes>"
+
+
+def sealed_crc(message: memoryview) -> int:
+    """The CRC-32C of what a producer seals: all but the stamp and the field itself."""
+    return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))
+
+
+def seal(message: bytearray) -> None:
+    """Write the CRC of a finished message in its place."""
+    with memoryview(message) as view:
+        _U32.pack_into(message, _CRC_AT, sealed_crc(view))
+
+
+def check_zstd_frame(data: Buffer, body_bytes: int) -> None:
+    """Refuse a zstd frame that does not say its size, says another than the batch, or asks for a huge window.
+
+    Raises BatchMalformed.
+    """
+    try:
+        parameters = zstandard.get_frame_parameters(data)
+    except zstandard.ZstdError as error:
+        raise BatchMalformed(f"the body is not zstd: {error}") from error
+    if parameters.content_size != body_bytes:
+        raise BatchMalformed("the compressed body does not say the size that the batch says")
+    if parameters.window_size > _WINDOW_BYTES_MAX and parameters.window_size > body_bytes:
+        raise BatchMalformed(f"the compressed body asks for a window of {parameters.window_size} bytes")
+
+
+def _cast(field: memoryview | None, kind: str) -> memoryview | None:
+    return field.cast(kind) if field is not None else None  # type: ignore[call-overload]
+
+
+def indexes_by_pair(batch: RecordBatch) -> list[array[int]]:
+    """For each pair of `batch`, the indexes of its records, ascending."""
+    found = [array("I") for _ in batch.pairs()]
+    index = batch.route_index
+    if index is None:
+        found[0].extend(range(batch.count))
+    else:
+        for position, which in enumerate(index):
+            found[which].append(position)
+    return found

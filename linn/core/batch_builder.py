@@ -1,0 +1,244 @@
+"""How a RecordBatch is made: from columns, from records, or from a part of another batch.
+
+Law: a batch is joined once, sealed once, and never changed again but for its stamp.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import zstandard
+
+from linn.core import flat_message
+from linn.core.batch import ID_MASK, NUMBER_BYTES, SEALED, Codec, Format, RecordBatch, seal
+from linn.core.body import Body, HeaderColumn
+from linn.core.column import BinaryColumn
+from linn.core.errors import MessageInvalid
+from linn.core.flat_message import DATA_AT, Buffer
+from linn.core.record import Headers, Record
+from linn.core.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, pair_of
+
+_SEALED_NUMBERS_AT = 52 - DATA_AT
+_LOW = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class BatchColumns:
+    """The content of a batch by column; None: all records have the default."""
+
+    values: Sequence[bytes | None]
+    timestamp_ms: int
+    """Of the first record, and of all where `timestamps_ms` is None."""
+    base_id: int
+    """128 bits: record i has the id base_id + i, where `ids` is None."""
+    keys: Sequence[bytes | None] | None = None
+    pairs: tuple[Pair, ...] = ()
+    """The distinct (routing key, labels); empty where no record has either."""
+    pair_index: Sequence[int] | None = None
+    """Which pair each record has; only where there is more than one."""
+    headers: Sequence[Headers] | None = None
+    timestamps_ms: Sequence[int] | None = None
+    priorities: Sequence[int] | None = None
+    delays_ms: Sequence[int] | None = None
+    ttls_ms: Sequence[int] | None = None
+    ids: Sequence[bytes] | None = None
+
+
+def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch:
+    """Make a batch of at least one record.
+
+    Raises MessageInvalid where a value has a type or size that can't be carried.
+    """
+    count = len(columns.values)
+    assert count > 0, "a batch holds at least one record"
+    pairs = columns.pairs
+    encoder = encode_routes_cached if len(pairs) <= 16 else encode_routes
+    try:
+        body = _body_of(columns)
+        fields: list[Buffer | None] = [
+            encoder(pairs) if pairs else None,
+            array("H", columns.pair_index).tobytes() if columns.pair_index is not None else None,
+            None,
+            _numbers("B", columns.priorities),
+            _numbers("I", columns.delays_ms),
+            _numbers("I", columns.ttls_ms),
+            b"".join(columns.ids) if columns.ids is not None else None,
+        ]
+    except (TypeError, OverflowError, AttributeError, UnicodeEncodeError) as error:
+        raise MessageInvalid(f"a message can't be encoded: {error}") from error
+    times = columns.timestamps_ms
+    first_ms = times[0] if times is not None else columns.timestamp_ms
+    max_ms = max(times) if times is not None else columns.timestamp_ms
+    head = _Head(count, first_ms, max_ms, pair_count=len(pairs), base_id=columns.base_id)
+    return _assemble(head, fields, body, codec)
+
+
+def _body_of(columns: BatchColumns) -> Body:
+    return Body(
+        BinaryColumn.of(columns.values),
+        BinaryColumn.of(columns.keys) if columns.keys is not None else None,
+        _numbers("q", columns.timestamps_ms),
+        HeaderColumn.of(columns.headers) if columns.headers is not None else None,
+    )
+
+
+def _numbers(kind: str, numbers: Sequence[int] | None) -> bytes | None:
+    return array(kind, numbers).tobytes() if numbers is not None else None
+
+
+@dataclass(slots=True)
+class _Head:
+    """The numbers that a producer seals, but for those of the body."""
+
+    count: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    pair_count: int
+    base_id: int
+    producer_id: int = 0
+    first_sequence: int = 0
+    producer_epoch: int = 0
+    attributes: int = 0
+    transaction: int = 0
+
+    def numbers(self, codec: int, body_format: int, body_bytes: int) -> bytes:
+        sealed = SEALED.pack(
+            self.count,
+            self.first_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.first_sequence,
+            self.producer_epoch,
+            self.attributes,
+            codec,
+            body_format,
+            self.pair_count,
+            body_bytes,
+            self.base_id >> 64,
+            self.base_id & _LOW,
+            self.transaction,
+        )
+        assert _SEALED_NUMBERS_AT + len(sealed) == NUMBER_BYTES
+        return bytes(_SEALED_NUMBERS_AT) + sealed
+
+
+def _assemble(head: _Head, fields: list[Buffer | None], body: Body, codec: Codec) -> RecordBatch:
+    encoded: Buffer = body.encode()
+    body_bytes = len(encoded)
+    if codec == Codec.ZSTD:
+        encoded = _compressor().compress(encoded)
+    message = flat_message.encode(head.numbers(codec, Format.NATIVE, body_bytes), [*fields, encoded])
+    seal(message)
+    return RecordBatch(message)
+
+
+@lru_cache(maxsize=1)
+def _compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=3)
+
+
+def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec = Codec.NONE) -> RecordBatch:
+    """Make a batch of at least one record; records without an id get base_id + their index.
+
+    Raises MessageInvalid.
+    """
+    pairs = [pair_of(record.routing_key, record.labels) for record in records]
+    first_of = {}
+    for pair in pairs:
+        first_of.setdefault(_typed(pair), pair)
+    places = {typed: place for place, typed in enumerate(first_of)}
+    distinct = tuple(first_of.values())
+    plain = distinct == (NO_PAIR,)
+    times = [record.timestamp_ms for record in records]
+    ids = None
+    if any(record.id is not None for record in records):
+        ids = [(r.id.int if r.id is not None else (base_id + i) & ID_MASK).to_bytes(16) for i, r in enumerate(records)]
+    columns = BatchColumns(
+        values=[record.value for record in records],
+        timestamp_ms=times[0],
+        base_id=base_id,
+        keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
+        pairs=() if plain else distinct,
+        pair_index=[places[_typed(pair)] for pair in pairs] if len(distinct) > 1 else None,
+        headers=[record.headers for record in records] if any(record.headers for record in records) else None,
+        timestamps_ms=times if any(time != times[0] for time in times) else None,
+        priorities=_unless_all_zero([record.priority for record in records]),
+        delays_ms=_unless_all_zero([record.delay_ms for record in records]),
+        ttls_ms=_unless_all_zero([record.ttl_ms for record in records]),
+        ids=ids,
+    )
+    return build_batch(columns, codec)
+
+
+def _typed(pair: Pair) -> tuple[str, tuple[tuple[str, type, object], ...]]:
+    """A key that tells 1 from True and from 1.0, which Python's == does not."""
+    return pair.routing_key, tuple((name, type(value), value) for name, value in pair.labels)
+
+
+def _unless_all_zero(numbers: list[int]) -> list[int] | None:
+    return numbers if any(numbers) else None
+
+
+def slice_batch(batch: RecordBatch, first: int, last: int) -> RecordBatch:
+    """Records `first` to `last` (exclusive, by index) as a batch of its own, stamped with their own offsets.
+
+    The slice is not compressed. Its routes are the whole batch's. No Python loop over records.
+
+    Raises BatchMalformed.
+    """
+    if first == 0 and last == batch.count:
+        return batch
+    assert 0 <= first < last <= batch.count
+    fields = [
+        column if place == 0 or column is None else column[width * first : width * last]
+        for place, (column, width) in enumerate(zip(batch.raw_fields[:7], _WIDTHS, strict=True))
+    ]
+    part = _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first)
+    part.stamp(batch.base_offset + first, batch.append_time_ms, batch.durable_offset, batch.leader_epoch)
+    return part
+
+
+_WIDTHS = (0, 2, 4, 1, 4, 4, 16)
+"""Bytes per record of each column before the body."""
+
+
+def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
+    """The records at ascending `indexes` as an unstamped batch, for an exchange with more than one destination.
+
+    Records that lie together are sliced without a loop; others are gathered one by one, as routing asked for.
+
+    Raises BatchMalformed.
+    """
+    count = len(indexes)
+    if indexes[-1] - indexes[0] + 1 == count:
+        part = slice_batch(batch, indexes[0], indexes[-1] + 1)
+        return RecordBatch(bytearray(part.message))
+    fields: list[Buffer | None] = []
+    for place, (column, width) in enumerate(zip(batch.raw_fields[:7], _WIDTHS, strict=True)):
+        if place == 0 or column is None:
+            fields.append(column)
+        else:
+            fields.append(b"".join([column[width * i : width * i + width] for i in indexes]))
+    if fields[6] is None:  # Ids that count on from a base are no longer dense.
+        fields[6] = b"".join([((batch.base_id + i) & ID_MASK).to_bytes(16) for i in indexes])
+    return _part(batch, fields, batch.body().take(indexes), count, batch.base_id)
+
+
+def _part(batch: RecordBatch, fields: Sequence[Buffer | None], body: Body, count: int, base_id: int) -> RecordBatch:
+    times = body.timestamps_ms
+    first_ms, max_ms = batch.first_timestamp_ms, batch.first_timestamp_ms
+    if times is not None:
+        numbers = memoryview(times).cast("q")
+        first_ms, max_ms = numbers[0], max(numbers)
+    head = _Head(
+        count,
+        first_ms,
+        max_ms,
+        pair_count=batch.pair_count,
+        base_id=base_id & ID_MASK,
+        attributes=batch.attributes,
+    )
+    return _assemble(head, list(fields), body, Codec.NONE)

@@ -1,0 +1,134 @@
+"""The body of a batch: the columns that only readers need. See `Body` in schema/batch.capnp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from linn.core import flat_message
+from linn.core.column import BinaryColumn, shift_offsets
+from linn.core.errors import BatchMalformed
+from linn.core.flat_message import Buffer
+from linn.core.record import Headers
+
+_FIELD_COUNT = 13
+
+
+@dataclass(slots=True)
+class HeaderColumn:
+    """Headers as Arrow's map<text, bytes>: a list per record over two columns of entries."""
+
+    offsets: Buffer
+    """n+1 Int32 into the entries, beginning with 0."""
+    names: BinaryColumn
+    values: BinaryColumn
+
+    @classmethod
+    def of(cls, headers: Sequence[Headers]) -> HeaderColumn:
+        """Build the column from each record's headers."""
+        counts = BinaryColumn.of([bytes(len(entries)) for entries in headers])
+        entries = list(chain.from_iterable(headers))
+        names = BinaryColumn.of([name.encode() for name, _ in entries])
+        return cls(counts.offsets, names, BinaryColumn.of([value for _, value in entries]))
+
+    def check(self, count: int) -> None:
+        """At batch cost. Raises BatchMalformed."""
+        if len(self.offsets) != 4 * (count + 1):
+            raise BatchMalformed(f"the headers do not fit {count} records")
+        ends = memoryview(self.offsets).cast("i")
+        if ends[0] != 0:
+            raise BatchMalformed("the headers do not begin with 0")
+        self.names.check(ends[count], "header names")
+        self.values.check(ends[count], "header values")
+
+    def __getitem__(self, index: int) -> Headers:
+        ends = memoryview(self.offsets).cast("i")
+        return tuple((str(self.names[i], "utf-8"), self.values[i]) for i in range(ends[index], ends[index + 1]))  # type: ignore[arg-type]
+
+    def slice(self, first: int, last: int) -> HeaderColumn:
+        """Headers of records `first` to `last` (exclusive)."""
+        ends = memoryview(self.offsets).cast("i")
+        start, end = ends[first], ends[last]
+        offsets = shift_offsets(memoryview(self.offsets)[4 * first : 4 * (last + 1)], start)
+        return HeaderColumn(offsets, self.names.slice(start, end), self.values.slice(start, end))
+
+    def take(self, indexes: Sequence[int]) -> HeaderColumn:
+        """Headers of the records at `indexes`."""
+        return HeaderColumn.of([self[index] for index in indexes])
+
+
+@dataclass(slots=True)
+class Body:
+    """Columns of one batch. An absent column holds defaults only."""
+
+    values: BinaryColumn
+    keys: BinaryColumn | None = None
+    timestamps_ms: Buffer | None = None
+    """Int64 per record."""
+    headers: HeaderColumn | None = None
+
+    def encode(self) -> bytearray:
+        """The bytes of a `Body` message."""
+        fields = [self.timestamps_ms, *_fields_of(self.keys), *_fields_of(self.values)]
+        if self.headers is not None:
+            names, values = self.headers.names, self.headers.values
+            fields += [self.headers.offsets, names.offsets, names.data, *_fields_of(values)]
+        fields += [None] * (_FIELD_COUNT - len(fields))
+        return flat_message.encode(b"", fields)
+
+    @classmethod
+    def decode(cls, data: memoryview, count: int) -> Body:
+        """Read and check a body of `count` records, at batch cost and without copying.
+
+        Raises BatchMalformed.
+        """
+        fields = flat_message.decode(data, 0, _FIELD_COUNT)
+        times, key_ends, keys, key_bits, value_ends, values, value_bits, *headers = fields
+        if value_ends is None:
+            raise BatchMalformed("the batch has no values")
+        body = cls(BinaryColumn(value_ends, values or b"", value_bits), timestamps_ms=times)
+        body.values.check(count, "values")
+        if key_ends is not None:
+            body.keys = BinaryColumn(key_ends, keys or b"", key_bits)
+            body.keys.check(count, "keys")
+        if times is not None and len(times) != 8 * count:
+            raise BatchMalformed(f"the timestamps do not fit {count} records")
+        body.headers = _read_headers(headers)
+        if body.headers is not None:
+            body.headers.check(count)
+        return body
+
+    def slice(self, first: int, last: int) -> Body:
+        """Records `first` to `last` (exclusive)."""
+        return Body(
+            self.values.slice(first, last),
+            self.keys.slice(first, last) if self.keys is not None else None,
+            self.timestamps_ms[8 * first : 8 * last] if self.timestamps_ms is not None else None,
+            self.headers.slice(first, last) if self.headers is not None else None,
+        )
+
+    def take(self, indexes: Sequence[int]) -> Body:
+        """The records at `indexes`, in that order."""
+        times = self.timestamps_ms
+        return Body(
+            self.values.take(indexes),
+            self.keys.take(indexes) if self.keys is not None else None,
+            b"".join(times[8 * i : 8 * i + 8] for i in indexes) if times is not None else None,
+            self.headers.take(indexes) if self.headers is not None else None,
+        )
+
+
+def _fields_of(column: BinaryColumn | None) -> list[Buffer | None]:
+    return [None, None, None] if column is None else [column.offsets, column.data, column.validity]
+
+
+def _read_headers(fields: Sequence[Buffer | None]) -> HeaderColumn | None:
+    offsets, name_offsets, names, value_offsets, values, validity = fields
+    if offsets is None:
+        return None
+    if name_offsets is None or value_offsets is None:
+        raise BatchMalformed("the batch has headers without names or values")
+    return HeaderColumn(
+        offsets, BinaryColumn(name_offsets, names or b""), BinaryColumn(value_offsets, values or b"", validity)
+    )

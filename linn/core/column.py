@@ -1,0 +1,108 @@
+"""Columns in Arrow's binary layout: n+1 little-endian Int32 offsets, the bytes, a validity bitmap where some are null.
+
+Law: offsets begin with 0 and the last is the length of the bytes. `slice` costs no Python loop: a whole array of
+offsets is moved by one subtraction of big integers, whose 32-bit digits never borrow from each other.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+
+from linn.core.errors import BatchMalformed
+from linn.core.flat_message import Buffer
+
+assert sys.byteorder == "little", "linn's columns are little-endian and read in place"
+
+
+@lru_cache(maxsize=256)
+def _ones(count: int) -> int:
+    """An integer whose `count` 32-bit digits are all 1."""
+    return int.from_bytes(b"\x01\x00\x00\x00" * count, "little")
+
+
+def shift_offsets(offsets: Buffer, by: int) -> bytes:
+    """Subtract `by` from each of the Int32 in `offsets`; none may be less than `by`."""
+    if by == 0:
+        return bytes(offsets)
+    size = len(offsets)
+    return (int.from_bytes(offsets, "little") - by * _ones(size // 4)).to_bytes(size, "little")
+
+
+def slice_bits(bitmap: Buffer, first: int, last: int) -> bytes:
+    """Bits `first` to `last` (exclusive) of a bitmap, moved to the front."""
+    count = last - first
+    bits = int.from_bytes(bitmap, "little") >> first & ((1 << count) - 1)
+    return bits.to_bytes(-(-count // 8), "little")
+
+
+class BinaryColumn:
+    """Values of variable size, one per record. Reading an item copies its bytes."""
+
+    __slots__ = ("_ends", "data", "offsets", "validity")
+
+    def __init__(self, offsets: Buffer, data: Buffer, validity: Buffer | None = None) -> None:
+        self.offsets = memoryview(offsets)
+        self.data = data
+        self.validity = validity
+        self._ends = self.offsets.cast("i")
+
+    @classmethod
+    def of(cls, values: Sequence[bytes | None]) -> BinaryColumn:
+        """Build a column. Raises TypeError where a value is neither bytes nor None."""
+        if None in values:
+            bits = sum(1 << index for index, value in enumerate(values) if value is not None)
+            validity = bits.to_bytes(-(-len(values) // 8), "little")
+            return cls._join([value or b"" for value in values], validity)
+        return cls._join(values, None)  # type: ignore[arg-type]
+
+    @classmethod
+    def _join(cls, values: Sequence[bytes], validity: bytes | None) -> BinaryColumn:
+        data = b"".join(values)
+        offsets = array("i", accumulate(map(len, values), initial=0))
+        return cls(memoryview(offsets).cast("B"), data, validity)
+
+    def check(self, count: int, what: str) -> None:
+        """At batch cost: the column has `count` values and its last offset is its length.
+
+        Raises BatchMalformed.
+        """
+        if len(self.offsets) != 4 * (count + 1) or self._ends[0] != 0 or self._ends[count] != len(self.data):
+            raise BatchMalformed(f"the offsets of {what} do not fit {count} records")
+        if self.validity is not None and len(self.validity) != -(-count // 8):
+            raise BatchMalformed(f"the validity of {what} does not fit {count} records")
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, index: int) -> bytes | None:
+        if self.validity is not None and not self.validity[index >> 3] >> (index & 7) & 1:
+            return None
+        ends = self._ends
+        return bytes(self.data[ends[index] : ends[index + 1]])
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return (self[index] for index in range(len(self)))
+
+    def to_list(self) -> list[bytes | None]:
+        """All values, copied."""
+        data = bytes(self.data)
+        ends = self._ends.tolist()
+        values: list[bytes | None] = [data[start:end] for start, end in pairwise(ends)]
+        if self.validity is None:
+            return values
+        return [value if self.validity[i >> 3] >> (i & 7) & 1 else None for i, value in enumerate(values)]
+
+    def slice(self, first: int, last: int) -> BinaryColumn:
+        """Values `first` to `last` (exclusive), the bytes shared."""
+        start, end = self._ends[first], self._ends[last]
+        offsets = shift_offsets(self.offsets[4 * first : 4 * (last + 1)], start)
+        validity = slice_bits(self.validity, first, last) if self.validity is not None else None
+        return BinaryColumn(offsets, memoryview(self.data)[start:end], validity)
+
+    def take(self, indexes: Sequence[int]) -> BinaryColumn:
+        """The values at `indexes`, in that order."""
+        return BinaryColumn.of([self[index] for index in indexes])

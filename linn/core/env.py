@@ -1,0 +1,176 @@
+"""Env: the only door to the world. Time, randomness, files and network come through here, and from nowhere else.
+
+`real_env.RealEnv` is the world; `linn.testing.sim_env.SimEnv` is a seeded one with virtual time, a disk that can tear,
+lose, fill and fail, and a network that can cut and delay. ruff bans the modules that would be a second door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from linn.core.flat_message import Buffer
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Time. Wall time is for people and retention; intervals and deadlines use `monotonic`."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, UTC. May jump, also backwards."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep; a cancellation point even for 0."""
+
+
+class Rng(Protocol):
+    """Randomness. Not for secrets that must withstand an attacker who knows the seed of a simulation."""
+
+    def bytes(self, count: int) -> bytes:
+        """`count` random bytes."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A float in [low, high]."""
+
+    def integer(self, below: int) -> int:
+        """An integer in [0, below)."""
+
+
+class File(Protocol):
+    """One open file. `write` appends, synchronously, to the page cache; only `sync` makes it survive power loss."""
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        """Append all buffers at the end; return the bytes written, always their sum.
+
+        Raises:
+            DiskFull: the file is cut back to its former size: either all buffers are there or none.
+            StorageError: any other failure; the same promise.
+        """
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        """Overwrite (or extend) at a position. For small fixed-place files. Raises as `write`, without its promise."""
+
+    def size(self) -> int:
+        """Current size in bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes (not durable before `sync`). Raises StorageError."""
+
+    async def read(self, position: int, bytes_max: int) -> bytearray:
+        """Up to `bytes_max` bytes from `position`; fewer only at the end of the file. Does not block the loop.
+
+        Raises StorageError. Cancellation: nothing is changed.
+        """
+
+    async def sync(self) -> None:
+        """Put what was written so far on stable storage (fdatasync), off the loop.
+
+        Raises:
+            SyncFailed: what was not synced before is in an unknown state; never retry.
+        Cancellation: the sync may or may not have happened.
+        """
+
+    def close(self) -> None:
+        """Close without syncing. Idempotent."""
+
+
+class Disk(Protocol):
+    """Files and folders, by string paths. What changes a folder is durable only after `sync_dir` of that folder."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and appending; `create` makes it where there is none.
+
+        Raises: DiskReadOnly, DiskFull, StorageError (with the path in the text).
+        """
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """Sorted names in a folder. Raises StorageError where there is no such folder."""
+
+    def make_dir(self, path: str) -> None:
+        """Make a folder and its parents; no error where it exists. Raises DiskReadOnly, DiskFull, StorageError."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically put `source` in `target`'s place."""
+
+    def unlink(self, path: str) -> None:
+        """Delete a file; no error where there is none."""
+
+    def remove_dir(self, path: str) -> None:
+        """Delete an empty folder; no error where there is none."""
+
+    async def sync_dir(self, path: str) -> None:
+        """Make creations, renames and unlinks in a folder durable. Raises SyncFailed."""
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written below `path`."""
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take an exclusive lock on a file (made if missing) for this process; returns what releases it.
+
+        Raises DataDirLocked.
+        """
+
+
+class Stream(Protocol):
+    """One connection: bytes both ways."""
+
+    peer: str
+    """Who is at the other end, for logs."""
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Wait for bytes and put them at the start of `buffer`; 0 means that the peer has finished.
+
+        Raises ConnectionLost. Cancellation: no byte is lost, it stays in the socket.
+        """
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send all buffers in order.
+
+        Raises ConnectionLost. Cancellation: some bytes may have been sent; the stream is of no more use.
+        """
+
+    async def aclose(self) -> None:
+        """Close at once; what waits in `receive_into` or `send` elsewhere raises ConnectionLost. Idempotent."""
+
+
+class Listener(Protocol):
+    """A bound address."""
+
+    address: str
+    """The address as bound, e.g. "127.0.0.1:5466" with the real port, or "unix:/run/linn.sock"."""
+
+    async def accept(self) -> Stream:
+        """Wait for a connection. Raises ConnectionLost when the listener is closed; survives a lack of descriptors."""
+
+    async def aclose(self) -> None:
+        """Stop listening (and remove a Unix socket's file). Idempotent."""
+
+
+class Net(Protocol):
+    """The network. Addresses are "HOST:PORT", "[V6]:PORT" or "unix:PATH"."""
+
+    async def listen(self, address: str) -> Listener:
+        """Bind. Port 0 takes a free one. Raises AddressInUse, AddressInvalid."""
+
+    async def connect(self, address: str) -> Stream:
+        """Connect. Raises ConnectFailed, AddressInvalid."""
+
+
+class Env(Protocol):
+    """Everything that a broker takes from outside."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def rng(self) -> Rng: ...
+    @property
+    def disk(self) -> Disk: ...
+    @property
+    def net(self) -> Net: ...

@@ -1,0 +1,339 @@
+"""Every error that linn raises on purpose: one tree, one stable code per leaf.
+
+The `code` is API and crosses the wire; the text is for people and may change. `retriable` says whether the same request
+may succeed later without being changed. Codes are never reused; `docs/reference/errors.md` lists each with a way out.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LinnError(Exception):
+    """Root of the tree. `str(error)` is one line for a person; `error.code` is for a program."""
+
+    code: ClassVar[str] = "linn.error"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"{self.text} [{self.code}]"
+
+
+class InternalError(LinnError):
+    """Something failed that linn did not foresee; the log of the broker holds the traceback."""
+
+    code = "linn.internal"
+
+
+# --- configuration ---------------------------------------------------------------------------------------------------
+
+
+class ConfigError(LinnError):
+    """A TOML file, or a topic request over the wire, says something that linn can't do."""
+
+    code = "config.invalid"
+
+
+class ConfigUnreadable(ConfigError):
+    """The file is missing, may not be read, or is not TOML."""
+
+    code = "config.unreadable"
+
+
+class ConfigUnknownKey(ConfigError):
+    """A key that no component knows."""
+
+    code = "config.unknown_key"
+
+
+class ConfigNotLive(ConfigError):
+    """The setting exists but can't change while the topic exists."""
+
+    code = "config.not_live"
+
+
+class PluginError(LinnError):
+    """A plugin could not be loaded, or did not return what its hook promises."""
+
+    code = "plugin.failed"
+
+
+class PluginUnknown(PluginError):
+    """The configuration names an engine, semantics, exchange or protocol that no plugin provides."""
+
+    code = "plugin.unknown"
+
+
+# --- batches and messages --------------------------------------------------------------------------------------------
+
+
+class BatchError(LinnError):
+    """A record batch that linn will not take."""
+
+    code = "batch.invalid"
+
+
+class BatchMalformed(BatchError):
+    """The bytes are not a RecordBatch in the documented layout."""
+
+    code = "batch.malformed"
+
+
+class BatchCorrupt(BatchError):
+    """A CRC-32C does not match: the bytes were damaged on the way or at rest."""
+
+    code = "batch.corrupt"
+    retriable = True
+
+
+class BatchTooLarge(BatchError):
+    """The batch, or what it decompresses to, is over the limit."""
+
+    code = "batch.too_large"
+
+
+class MessageTooLarge(BatchError):
+    """One message is over `message_bytes_max`."""
+
+    code = "message.too_large"
+
+
+class MessageInvalid(BatchError):
+    """A field of a message has a type or a value that can't be carried."""
+
+    code = "message.invalid"
+
+
+class FeatureUnsupported(BatchError):
+    """The batch asks for something that this broker or topic does not do (yet)."""
+
+    code = "message.unsupported"
+
+
+# --- storage ---------------------------------------------------------------------------------------------------------
+
+
+class StorageError(LinnError):
+    """The storage under a partition failed."""
+
+    code = "storage.failed"
+
+
+class DiskFull(StorageError):
+    """No room is left on the disk. The batch was not stored; what was confirmed before is intact."""
+
+    code = "storage.disk_full"
+    retriable = True
+
+
+class DiskReadOnly(StorageError):
+    """The data folder can't be written."""
+
+    code = "storage.read_only"
+
+
+class DataDirLocked(StorageError):
+    """Another broker is using the data folder."""
+
+    code = "storage.locked"
+
+
+class SyncFailed(StorageError):
+    """A sync to disk failed. What it covered is not known to be durable; the broker stops and never retries it."""
+
+    code = "storage.sync_failed"
+
+
+class LogCorrupt(StorageError):
+    """A log is damaged before its tail. Nothing was deleted."""
+
+    code = "log.corrupt"
+
+
+class OffsetOutOfRange(StorageError):
+    """The offset lies before the start or after the end of the log."""
+
+    code = "log.offset_out_of_range"
+
+
+class LogClosed(StorageError):
+    """The log was closed, or failed earlier, and takes no more work."""
+
+    code = "log.closed"
+    retriable = True
+
+
+# --- topics, exchanges, subscriptions --------------------------------------------------------------------------------
+
+
+class TopicError(LinnError):
+    """A request about a topic, exchange or partition can't be done."""
+
+    code = "topic.invalid"
+
+
+class TopicUnknown(TopicError):
+    """There is no topic of that name."""
+
+    code = "topic.unknown"
+
+
+class TopicExists(TopicError):
+    """The topic exists already, with other settings."""
+
+    code = "topic.exists"
+
+
+class TopicFull(TopicError):
+    """The topic is at its limit and its `overflow` is `reject`."""
+
+    code = "topic.full"
+    retriable = True
+
+
+class PartitionUnknown(TopicError):
+    """The topic has no partition of that number."""
+
+    code = "topic.partition_unknown"
+
+
+class ExchangeUnknown(TopicError):
+    """There is no exchange of that name."""
+
+    code = "exchange.unknown"
+
+
+class BindingInvalid(TopicError):
+    """A binding's pattern or target does not fit its exchange."""
+
+    code = "exchange.binding_invalid"
+
+
+class DeliveryError(LinnError):
+    """A request about a subscription or a delivery can't be done."""
+
+    code = "delivery.invalid"
+
+
+class DeliveryNotCurrent(DeliveryError):
+    """The delivery id is not current: its lease ended, was settled, or never was yours."""
+
+    code = "delivery.not_current"
+
+
+class SubscriptionUnknown(DeliveryError):
+    """There is no subscription of that number on this connection."""
+
+    code = "delivery.subscription_unknown"
+
+
+class SubscriptionWrongKind(DeliveryError):
+    """The topic's kind does not offer this kind of subscription."""
+
+    code = "delivery.wrong_kind"
+
+
+class GroupFenced(DeliveryError):
+    """The member does not own this partition in the group's current generation."""
+
+    code = "group.fenced"
+
+
+class GroupUnknown(DeliveryError):
+    """The group has committed nothing for this topic and has no members."""
+
+    code = "group.unknown"
+
+
+# --- protocol and connection -----------------------------------------------------------------------------------------
+
+
+class ProtocolError(LinnError):
+    """The peer sent something that is not the protocol. The connection is closed."""
+
+    code = "protocol.malformed"
+
+
+class FrameTooLarge(ProtocolError):
+    """A frame is over the limit that hello agreed on."""
+
+    code = "protocol.frame_too_large"
+
+
+class VersionUnsupported(ProtocolError):
+    """The two sides share no protocol version."""
+
+    code = "protocol.version_unsupported"
+
+
+class RequestUnknown(ProtocolError):
+    """The broker does not know this request; a newer client sent it."""
+
+    code = "protocol.request_unknown"
+
+
+class ConnectionLost(LinnError):
+    """The connection ended. A publish that was under way may or may not have been stored."""
+
+    code = "connection.lost"
+    retriable = True
+
+
+class ConnectFailed(ConnectionLost):
+    """No broker answered at the address."""
+
+    code = "connection.failed"
+
+
+class AddressInUse(LinnError):
+    """A listener's address is taken by another process."""
+
+    code = "listener.address_in_use"
+
+
+class AddressInvalid(LinnError):
+    """A listener's or broker's address can't be parsed or bound."""
+
+    code = "listener.address_invalid"
+
+
+class BrokerStopping(LinnError):
+    """The broker is shutting down and takes no new work."""
+
+    code = "broker.stopping"
+    retriable = True
+
+
+class RequestTimeout(LinnError):
+    """The answer did not come in time. A publish may or may not have been stored."""
+
+    code = "request.timeout"
+    retriable = True
+
+
+class LimitExceeded(LinnError):
+    """A connection asked for more than one of its limits allows."""
+
+    code = "limit.exceeded"
+
+
+def all_errors() -> dict[str, type[LinnError]]:
+    """Every error class of linn by its code, the root included."""
+    found: dict[str, type[LinnError]] = {}
+    pending: list[type[LinnError]] = [LinnError]
+    while pending:
+        error = pending.pop()
+        assert error.code not in found, f"two errors share the code {error.code}"
+        found[error.code] = error
+        pending.extend(error.__subclasses__())
+    return found
+
+
+def error_from_code(code: str, text: str) -> LinnError:
+    """The error that a peer named by its code; an unknown code becomes a plain `LinnError` with it in the text."""
+    found = all_errors().get(code)
+    return found(text) if found is not None else LinnError(f"{text} ({code})")

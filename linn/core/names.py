@@ -1,0 +1,29 @@
+"""Names of topics, exchanges and the tables of the configuration: they become folders, URLs and log lines.
+
+The rule is Kafka's, so that a topic keeps its name behind that protocol: 1 to 249 of `A-Z a-z 0-9 . _ -`, not "." and
+not "..". Names that begin with "__" are linn's own.
+"""
+
+from __future__ import annotations
+
+import re
+
+NAME_CHARACTERS_MAX = 249
+"""249 characters and "-" and a partition number still fit into a file name of 255 bytes."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """What is wrong with a name, in words for the end of one line; None where it is a good one."""
+    if not name:
+        return "a name has at least one character"
+    if len(name) > NAME_CHARACTERS_MAX:
+        return f"a name has at most {NAME_CHARACTERS_MAX} characters, this one has {len(name)}"
+    if not _NAME.fullmatch(name):
+        return "a name is made of A-Z, a-z, 0-9, '.', '_' and '-'"
+    if name in (".", ".."):
+        return "'.' and '..' are not names"
+    if name.startswith("__"):
+        return "names that begin with '__' are reserved for linn itself"
+    return None

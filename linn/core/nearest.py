@@ -1,0 +1,22 @@
+"""What somebody probably meant: the known word nearest to an unknown one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_WORD_CHARACTERS_MAX = 100
+"""difflib is quadratic; no known word is as long as this."""
+_LISTED_MAX = 30
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error's line: "; did you mean 'retention'?", or the known words where none is near."""
+    options = sorted(known)
+    near = difflib.get_close_matches(word[:_WORD_CHARACTERS_MAX], options, n=1)
+    if near:
+        return f'; did you mean "{near[0]}"?'
+    if not options:
+        return "; there are none to choose from"
+    more = ", ..." if len(options) > _LISTED_MAX else ""
+    return f"; known: {', '.join(options[:_LISTED_MAX])}{more}"

@@ -1,0 +1,99 @@
+"""A map from offsets to small equal values, kept as sorted, disjoint, half-open ranges [first, end).
+
+Laws: touching ranges of equal value are one range, so traffic in whole batches keeps the map as small as the number of
+differences between records. Finding is O(log n) in the number of ranges. Values are compared with `==` and never changed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class OffsetMap(Generic[V]):
+    """A mutable map. `len` is the number of ranges, `count` the number of offsets that have a value."""
+
+    __slots__ = ("_ends", "_firsts", "_values", "count")
+
+    count: int
+    """How many offsets have a value. Read only."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self._values: list[V] = []
+        self.count = 0
+
+    def set(self, first: int, end: int, value: V) -> None:
+        """Give every offset of [first, end) this value, whatever it had."""
+        assert first < end
+        if self._firsts and first < self._ends[-1]:
+            self.take(first, end)
+        at = bisect_left(self._firsts, first)
+        self.count += end - first
+        low, high = at, at
+        if at > 0 and self._ends[at - 1] == first and self._values[at - 1] == value:
+            low, first = at - 1, self._firsts[at - 1]
+        if at < len(self._firsts) and self._firsts[at] == end and self._values[at] == value:
+            high, end = at + 1, self._ends[at]
+        self._firsts[low:high] = [first]
+        self._ends[low:high] = [end]
+        self._values[low:high] = [value]
+
+    def take(self, first: int, end: int) -> list[tuple[int, int, V]]:
+        """Remove the values of [first, end); returns what was removed as (first, end, value), in order."""
+        taken = self.pieces(first, end)
+        if not taken:
+            return taken
+        low = bisect_right(self._ends, first)
+        high = bisect_left(self._firsts, end)
+        left, right = self._firsts[low], self._ends[high - 1]
+        kept: list[tuple[int, int, V]] = []
+        if left < first:
+            kept.append((left, first, taken[0][2]))
+        if right > end:
+            kept.append((end, right, taken[-1][2]))
+        self._firsts[low:high] = [piece[0] for piece in kept]
+        self._ends[low:high] = [piece[1] for piece in kept]
+        self._values[low:high] = [piece[2] for piece in kept]
+        self.count -= sum(piece[1] - piece[0] for piece in taken)
+        return taken
+
+    def take_lowest(self, count_max: int) -> tuple[int, int, V]:
+        """Remove up to `count_max` offsets from the front of the lowest range. The map must not be empty."""
+        assert count_max > 0
+        first, end, value = self._firsts[0], self._ends[0], self._values[0]
+        if end - first > count_max:
+            end = first + count_max
+            self._firsts[0] = end
+        else:
+            del self._firsts[0], self._ends[0], self._values[0]
+        self.count -= end - first
+        return first, end, value
+
+    def pieces(self, first: int, end: int) -> list[tuple[int, int, V]]:
+        """The parts of [first, end) that have a value, as (first, end, value), in order."""
+        low = bisect_right(self._ends, first)
+        high = bisect_left(self._firsts, end)
+        return [
+            (max(first, self._firsts[at]), min(end, self._ends[at]), self._values[at]) for at in range(low, high)
+        ]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._firsts.clear()
+        self._ends.clear()
+        self._values.clear()
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int, V]]:
+        return iter(list(zip(self._firsts, self._ends, self._values, strict=True)))
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __repr__(self) -> str:
+        return f"OffsetMap({list(self)})"

@@ -1,0 +1,98 @@
+"""Records that were returned and wait for their next attempt, and how long they wait.
+
+Laws: a returned record keeps its offset, hence its place. One whose delay has not passed is not ready and holds nobody
+up. A delay is measured from the return on the monotonic clock; after a restart, when that clock is another, the whole of
+what was recorded is waited for again: never less than was asked for.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from linn.core.lease import LeaseSettings
+from linn.core.offset_map import OffsetMap
+from linn.core.offset_ranges import Range
+
+DOUBLINGS_MAX = 62
+"""An exponential delay stops doubling here: every cap is reached long before, and the number stays small."""
+
+
+def redelivery_delay_ms(settings: LeaseSettings, attempts: int) -> int:
+    """How long a record waits after that many attempts (at least 1) before it is ready again."""
+    assert attempts >= 1
+    delay_ms = settings.redelivery_delay_ms
+    if settings.redelivery_backoff == "linear":
+        delay_ms *= attempts
+    elif settings.redelivery_backoff == "exponential":
+        delay_ms <<= min(attempts - 1, DOUBLINGS_MAX)
+    return min(delay_ms, settings.redelivery_delay_max_ms)
+
+
+class Delay(NamedTuple):
+    """Why a returned record isn't ready: attempts so far, and when (monotonic seconds) it becomes ready."""
+
+    attempts: int
+    ready_at: float
+
+
+class Recorded(NamedTuple):
+    """A delay as the event log has it: attempts so far, and how long to wait from when the broker is up again."""
+
+    attempts: int
+    delay_ms: int
+
+
+class ReturnedRecords:
+    """The returned records of one subscription: ready, delayed, or (while events are replayed) recorded as delayed."""
+
+    __slots__ = ("_ready_at", "delayed", "ready", "recorded")
+
+    def __init__(self) -> None:
+        self.ready: OffsetMap[int] = OffsetMap()
+        """Attempts so far, by offset."""
+        self.delayed: OffsetMap[Delay] = OffsetMap()
+        self.recorded: OffsetMap[Recorded] = OffsetMap()
+        self._ready_at: list[tuple[float, int, int]] = []
+
+    def add(self, first: int, end: int, attempts: int, delay_ms: int, now: float) -> None:
+        """Put records back in their place, ready at once or after a delay."""
+        if delay_ms <= 0:
+            self.ready.set(first, end, attempts)
+            return
+        ready_at = now + delay_ms / 1000
+        self.delayed.set(first, end, Delay(attempts, ready_at))
+        heappush(self._ready_at, (ready_at, first, end))
+
+    def promote(self, now: float) -> int:
+        """Make the records ready whose delay has passed; returns how many."""
+        heap = self._ready_at
+        promoted = 0
+        while heap and heap[0][0] <= now:
+            ready_at, first, end = heappop(heap)
+            for start, stop, delay in self.delayed.pieces(first, end):
+                if delay.ready_at == ready_at:
+                    self.delayed.take(start, stop)
+                    self.ready.set(start, stop, delay.attempts)
+                    promoted += stop - start
+        return promoted
+
+    def next_ready_at(self) -> float | None:
+        """When the next delay passes."""
+        return self._ready_at[0][0] if self._ready_at else None
+
+    def drop(self, first: int, end: int) -> list[Range]:
+        """Remove what waits in [first, end), ready or not; returns it in order."""
+        dropped = [piece[:2] for piece in self.ready.take(first, end)]
+        delayed = [piece[:2] for piece in self.delayed.take(first, end)]
+        if delayed:
+            self._ready_at = [(delay.ready_at, start, stop) for start, stop, delay in self.delayed]
+            heapify(self._ready_at)
+        recorded = [piece[:2] for piece in self.recorded.take(first, end)]
+        return sorted(dropped + delayed + recorded)
+
+    def start_recorded(self, now: float) -> None:
+        """Begin the delays that the event log had recorded."""
+        for first, end, recorded in self.recorded:
+            self.add(first, end, recorded.attempts, recorded.delay_ms, now)
+        self.recorded.clear()

@@ -1,0 +1,131 @@
+"""The storage port: what an engine gives for one partition, and how one is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from linn.core.batch import RecordBatch
+from linn.core.env import Env
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine promises, as data: core and the tests ask this, never for an engine's name."""
+
+    survives_restart: bool
+    """Whether a log opened again holds what was synced before."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionId:
+    """A partition of a topic. Internal topics begin with "__"."""
+
+    topic: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.index}"
+
+
+class PartitionLog(Protocol):
+    """One partition's ordered, append-only sequence of record batches. Has one writer.
+
+    Offsets are dense: a batch of n records at base offset b covers b to b+n-1. `append` is synchronous and does not
+    block: it writes to memory or to the page cache.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def append(self, batch: RecordBatch) -> int:
+        """Stamp `batch` with the next offset and store it; returns that base offset.
+
+        The log owns the batch's bytes from here on; nobody changes them.
+
+        Raises:
+            DiskFull, StorageError: nothing was stored and the log's end is where it was.
+            LogClosed: the log was closed or failed before.
+        """
+
+    def durable(self) -> int:
+        """The offset before which everything is on stable storage (the end, for an engine that has none)."""
+
+    async def sync(self) -> None:
+        """Make everything that is appended now durable; afterwards `durable()` is at least the end at the call.
+
+        Raises SyncFailed; the log takes no more work then.
+        """
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """Whole stored batches from the one that holds `offset`, in order, at least one if there is one.
+
+        Stops before the batch that would exceed `bytes_max` in total (the first is returned whatever its size).
+        At the end: an empty sequence. Batches are verified against their CRC when they came from a disk.
+
+        Raises:
+            OffsetOutOfRange: offset is before the start or after the end.
+            LogCorrupt: a stored batch fails its CRC.
+        """
+
+    async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
+        """Forget records: those `before` an offset (whole segments at the engine's convenience, but `bounds` moves at
+        once where the engine can), or those at and `after` an offset (exactly, a batch boundary; for replication).
+
+        Raises OffsetOutOfRange where `before` is beyond the end or `after` is not a batch boundary.
+        """
+
+    def bounds(self) -> tuple[int, int]:
+        """(start, end): the first offset that can be read and the one the next append gets."""
+
+    def size_bytes(self) -> int:
+        """Bytes of batches kept, wherever they lie."""
+
+    async def offset_at(self, timestamp_ms: int) -> int:
+        """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; the end without one."""
+
+    async def enforce_retention(
+        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+    ) -> int:
+        """Drop what is older than `age_ms`, over `bytes_max`, or below `before`, oldest first, by whole segments.
+
+        The newest records are kept, even if over a bound, until their segment is sealed; age also seals. Returns the
+        new start.
+        """
+
+    async def close(self) -> None:
+        """Sync and close. Idempotent."""
+
+    async def delete(self) -> None:
+        """Close and remove everything stored for this partition."""
+
+
+class StorageEngine(Protocol):
+    """Opens logs. One per `[storage.*]` table; made once, when the broker starts."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def open(self, partition: PartitionId) -> PartitionLog:
+        """Open a partition's log, creating it where there is none.
+
+        Raises:
+            LogCorrupt: damage before the tail. Nothing is deleted.
+            DiskFull, DiskReadOnly, StorageError.
+        """
+
+    async def close(self) -> None:
+        """Release what the engine itself holds; its logs are closed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """What a plugin registers: the name TOML uses, the settings' struct, and the factory."""
+
+    name: str
+    """The value of `engine =` in a `[storage.*]` table, and the table that exists without being written."""
+    settings: type[Any]
+    """A frozen msgspec.Struct with a default and a help text for each field."""
+    make: Callable[[str, Any, Env], StorageEngine]
+    """(folder for this engine's files, settings, env) -> engine. Does no I/O."""

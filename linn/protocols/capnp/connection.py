@@ -1,0 +1,110 @@
+"""One connection of the native protocol as a pure object: bytes in, events out. Used by broker and client alike.
+
+Laws: the first frame is hello (to a broker) or welcome or failed (to a client); the batches that a frame announces
+follow it directly; after an error the connection gives no more events. It knows no socket, task or clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from linn.core.batch import RecordBatch
+from linn.core.errors import ProtocolError, VersionUnsupported
+from linn.core.flat_message import Buffer
+from linn.protocols.capnp import codec
+from linn.protocols.capnp.framing import FrameReader
+from linn.protocols.capnp.messages import Hello, Message, Welcome
+
+VERSION = 1
+FEATURES: tuple[str, ...] = ("zstd",)
+BATCHES_MAX = 1_024
+"""Batches behind one frame; a client that has more sends more frames."""
+
+
+class Event(NamedTuple):
+    """One whole message of the peer."""
+
+    correlation: int
+    message: Message
+    batches: list[RecordBatch]
+
+
+class Connection:
+    """The receiving half, and the encoding of what is sent. One per TCP or Unix connection."""
+
+    def __init__(self) -> None:
+        self.frames = FrameReader()
+        self._waiting: codec.Decoded | None = None
+        self._batches: list[RecordBatch] = []
+        self._missing = 0
+        self._failed = False
+
+    def allow_frames(self, frame_bytes_max: int) -> None:
+        """Take larger frames, once hello is through."""
+        self.frames.frame_bytes_max = frame_bytes_max
+
+    def buffer(self) -> memoryview:
+        """Where to put the next bytes; see `FrameReader.buffer`."""
+        return self.frames.buffer()
+
+    def received(self, count: int) -> Iterator[Event]:
+        """Take note of `count` bytes in `buffer()`, and give the messages that are whole now.
+
+        Raises:
+            ProtocolError, BatchMalformed, RequestUnknown: the stream can't be trusted any more; close it.
+        """
+        assert not self._failed, "a failed connection receives nothing"
+        self._failed = True
+        for frame in self.frames.received(count):
+            if self._missing:
+                self._batches.append(RecordBatch(frame))
+                self._missing -= 1
+            else:
+                self._waiting = codec.decode(frame)
+                self._missing = self._waiting.batches
+                if self._missing > BATCHES_MAX:
+                    raise ProtocolError(f"{self._missing} batches behind one frame, more than {BATCHES_MAX}")
+                self._batches = []
+            if not self._missing:
+                waiting = self._waiting
+                assert waiting is not None
+                yield Event(waiting.correlation, waiting.message, self._batches)
+        self._failed = False
+
+
+def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch] | None = None) -> list[Buffer]:
+    """What to send for one message: the control frame, then each batch's bytes as they are."""
+    if not batches:
+        return [codec.encode(message, correlation)]
+    frames: list[Buffer] = [codec.encode(message, correlation, len(batches))]
+    frames.extend(batch.message for batch in batches)
+    return frames
+
+
+def hello(client: str) -> Hello:
+    """What a client of this version says first."""
+    return Hello(VERSION, VERSION, list(FEATURES), client)
+
+
+def agree(message: Message) -> tuple[int, list[str]]:
+    """The version and features that a broker and the client that sent `message` share.
+
+    Raises:
+        ProtocolError: the first message is not hello.
+        VersionUnsupported: no version in common.
+    """
+    if not isinstance(message, Hello):
+        raise ProtocolError(f"the first message is {type(message).__name__}, not Hello")
+    if not message.version_min <= VERSION <= message.version_max:
+        raise VersionUnsupported(
+            f"the client speaks versions {message.version_min} to {message.version_max}, the broker speaks {VERSION}"
+        )
+    return VERSION, [feature for feature in FEATURES if feature in message.features]
+
+
+def check_welcome(message: Message) -> Welcome:
+    """The broker's welcome, for a client. Raises ProtocolError where it is anything else."""
+    if not isinstance(message, Welcome):
+        raise ProtocolError(f"the broker answered hello with {type(message).__name__}")
+    return message

@@ -1,0 +1,115 @@
+"""Cap'n Proto stream framing: bytes in, whole messages out. No I/O.
+
+Laws: any chunking of the bytes gives the same frames; a frame's size is known and checked before memory is taken for it;
+what is held is at most one receive buffer and one frame. A frame larger than the receive buffer is received into
+memory of its own, so that its bytes are copied at most once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from linn.core.errors import FrameTooLarge, ProtocolError
+
+SEGMENTS_MAX = 64
+"""Control messages from other languages' libraries may have a few segments; more is not ours."""
+BUFFER_BYTES_MIN = 4 << 10
+"""What an idle connection costs."""
+BUFFER_BYTES_MAX = 256 << 10
+"""One receive of this size moves 1 to 4 GB/s; larger ones did not help."""
+FRAME_BYTES_MAX_BEFORE_HELLO = 64 << 10
+
+_U32_PAIR = struct.Struct("<II")
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. Put bytes at the start of `buffer()`, then iterate over `received(count)`."""
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX_BEFORE_HELLO) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray(BUFFER_BYTES_MIN)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that has begun and not ended."""
+        return self._frame_filled if self._frame is not None else self._filled
+
+    def buffer(self) -> memoryview:
+        """Where to put the next bytes; never empty. Valid until the next `received`."""
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._view[self._filled :]
+
+    def received(self, count: int) -> Iterator[memoryview]:
+        """Take note of `count` bytes in `buffer()`, and give the frames that are whole now.
+
+        Each frame is memory of its own, writable. Consume the iterator before the next `buffer()`.
+
+        Raises:
+            ProtocolError: no Cap'n Proto framing. FrameTooLarge: over the limit.
+        """
+        if self._frame is not None:
+            self._frame_filled += count
+            if self._frame_filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                yield frame
+            return
+        filled = self._filled + count
+        yield from self._cut(filled)
+        if count == len(self._view) - (filled - count) and len(self._view) < BUFFER_BYTES_MAX:
+            self._grow()
+
+    def _cut(self, filled: int) -> Iterator[memoryview]:
+        view, position = self._view, 0
+        while filled - position >= 8:
+            size = self._frame_bytes(position, filled)
+            if size == 0:
+                break
+            end = position + size
+            if end > filled:
+                if size > len(view) - position and self._frame is None:
+                    self._begin_frame(position, filled, size)
+                    position = filled
+                break
+            frame = memoryview(bytearray(view[position:end]))
+            position = end
+            yield frame
+        rest = filled - position
+        if position and rest:
+            view[:rest] = view[position:filled].tobytes()
+        self._filled = rest
+
+    def _begin_frame(self, position: int, filled: int, size: int) -> None:
+        self._frame = memoryview(bytearray(size))
+        self._frame_filled = filled - position
+        self._frame[: self._frame_filled] = self._view[position:filled]
+
+    def _frame_bytes(self, position: int, filled: int) -> int:
+        """The whole size of the frame at `position`; 0 if its segment table has not come yet."""
+        segments_less_one, words = _U32_PAIR.unpack_from(self._view, position)
+        if segments_less_one == 0:
+            size = 8 + words * 8
+        else:
+            if segments_less_one >= SEGMENTS_MAX:
+                raise ProtocolError(f"a frame of {segments_less_one + 1} segments: this is not linn's protocol")
+            table_bytes = (segments_less_one + 3) // 2 * 8
+            if filled - position < table_bytes:
+                return 0
+            sizes = struct.unpack_from(f"<{segments_less_one + 1}I", self._view, position + 4)
+            size = table_bytes + 8 * sum(sizes)
+        if size > self.frame_bytes_max:
+            raise FrameTooLarge(f"a frame of {size} bytes, more than {self.frame_bytes_max}")
+        if words == 0:
+            raise ProtocolError("an empty frame")
+        return int(size)
+
+    def _grow(self) -> None:
+        old, filled = self._view, self._filled
+        self._buffer = bytearray(min(4 * len(old), BUFFER_BYTES_MAX))
+        self._view = memoryview(self._buffer)
+        self._view[:filled] = old[:filled]

@@ -1,0 +1,232 @@
+"""The messages of the native protocol as plain values, one class per member of `Frame` in schema/protocol.capnp.
+
+Fields are those of the schema in snake case. `codec` turns them into bytes and back.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Acks(IntEnum):
+    """What a publish waits for."""
+
+    NONE = 0
+    LEADER = 1
+    ALL = 2
+
+
+class SubscriptionKind(IntEnum):
+    """What a subscribe led to."""
+
+    SHARED = 0
+    """A queue's: records are leased, or settled on delivery."""
+    GROUP = 1
+    """A consumer group's on a stream: partitions are divided among members, offsets are kept."""
+    READER = 2
+    """A reader of its own on a stream: nothing is kept."""
+
+
+class Verdict(IntEnum):
+    """What a consumer says of a range of records."""
+
+    ACK = 0
+    NACK = 1
+    REJECT = 2
+    EXTEND = 3
+
+
+START_EARLIEST = -2
+START_LATEST = -1
+
+
+class Message(msgspec.Struct, gc=False):
+    """Anything that a Frame can carry."""
+
+
+class Hello(Message):
+    version_min: int
+    version_max: int
+    features: list[str]
+    client: str
+
+
+class Welcome(Message):
+    version: int
+    features: list[str]
+    broker: str
+    frame_bytes_max: int
+    batch_bytes_max: int
+    message_bytes_max: int
+    keepalive_ms: int
+    inflight_max: int
+    subscriptions_max: int
+
+
+class Failed(Message):
+    code: str
+    text: str
+    retriable: bool = False
+
+
+class Ping(Message):
+    pass
+
+
+class Pong(Message):
+    pass
+
+
+class Goodbye(Message):
+    reason: str = ""
+
+
+class Done(Message):
+    pass
+
+
+class Publish(Message):
+    target: str
+    to_exchange: bool = False
+    acks: int = Acks.LEADER
+    partition: int = -1
+
+
+class Placement(Message):
+    partition: int
+    base_offset: int
+    copies: int
+
+
+class Published(Message):
+    placements: list[Placement]
+
+
+class Fetch(Message):
+    topic: str
+    partition: int
+    offset: int
+    bytes_min: int = 1
+    bytes_max: int = 1 << 20
+    wait_max_ms: int = 0
+
+
+class Fetched(Message):
+    start_offset: int
+    high_watermark: int
+
+
+class FindOffset(Message):
+    topic: str
+    partition: int
+    timestamp_ms: int
+
+
+class FoundOffset(Message):
+    offset: int
+
+
+class Subscribe(Message):
+    topic: str
+    group: str = ""
+    credit: int = 0
+    start: int = START_EARLIEST
+    partitions: list[int] = []
+
+
+class Subscribed(Message):
+    subscription: int
+    kind: int
+    lease_ms: int
+
+
+class Unsubscribe(Message):
+    subscription: int
+
+
+class Credit(Message):
+    subscription: int
+    records: int
+
+
+class Deliver(Message):
+    subscription: int
+    partition: int
+    delivery_id: int
+    attempt: int
+
+
+class Pull(Message):
+    subscription: int
+    records_max: int
+    wait_max_ms: int = 0
+
+
+class Settlement(Message):
+    partition: int
+    delivery_id: int
+    first: int
+    end: int
+    verdict: int = Verdict.ACK
+    ms: int = 0
+
+
+class Settle(Message):
+    subscription: int
+    entries: list[Settlement]
+
+
+class Refusal(Message):
+    entry: int
+    code: str
+    text: str
+
+
+class Settled(Message):
+    refused: list[Refusal]
+
+
+class Assigned(Message):
+    subscription: int
+    generation: int
+    partitions: list[int]
+
+
+class Describe(Message):
+    topics: list[str] = []
+
+
+class Node(Message):
+    id: int
+    address: str
+
+
+class PartitionInfo(Message):
+    leader: int
+    start_offset: int
+    high_watermark: int
+
+
+class TopicInfo(Message):
+    name: str
+    kind: str
+    partitions: list[PartitionInfo]
+    delivery: str
+    message_bytes_max: int
+
+
+class Description(Message):
+    broker: str
+    nodes: list[Node]
+    topics: list[TopicInfo]
+
+
+class Administer(Message):
+    verb: str
+    arguments: str = "{}"
+
+
+class Administered(Message):
+    result: str

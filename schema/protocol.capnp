@@ -1,0 +1,216 @@
+@0xc8a1f5b0de3f4467;
+# linn's native protocol, version 1. See docs/reference/protocol.md.
+#
+# A connection carries Cap'n Proto messages in standard stream framing, both ways. Each is a Frame, except that the
+# `batches` RecordBatch messages (batch.capnp) which a Frame announces follow it directly.
+
+struct Frame {
+  correlation @0 :UInt64;       # chosen by the client, echoed in the answer; 0: no answer wanted, or a push
+  batches     @1 :UInt16;       # how many RecordBatch messages follow this one
+
+  union {
+    # --- connection ---
+    hello       @2  :Hello;         # client, first
+    welcome     @3  :Welcome;       # broker's answer
+    failed      @4  :Failed;        # broker's answer to a request that failed; correlation 0: about the connection
+    ping        @5  :Void;          # either side
+    pong        @6  :Void;
+    goodbye     @7  :Goodbye;       # either side: no new requests; what is under way will be answered
+    done        @8  :Void;          # broker: the request was carried out
+
+    # --- publishing ---
+    publish     @9  :Publish;       # + batches
+    published   @10 :Published;
+
+    # --- reading a partition by offset ---
+    fetch       @11 :Fetch;
+    fetched     @12 :Fetched;       # + batches
+    findOffset  @13 :FindOffset;
+    foundOffset @14 :FoundOffset;
+
+    # --- subscriptions ---
+    subscribe   @15 :Subscribe;
+    subscribed  @16 :Subscribed;
+    unsubscribe @17 :Unsubscribe;
+    credit      @18 :Credit;
+    deliver     @19 :Deliver;       # + batches; broker's push, or its answer to pull
+    pull        @20 :Pull;
+    settle      @21 :Settle;
+    settled     @22 :Settled;
+    assigned    @23 :Assigned;      # broker's push
+
+    # --- administration ---
+    describe    @24 :Describe;
+    description @25 :Description;
+    administer  @26 :Administer;
+    administered @27 :Administered;
+  }
+}
+
+struct Hello {
+  versionMin @0 :UInt16;
+  versionMax @1 :UInt16;
+  features   @2 :List(Text);     # what the client can do beyond the version
+  client     @3 :Text;           # name and version of the client library, for logs
+}
+
+struct Welcome {
+  version          @0 :UInt16;
+  features         @1 :List(Text);   # those of the client's that the broker shares
+  broker           @2 :Text;
+  frameBytesMax    @3 :UInt32;       # of any message that the client sends
+  batchBytesMax    @4 :UInt32;       # of a RecordBatch, and of its body when decompressed
+  messageBytesMax  @5 :UInt32;       # of one record's value, key and headers together
+  keepaliveMs      @6 :UInt32;       # send something (a ping) at least this often
+  inflightMax      @7 :UInt32;       # requests without an answer
+  subscriptionsMax @8 :UInt32;
+}
+
+struct Failed {
+  code      @0 :Text;            # docs/reference/errors.md
+  text      @1 :Text;
+  retriable @2 :Bool;
+}
+
+struct Goodbye { reason @0 :Text; }
+
+enum Acks { none @0; leader @1; all @2; }
+
+struct Publish {
+  target     @0 :Text;           # a topic's name, or an exchange's
+  toExchange @1 :Bool;
+  acks       @2 :Acks;           # none: no answer comes unless correlation asks for one, and then at once
+  partition  @3 :Int32 = -1;     # of a topic; -1: the broker chooses
+}
+
+struct Published { placements @0 :List(Placement); }   # one per batch, in order
+
+struct Placement {
+  partition  @0 :Int32;          # -1: several, or none
+  baseOffset @1 :Int64;          # of the batch's first record; -1 where partition is
+  copies     @2 :UInt32;         # records stored, in all topics; 0: unroutable
+}
+
+struct Fetch {
+  topic     @0 :Text;
+  partition @1 :Int32;
+  offset    @2 :Int64;
+  bytesMin  @3 :UInt32;          # answer when this much can be read, or
+  bytesMax  @4 :UInt32;
+  waitMaxMs @5 :UInt32;          # when this time has passed
+}
+
+struct Fetched {
+  startOffset   @0 :Int64;       # first offset of the partition that can be read
+  highWatermark @1 :Int64;       # the offset behind the last that can be read
+}
+
+struct FindOffset {
+  topic       @0 :Text;
+  partition   @1 :Int32;
+  timestampMs @2 :Int64;         # the first batch with a timestamp not before it; -1: the end, -2: the start
+}
+
+struct FoundOffset { offset @0 :Int64; }
+
+struct Subscribe {
+  topic      @0 :Text;
+  group      @1 :Text;           # "": a queue's shared subscription, or on a stream a reader whose place is not kept
+  credit     @2 :UInt32;         # records that may be pushed; 0: pull, or grant later
+  start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start
+  partitions @4 :List(Int32);    # readers only: these; empty: all
+}
+
+enum SubscriptionKind { shared @0; group @1; reader @2; }
+
+struct Subscribed {
+  subscription @0 :UInt32;       # number on this connection
+  kind         @1 :SubscriptionKind;
+  leaseMs      @2 :UInt32;       # shared, with leases: how long one lasts; 0: settled on delivery
+}
+
+struct Unsubscribe { subscription @0 :UInt32; }
+
+struct Credit {
+  subscription @0 :UInt32;
+  records      @1 :UInt32;       # in addition to what is left
+}
+
+struct Deliver {
+  subscription @0 :UInt32;
+  partition    @1 :Int32;
+  deliveryId   @2 :UInt64;       # of the lease that covers these records; 0 where there is none
+  attempt      @3 :UInt16;       # 1 the first time; 0 where attempts are not counted
+}
+
+struct Pull {
+  subscription @0 :UInt32;
+  recordsMax   @1 :UInt32;
+  waitMaxMs    @2 :UInt32;       # answer without batches when this time has passed
+}
+
+enum Verdict { ack @0; nack @1; reject @2; extend @3; }
+
+struct Settle {
+  subscription @0 :UInt32;
+  entries      @1 :List(Settlement);
+}
+
+struct Settlement {
+  partition  @0 :Int32;
+  deliveryId @1 :UInt64;
+  first      @2 :Int64;
+  end        @3 :Int64;          # behind the last
+  verdict    @4 :Verdict;
+  ms         @5 :UInt32;         # nack: delay before the next attempt, 0 as configured; extend: the lease from now
+}
+
+struct Settled { refused @0 :List(Refusal); }   # entries that failed; the others were carried out
+
+struct Refusal {
+  entry @0 :UInt32;
+  code  @1 :Text;
+  text  @2 :Text;
+}
+
+struct Assigned {
+  subscription @0 :UInt32;
+  generation   @1 :UInt32;
+  partitions   @2 :List(Int32);
+}
+
+struct Describe {
+  topics @0 :List(Text);         # empty: all
+}
+
+struct Description {
+  broker @0 :Text;
+  nodes  @1 :List(Node);
+  topics @2 :List(TopicInfo);
+}
+
+struct Node {
+  id      @0 :UInt32;
+  address @1 :Text;
+}
+
+struct TopicInfo {
+  name       @0 :Text;
+  kind       @1 :Text;           # queue, stream, both; "": unknown topic
+  partitions @2 :List(PartitionInfo);
+  delivery   @3 :Text;
+  messageBytesMax @4 :UInt32;
+}
+
+struct PartitionInfo {
+  leader        @0 :UInt32;      # a node's id
+  startOffset   @1 :Int64;
+  highWatermark @2 :Int64;
+}
+
+struct Administer {
+  verb      @0 :Text;            # "topic.create", "exchange.bind", ...: docs/reference/protocol.md lists them
+  arguments @1 :Text;            # a JSON object, with the keys of the TOML tables
+}
+
+struct Administered { result @0 :Text; }   # JSON
