@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from uuid import UUID
 
-import zstandard
-
-from linn.core import flat_message
+from linn.core import flat_message, zstd_codec
 from linn.core.body import Body
 from linn.core.crc32c import crc32c
 from linn.core.errors import BatchCorrupt, BatchMalformed, BatchTooLarge
@@ -31,6 +29,8 @@ _STAMP_END = DATA_AT + _STAMP.size  # 44
 _U32 = struct.Struct("<I")
 _STAMP_CRC_AT = _STAMP_END
 _CRC_AT = 48
+STAMP_BYTES = _CRC_AT - DATA_AT
+"""The stamp and its CRC."""
 _SEALED_AT = 52
 SEALED = struct.Struct("<IqqqIHHBBHIQQQ")
 """The numbers behind `crc`, from count on."""
@@ -40,9 +40,9 @@ FIELD_COUNT = 8
 BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + 8 * FIELD_COUNT
 assert NUMBER_BYTES == 104
 assert SEALED.size + _SEALED_AT == DATA_AT + NUMBER_BYTES
+COLUMN_WIDTHS = (0, 2, 4, 1, 4, 4, 16)
+"""Bytes per record of each field before the body; the first, `routes`, is no column."""
 
-_WINDOW_BYTES_MAX = 8 << 20
-"""zstd's own advice for decoders: a frame that asks for a larger window is refused."""
 ID_MASK = (1 << 128) - 1
 
 
@@ -179,28 +179,35 @@ class RecordBatch:
             BatchCorrupt: the CRC does not match.
             BatchMalformed: sizes, counts or columns do not agree.
         """
-        if self.size > limits.batch_bytes_max or self.body_bytes > limits.batch_bytes_max:
-            larger = max(self.size, self.body_bytes)
-            raise BatchTooLarge(f"a batch of {larger} bytes, more than {limits.batch_bytes_max}")
+        if self.size > limits.batch_bytes_max:
+            raise BatchTooLarge(f"a batch of {self.size} bytes, more than {limits.batch_bytes_max}")
+        # Before what the numbers say is judged: a damaged number is corruption, which a producer may retry.
+        self.check_crc()
+        if self.body_bytes > limits.batch_bytes_max:
+            raise BatchTooLarge(f"a batch whose body has {self.body_bytes} bytes, more than {limits.batch_bytes_max}")
         if not 0 < self.count <= limits.records_max:
             raise BatchMalformed(f"a batch says that it holds {self.count} records")
-        self.check_crc()
         self._check_columns()
         if self.format == Format.NATIVE:
             self._check_body()
 
     def _check_columns(self) -> None:
-        routes, index, hashes, priorities, delays, ttls, ids, body = self._fields
+        routes, index, *_, body = self._fields
         if body is None:
             raise BatchMalformed("a batch has no body")
         if (routes is not None) != (self.pair_count > 0):
             raise BatchMalformed("a batch's routes and their number do not agree")
         if (index is not None) != (self.pair_count > 1):
             raise BatchMalformed("a batch's route index and the number of its pairs do not agree")
-        count = self.count
-        for column, width in ((index, 2), (hashes, 4), (priorities, 1), (delays, 4), (ttls, 4), (ids, 16)):
-            if column is not None and len(column) != width * count:
-                raise BatchMalformed(f"a column of {len(column)} bytes does not fit {count} records of {width}")
+        for place in range(1, len(COLUMN_WIDTHS)):
+            self._column(place)
+
+    def _column(self, place: int) -> memoryview | None:
+        """A field that has one item per record, whose length is checked here: readers need not call `verify`."""
+        column = self._fields[place]
+        if column is not None and len(column) != COLUMN_WIDTHS[place] * self.count:
+            raise BatchMalformed(f"column {place} has {len(column)} bytes, which does not fit {self.count} records")
+        return column
 
     def _check_body(self) -> None:
         body = self._fields[7]
@@ -208,9 +215,9 @@ class RecordBatch:
         if self.codec == Codec.NONE:
             if len(body) != self.body_bytes:
                 raise BatchMalformed("a batch's body is not of the size that it says")
-            self._body = Body.decode(body, self.count)
+            Body.decode(body, self.count)
         elif self.codec == Codec.ZSTD:
-            check_zstd_frame(body, self.body_bytes)
+            zstd_codec.check_frame(body, self.body_bytes)
         else:
             raise BatchMalformed(f"codec {self.codec} is unknown")
 
@@ -224,28 +231,27 @@ class RecordBatch:
     @property
     def route_index(self) -> memoryview | None:
         """UInt16 per record: its pair. None where there is at most one pair."""
-        index = self._fields[1]
-        return index.cast("H") if index is not None else None
+        return _cast(self._column(1), "H")
 
     @property
     def key_hashes(self) -> memoryview | None:
         """UInt32 per record."""
-        return _cast(self._fields[2], "I")
+        return _cast(self._column(2), "I")
 
     @property
     def priorities(self) -> memoryview | None:
         """UInt8 per record; None: all 0."""
-        return self._fields[3]
+        return self._column(3)
 
     @property
     def delays_ms(self) -> memoryview | None:
         """UInt32 per record; None: all 0."""
-        return _cast(self._fields[4], "I")
+        return _cast(self._column(4), "I")
 
     @property
     def ttls_ms(self) -> memoryview | None:
         """UInt32 per record, 0 for no limit; None: all 0."""
-        return _cast(self._fields[5], "I")
+        return _cast(self._column(5), "I")
 
     @property
     def raw_fields(self) -> Sequence[memoryview | None]:
@@ -255,37 +261,42 @@ class RecordBatch:
     def pairs(self) -> list[Pair]:
         """The distinct pairs, decoded; one empty pair where there are none. Raises BatchMalformed."""
         if self._pairs is None:
-            routes = self._fields[0]
-            self._pairs = decode_routes(routes, self.pair_count) if routes is not None else [NO_PAIR]
-            index = self.route_index
-            if index is not None and max(index) >= len(self._pairs):
+            routes, index = self._fields[0], self.route_index
+            pairs = decode_routes(routes, self.pair_count) if routes is not None else [NO_PAIR]
+            if index is None and len(pairs) != 1:
+                raise BatchMalformed("a batch does not say which of its (routing key, labels) pairs its records have")
+            if index is not None and max(index, default=0) >= len(pairs):
                 raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
+            self._pairs = pairs
         return self._pairs
 
     # --- what readers read ---
 
     def body(self) -> Body:
-        """The columns, decompressed where needed. Raises BatchMalformed."""
+        """The columns, decompressed where needed, with all their offsets checked.
+
+        Raises BatchMalformed.
+        """
         if self._body is None:
             data = self._fields[7]
             if data is None or self.format != Format.NATIVE:
                 raise BatchMalformed(f"the body is of format {self.format}, which this reader does not know")
-            self._body = Body.decode(self._decompressed(data), self.count)
+            body = Body.decode(self._decompressed(data), self.count)
+            body.check_ascending()
+            self._body = body
         return self._body
 
     def _decompressed(self, data: memoryview) -> memoryview:
         if self.codec == Codec.NONE:
             return data
-        check_zstd_frame(data, self.body_bytes)
-        try:
-            return memoryview(zstandard.ZstdDecompressor().decompress(data, max_output_size=self.body_bytes))
-        except zstandard.ZstdError as error:
-            raise BatchMalformed(f"the body can't be decompressed: {error}") from error
+        if self.codec != Codec.ZSTD:
+            raise BatchMalformed(f"codec {self.codec} is unknown")
+        return memoryview(zstd_codec.decompress(data, self.body_bytes))
 
     def pair(self, index: int) -> Pair:
         """The (routing key, labels) of one record."""
-        which = self._fields[1]
-        return self.pairs()[which.cast("H")[index] if which is not None else 0]
+        pairs, which = self.pairs(), self.route_index
+        return pairs[which[index] if which is not None else 0]
 
     def timestamp_ms(self, index: int) -> int:
         """The timestamp of one record."""
@@ -294,7 +305,7 @@ class RecordBatch:
 
     def id(self, index: int) -> UUID:
         """The id of one record."""
-        ids = self._fields[6]
+        ids = self._column(6)
         if ids is not None:
             return UUID(bytes=bytes(ids[16 * index : 16 * index + 16]))
         return UUID(int=(self.base_id + index) & ID_MASK)
@@ -354,21 +365,6 @@ def seal(message: bytearray) -> None:
     """Write the CRC of a finished message in its place."""
     with memoryview(message) as view:
         _U32.pack_into(message, _CRC_AT, sealed_crc(view))
-
-
-def check_zstd_frame(data: Buffer, body_bytes: int) -> None:
-    """Refuse a zstd frame that does not say its size, says another than the batch, or asks for a huge window.
-
-    Raises BatchMalformed.
-    """
-    try:
-        parameters = zstandard.get_frame_parameters(data)
-    except zstandard.ZstdError as error:
-        raise BatchMalformed(f"the body is not zstd: {error}") from error
-    if parameters.content_size != body_bytes:
-        raise BatchMalformed("the compressed body does not say the size that the batch says")
-    if parameters.window_size > _WINDOW_BYTES_MAX and parameters.window_size > body_bytes:
-        raise BatchMalformed(f"the compressed body asks for a window of {parameters.window_size} bytes")
 
 
 def _cast(field: memoryview | None, kind: str) -> memoryview | None:

@@ -5,21 +5,19 @@ Law: a batch is joined once, sealed once, and never changed again but for its st
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-import zstandard
-
-from linn.core import flat_message
-from linn.core.batch import ID_MASK, NUMBER_BYTES, SEALED, Codec, Format, RecordBatch, seal
+from linn.core import flat_message, zstd_codec
+from linn.core.batch import COLUMN_WIDTHS, ID_MASK, NUMBER_BYTES, SEALED, STAMP_BYTES, Codec, Format, RecordBatch, seal
 from linn.core.body import Body, HeaderColumn
 from linn.core.column import BinaryColumn
 from linn.core.errors import MessageInvalid
 from linn.core.flat_message import DATA_AT, Buffer
 from linn.core.record import Headers, Record
-from linn.core.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, pair_of
+from linn.core.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
 _LOW = (1 << 64) - 1
@@ -50,11 +48,15 @@ class BatchColumns:
 def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch:
     """Make a batch of at least one record.
 
-    Raises MessageInvalid where a value has a type or size that can't be carried.
+    Raises:
+        MessageInvalid: a value has a type or size that can't be carried, or a column another length than `values`.
+        BatchTooLarge: a column or the body has 2^29 bytes or more.
     """
     count = len(columns.values)
-    assert count > 0, "a batch holds at least one record"
     pairs = columns.pairs
+    assert count > 0, "a batch holds at least one record"
+    assert (columns.pair_index is not None) == (len(pairs) > 1), "an index tells more than one pair apart"
+    _check_lengths(columns, count)
     encoder = encode_routes_cached if len(pairs) <= 16 else encode_routes
     try:
         body = _body_of(columns)
@@ -67,13 +69,32 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch
             _numbers("I", columns.ttls_ms),
             b"".join(columns.ids) if columns.ids is not None else None,
         ]
-    except (TypeError, OverflowError, AttributeError, UnicodeEncodeError) as error:
+    except _UNFIT as error:
         raise MessageInvalid(f"a message can't be encoded: {error}") from error
     times = columns.timestamps_ms
     first_ms = times[0] if times is not None else columns.timestamp_ms
     max_ms = max(times) if times is not None else columns.timestamp_ms
     head = _Head(count, first_ms, max_ms, pair_count=len(pairs), base_id=columns.base_id)
     return _assemble(head, fields, body, codec)
+
+
+_UNFIT = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
+"""What Python raises where a value is not of the type or size that a column holds."""
+
+
+def _check_lengths(columns: BatchColumns, count: int) -> None:
+    for column in (
+        columns.keys,
+        columns.pair_index,
+        columns.headers,
+        columns.timestamps_ms,
+        columns.priorities,
+        columns.delays_ms,
+        columns.ttls_ms,
+        columns.ids,
+    ):
+        if column is not None and len(column) != count:
+            raise MessageInvalid(f"a column of {len(column)} items beside {count} values")
 
 
 def _body_of(columns: BatchColumns) -> Body:
@@ -105,22 +126,25 @@ class _Head:
     transaction: int = 0
 
     def numbers(self, codec: int, body_format: int, body_bytes: int) -> bytes:
-        sealed = SEALED.pack(
-            self.count,
-            self.first_timestamp_ms,
-            self.max_timestamp_ms,
-            self.producer_id,
-            self.first_sequence,
-            self.producer_epoch,
-            self.attributes,
-            codec,
-            body_format,
-            self.pair_count,
-            body_bytes,
-            self.base_id >> 64,
-            self.base_id & _LOW,
-            self.transaction,
-        )
+        try:
+            sealed = SEALED.pack(
+                self.count,
+                self.first_timestamp_ms,
+                self.max_timestamp_ms,
+                self.producer_id,
+                self.first_sequence,
+                self.producer_epoch,
+                self.attributes,
+                codec,
+                body_format,
+                self.pair_count,
+                body_bytes,
+                self.base_id >> 64,
+                self.base_id & _LOW,
+                self.transaction,
+            )
+        except struct.error as error:
+            raise MessageInvalid(f"a number of the batch does not fit its field: {error}") from error
         assert _SEALED_NUMBERS_AT + len(sealed) == NUMBER_BYTES
         return bytes(_SEALED_NUMBERS_AT) + sealed
 
@@ -129,15 +153,10 @@ def _assemble(head: _Head, fields: list[Buffer | None], body: Body, codec: Codec
     encoded: Buffer = body.encode()
     body_bytes = len(encoded)
     if codec == Codec.ZSTD:
-        encoded = _compressor().compress(encoded)
+        encoded = zstd_codec.compress(encoded)
     message = flat_message.encode(head.numbers(codec, Format.NATIVE, body_bytes), [*fields, encoded])
     seal(message)
     return RecordBatch(message)
-
-
-@lru_cache(maxsize=1)
-def _compressor() -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=3)
 
 
 def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec = Codec.NONE) -> RecordBatch:
@@ -145,12 +164,7 @@ def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec 
 
     Raises MessageInvalid.
     """
-    pairs = [pair_of(record.routing_key, record.labels) for record in records]
-    first_of = {}
-    for pair in pairs:
-        first_of.setdefault(_typed(pair), pair)
-    places = {typed: place for place, typed in enumerate(first_of)}
-    distinct = tuple(first_of.values())
+    distinct, pair_index = _distinct([pair_of(record.routing_key, record.labels) for record in records])
     plain = distinct == (NO_PAIR,)
     times = [record.timestamp_ms for record in records]
     ids = None
@@ -162,7 +176,7 @@ def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec 
         base_id=base_id,
         keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
         pairs=() if plain else distinct,
-        pair_index=[places[_typed(pair)] for pair in pairs] if len(distinct) > 1 else None,
+        pair_index=pair_index if len(distinct) > 1 else None,
         headers=[record.headers for record in records] if any(record.headers for record in records) else None,
         timestamps_ms=times if any(time != times[0] for time in times) else None,
         priorities=_unless_all_zero([record.priority for record in records]),
@@ -173,9 +187,14 @@ def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec 
     return build_batch(columns, codec)
 
 
-def _typed(pair: Pair) -> tuple[str, tuple[tuple[str, type, object], ...]]:
-    """A key that tells 1 from True and from 1.0, which Python's == does not."""
-    return pair.routing_key, tuple((name, type(value), value) for name, value in pair.labels)
+def _distinct(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], list[int]]:
+    """The distinct pairs in order of appearance, and which of them each record has."""
+    places: dict[tuple[Pair, tuple[object, ...]], int] = {}
+    try:
+        index = [places.setdefault((pair, exact_kinds((pair,))), len(places)) for pair in pairs]
+    except TypeError as error:
+        raise MessageInvalid(f"a routing key is text, a label text, int, float or bool: {error}") from error
+    return tuple(pair for pair, _ in places), index
 
 
 def _unless_all_zero(numbers: list[int]) -> list[int] | None:
@@ -191,18 +210,18 @@ def slice_batch(batch: RecordBatch, first: int, last: int) -> RecordBatch:
     """
     if first == 0 and last == batch.count:
         return batch
-    assert 0 <= first < last <= batch.count
-    fields = [
-        column if place == 0 or column is None else column[width * first : width * last]
-        for place, (column, width) in enumerate(zip(batch.raw_fields[:7], _WIDTHS, strict=True))
-    ]
-    part = _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first)
+    part = _sliced(batch, first, last)
     part.stamp(batch.base_offset + first, batch.append_time_ms, batch.durable_offset, batch.leader_epoch)
     return part
 
 
-_WIDTHS = (0, 2, 4, 1, 4, 4, 16)
-"""Bytes per record of each column before the body."""
+def _sliced(batch: RecordBatch, first: int, last: int) -> RecordBatch:
+    assert 0 <= first < last <= batch.count
+    fields = [
+        column if place == 0 or column is None else column[width * first : width * last]
+        for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True))
+    ]
+    return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first)
 
 
 def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
@@ -214,10 +233,9 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
     """
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:
-        part = slice_batch(batch, indexes[0], indexes[-1] + 1)
-        return RecordBatch(bytearray(part.message))
+        return _unstamped(batch) if count == batch.count else _sliced(batch, indexes[0], indexes[-1] + 1)
     fields: list[Buffer | None] = []
-    for place, (column, width) in enumerate(zip(batch.raw_fields[:7], _WIDTHS, strict=True)):
+    for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True)):
         if place == 0 or column is None:
             fields.append(column)
         else:
@@ -225,6 +243,12 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
     if fields[6] is None:  # Ids that count on from a base are no longer dense.
         fields[6] = b"".join([((batch.base_id + i) & ID_MASK).to_bytes(16) for i in indexes])
     return _part(batch, fields, batch.body().take(indexes), count, batch.base_id)
+
+
+def _unstamped(batch: RecordBatch) -> RecordBatch:
+    message = bytearray(batch.message)
+    message[DATA_AT : DATA_AT + STAMP_BYTES] = bytes(STAMP_BYTES)
+    return RecordBatch(message)
 
 
 def _part(batch: RecordBatch, fields: Sequence[Buffer | None], body: Body, count: int, base_id: int) -> RecordBatch:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 from linn.core import flat_message
-from linn.core.column import BinaryColumn, shift_offsets
+from linn.core.column import BinaryColumn, never_decrease, shift_offsets
 from linn.core.errors import BatchMalformed
 from linn.core.flat_message import Buffer
 from linn.core.record import Headers
@@ -27,24 +28,47 @@ class HeaderColumn:
     @classmethod
     def of(cls, headers: Sequence[Headers]) -> HeaderColumn:
         """Build the column from each record's headers."""
-        counts = BinaryColumn.of([bytes(len(entries)) for entries in headers])
+        offsets = array("i", accumulate(map(len, headers), initial=0)).tobytes()
         entries = list(chain.from_iterable(headers))
         names = BinaryColumn.of([name.encode() for name, _ in entries])
-        return cls(counts.offsets, names, BinaryColumn.of([value for _, value in entries]))
+        return cls(offsets, names, BinaryColumn.of([value for _, value in entries]))
 
-    def check(self, count: int) -> None:
-        """At batch cost. Raises BatchMalformed."""
-        if len(self.offsets) != 4 * (count + 1):
+    @classmethod
+    def read(cls, fields: Sequence[memoryview | None], count: int) -> HeaderColumn | None:
+        """A view of the six header fields of a `Body`, checked at batch cost; None where there are no headers.
+
+        Raises BatchMalformed.
+        """
+        offsets, name_offsets, names, value_offsets, values, validity = fields
+        if offsets is None:
+            return None
+        if name_offsets is None or value_offsets is None:
+            raise BatchMalformed("the batch has headers without names or values")
+        if len(offsets) != 4 * (count + 1):
             raise BatchMalformed(f"the headers do not fit {count} records")
-        ends = memoryview(self.offsets).cast("i")
+        ends = offsets.cast("i")
         if ends[0] != 0:
             raise BatchMalformed("the headers do not begin with 0")
-        self.names.check(ends[count], "header names")
-        self.values.check(ends[count], "header values")
+        return cls(
+            offsets,
+            BinaryColumn.read(name_offsets, names, None, ends[count], "header names"),
+            BinaryColumn.read(value_offsets, values, validity, ends[count], "header values"),
+        )
+
+    def check_ascending(self) -> None:
+        """No offsets decrease. Raises BatchMalformed."""
+        if not never_decrease(self.offsets):
+            raise BatchMalformed("the offsets of headers decrease")
+        self.names.check_ascending("header names")
+        self.values.check_ascending("header values")
 
     def __getitem__(self, index: int) -> Headers:
+        """One record's headers. Raises BatchMalformed where a name is not UTF-8."""
         ends = memoryview(self.offsets).cast("i")
-        return tuple((str(self.names[i], "utf-8"), self.values[i]) for i in range(ends[index], ends[index + 1]))  # type: ignore[arg-type]
+        try:
+            return tuple((str(self.names[i], "utf-8"), self.values[i]) for i in range(ends[index], ends[index + 1]))  # type: ignore[arg-type]
+        except UnicodeDecodeError as error:
+            raise BatchMalformed("the name of a header is not UTF-8") from error
 
     def slice(self, first: int, last: int) -> HeaderColumn:
         """Headers of records `first` to `last` (exclusive)."""
@@ -54,8 +78,12 @@ class HeaderColumn:
         return HeaderColumn(offsets, self.names.slice(start, end), self.values.slice(start, end))
 
     def take(self, indexes: Sequence[int]) -> HeaderColumn:
-        """Headers of the records at `indexes`."""
-        return HeaderColumn.of([self[index] for index in indexes])
+        """Headers of the records at `indexes`. Names are moved as bytes: only readers decode them."""
+        ends = memoryview(self.offsets).cast("i")
+        ranges = [range(ends[index], ends[index + 1]) for index in indexes]
+        entries = list(chain.from_iterable(ranges))
+        offsets = array("i", accumulate(map(len, ranges), initial=0)).tobytes()
+        return HeaderColumn(offsets, self.names.take(entries), self.values.take(entries))
 
 
 @dataclass(slots=True)
@@ -81,23 +109,32 @@ class Body:
     def decode(cls, data: memoryview, count: int) -> Body:
         """Read and check a body of `count` records, at batch cost and without copying.
 
+        Offsets are checked at their ends only: call `check_ascending` before slicing or reading.
+
         Raises BatchMalformed.
         """
         fields = flat_message.decode(data, 0, _FIELD_COUNT)
         times, key_ends, keys, key_bits, value_ends, values, value_bits, *headers = fields
         if value_ends is None:
             raise BatchMalformed("the batch has no values")
-        body = cls(BinaryColumn(value_ends, values or b"", value_bits), timestamps_ms=times)
-        body.values.check(count, "values")
+        body = cls(BinaryColumn.read(value_ends, values, value_bits, count, "values"), timestamps_ms=times)
         if key_ends is not None:
-            body.keys = BinaryColumn(key_ends, keys or b"", key_bits)
-            body.keys.check(count, "keys")
+            body.keys = BinaryColumn.read(key_ends, keys, key_bits, count, "keys")
         if times is not None and len(times) != 8 * count:
             raise BatchMalformed(f"the timestamps do not fit {count} records")
-        body.headers = _read_headers(headers)
-        if body.headers is not None:
-            body.headers.check(count)
+        body.headers = HeaderColumn.read(headers, count)
         return body
+
+    def check_ascending(self) -> None:
+        """No column's offsets decrease: every record can be read and every range sliced.
+
+        Raises BatchMalformed.
+        """
+        self.values.check_ascending("values")
+        if self.keys is not None:
+            self.keys.check_ascending("keys")
+        if self.headers is not None:
+            self.headers.check_ascending()
 
     def slice(self, first: int, last: int) -> Body:
         """Records `first` to `last` (exclusive)."""
@@ -121,14 +158,3 @@ class Body:
 
 def _fields_of(column: BinaryColumn | None) -> list[Buffer | None]:
     return [None, None, None] if column is None else [column.offsets, column.data, column.validity]
-
-
-def _read_headers(fields: Sequence[Buffer | None]) -> HeaderColumn | None:
-    offsets, name_offsets, names, value_offsets, values, validity = fields
-    if offsets is None:
-        return None
-    if name_offsets is None or value_offsets is None:
-        raise BatchMalformed("the batch has headers without names or values")
-    return HeaderColumn(
-        offsets, BinaryColumn(name_offsets, names or b""), BinaryColumn(value_offsets, values or b"", validity)
-    )

@@ -1,7 +1,9 @@
 """Columns in Arrow's binary layout: n+1 little-endian Int32 offsets, the bytes, a validity bitmap where some are null.
 
-Law: offsets begin with 0 and the last is the length of the bytes. `slice` costs no Python loop: a whole array of
-offsets is moved by one subtraction of big integers, whose 32-bit digits never borrow from each other.
+Law: offsets begin with 0, never decrease, and the last is the length of the bytes. `check` looks at both ends, at batch
+cost; `check_ascending` at all of them, before anybody slices or reads. Neither it nor `slice` costs a Python loop: a
+whole array of offsets is compared or moved by one subtraction of big integers, whose 32-bit digits never borrow from
+each other.
 """
 
 from __future__ import annotations
@@ -18,10 +20,32 @@ from linn.core.flat_message import Buffer
 assert sys.byteorder == "little", "linn's columns are little-endian and read in place"
 
 
-@lru_cache(maxsize=256)
+_ONES_CACHED_MAX = 4_096
+"""Larger ones are made anew: a cache of 4 MB integers could be filled by asking for slices of many sizes."""
+
+
+def _new_ones(count: int) -> int:
+    return int.from_bytes(b"\x01\x00\x00\x00" * count, "little")
+
+
+_cached_ones = lru_cache(maxsize=256)(_new_ones)
+
+
 def _ones(count: int) -> int:
     """An integer whose `count` 32-bit digits are all 1."""
-    return int.from_bytes(b"\x01\x00\x00\x00" * count, "little")
+    return _cached_ones(count) if count <= _ONES_CACHED_MAX else _new_ones(count)
+
+
+def never_decrease(offsets: Buffer) -> bool:
+    """Whether these Int32 are none negative, and none less than the one before it."""
+    count = len(offsets) // 4 - 1
+    digits = int.from_bytes(offsets, "little")
+    if digits & (_ones(count + 1) << 31):
+        return False
+    # Each digit of `later` lends itself 2^31, and still has it where it is not less than its predecessor.
+    signs = _ones(count) << 31
+    earlier, later = digits & ((1 << 32 * count) - 1), digits >> 32
+    return ((later | signs) - earlier) & signs == signs
 
 
 def shift_offsets(offsets: Buffer, by: int) -> bytes:
@@ -51,18 +75,34 @@ class BinaryColumn:
         self._ends = self.offsets.cast("i")
 
     @classmethod
+    def read(
+        cls, offsets: memoryview, data: memoryview | None, validity: memoryview | None, count: int, what: str
+    ) -> BinaryColumn:
+        """A view of a column that somebody else wrote, checked as `check` does.
+
+        Raises BatchMalformed.
+        """
+        if count < 0 or len(offsets) != 4 * (count + 1):
+            raise BatchMalformed(f"the offsets of {what} do not fit {count} records")
+        column = cls(offsets, data if data is not None else b"", validity)
+        column.check(count, what)
+        return column
+
+    @classmethod
     def of(cls, values: Sequence[bytes | None]) -> BinaryColumn:
         """Build a column. Raises TypeError where a value is neither bytes nor None."""
         if None in values:
-            bits = sum(1 << index for index, value in enumerate(values) if value is not None)
-            validity = bits.to_bytes(-(-len(values) // 8), "little")
-            return cls._join([value or b"" for value in values], validity)
+            digits = "".join(["0" if value is None else "1" for value in reversed(values)])
+            validity = int(digits, 2).to_bytes(-(-len(values) // 8), "little")
+            return cls._join([b"" if value is None else value for value in values], validity)
         return cls._join(values, None)  # type: ignore[arg-type]
 
     @classmethod
     def _join(cls, values: Sequence[bytes], validity: bytes | None) -> BinaryColumn:
         data = b"".join(values)
         offsets = array("i", accumulate(map(len, values), initial=0))
+        if offsets[-1] != len(data):
+            raise TypeError("a value is neither bytes nor None, but a buffer whose items are larger than a byte")
         return cls(memoryview(offsets).cast("B"), data, validity)
 
     def check(self, count: int, what: str) -> None:
@@ -74,6 +114,14 @@ class BinaryColumn:
             raise BatchMalformed(f"the offsets of {what} do not fit {count} records")
         if self.validity is not None and len(self.validity) != -(-count // 8):
             raise BatchMalformed(f"the validity of {what} does not fit {count} records")
+
+    def check_ascending(self, what: str) -> None:
+        """The offsets never decrease, so that every item and every slice lies inside the bytes.
+
+        Raises BatchMalformed.
+        """
+        if not never_decrease(self.offsets):
+            raise BatchMalformed(f"the offsets of {what} decrease")
 
     def __len__(self) -> int:
         return len(self._ends) - 1

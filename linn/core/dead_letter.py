@@ -1,8 +1,8 @@
 """Records that get no more attempts and wait to be copied to the dead-letter topic.
 
-Laws: a dead record stays unsettled until its copy is committed there, or it is settled without one because the topic has
-no dead-letter topic. Before a copy is made, the intent names the target partition and its end; after a crash the broker
-reads the target from there to see whether the copy exists, so it exists once.
+Laws: a dead record stays unsettled until its copy is committed there, or it is settled without one because the topic
+has no dead-letter topic. Before a copy is made, the intent names the target partition and its end; after a crash the
+broker reads the target from there to see whether the copy exists, so it exists once.
 """
 
 from __future__ import annotations

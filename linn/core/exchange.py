@@ -45,7 +45,7 @@ class ExchangeKind:
 
     name: str
     """The value of `type =` in an `[exchanges.*]` table."""
-    settings: type[Any] | None
-    """A frozen msgspec.Struct for the other keys of that table, or None where there are none."""
+    settings: type[Any]
+    """A frozen msgspec.Struct for the other keys of that table, each with a default and a help text."""
     make: Callable[[str, Any], Exchange]
     """(exchange's name, settings) -> exchange."""

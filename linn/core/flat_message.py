@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from linn.core.errors import BatchMalformed
+from linn.core.errors import BatchMalformed, BatchTooLarge
 
 WORD = 8
 DATA_AT = 16
@@ -30,6 +30,8 @@ def encode(numbers: bytes, fields: Sequence[Buffer | None]) -> bytearray:
     """Join `numbers` (whole words) and Data `fields` into one single-segment message, as it goes on a wire.
 
     `None` is an absent field (a null pointer); an empty buffer is a present, empty one.
+
+    Raises BatchTooLarge where a field holds more than a Cap'n Proto list can (2^29 - 1 bytes).
     """
     assert len(numbers) % WORD == 0, "the data section is made of whole words"
     field_count = len(fields)
@@ -41,7 +43,8 @@ def encode(numbers: bytes, fields: Sequence[Buffer | None]) -> bytearray:
             pointers.append(0)
             continue
         size = len(field)
-        assert size <= _FIELD_BYTES_MAX, "a Cap'n Proto list holds less than 2^29 bytes"
+        if size > _FIELD_BYTES_MAX:
+            raise BatchTooLarge(f"a field of {size} bytes, more than {_FIELD_BYTES_MAX}")
         offset = field_count - index - 1 + words_before
         pointers.append(1 | offset << 2 | 2 << 32 | size << 35)
         parts.append(field)
@@ -61,7 +64,8 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
 
     Raises:
         BatchMalformed: the message is not one segment with the root struct first, has fewer numbers or fields than
-            asked for, or a pointer leads anywhere but to bytes inside it.
+            asked for, a pointer leads anywhere but to bytes inside it, or the fields overlap so much that together
+            they are longer than the message: a copy of them is never larger than what was sent.
     """
     total = len(message)
     if total < DATA_AT:
@@ -72,7 +76,8 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
     if root != 0 or number_words * WORD < number_bytes or pointer_count < field_count:
         raise BatchMalformed("the root struct is not first in its segment, or has too few fields")
     pointers_at = DATA_AT + number_words * WORD
-    if pointers_at + pointer_count * WORD > total:
+    bytes_left = total - pointers_at - pointer_count * WORD
+    if bytes_left < 0:
         raise BatchMalformed("the root struct is cut short")
     fields: list[memoryview | None] = []
     pointers = struct.unpack_from(f"<{field_count}Q", message, pointers_at)
@@ -84,9 +89,11 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
             raise BatchMalformed(f"field {index} is not a list of bytes")
         offset = (pointer & 0xFFFFFFFF) >> 2
         start = pointers_at + (index + 1 + offset) * WORD
-        end = start + (pointer >> 35)
+        size = pointer >> 35
+        end = start + size
+        bytes_left -= size
         # A negative offset (bit 29 set) reaches far past any frame here, so this one check refuses it as well.
-        if end > total:
+        if end > total or bytes_left < 0:
             raise BatchMalformed(f"field {index} leads out of the message")
         fields.append(message[start:end])
     return fields

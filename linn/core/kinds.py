@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from linn.core.errors import PluginUnknown
@@ -25,8 +25,8 @@ class Kind(Protocol):
         """The name that TOML uses."""
 
     @property
-    def settings(self) -> type[Any]:
-        """A frozen msgspec.Struct with a default and a help text for each field."""
+    def settings(self) -> type[Any] | None:
+        """A frozen msgspec.Struct with a default and a help text for each field; None for a kind without settings."""
 
     @property
     def make(self) -> Callable[..., Any]:
@@ -44,6 +44,9 @@ class Kinds(Protocol):
     def exchanges(self) -> Mapping[str, ExchangeKind]: ...
     @property
     def protocols(self) -> Mapping[str, ProtocolKind]: ...
+    @property
+    def plugin_names(self) -> Collection[str]:
+        """The names of all plugins that were found, blocked ones included."""
 
 
 def kind_named(kinds: Mapping[str, K], name: str, noun: str) -> K:

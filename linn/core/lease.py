@@ -1,8 +1,9 @@
 """A lease: records that one consumer holds for a time; and the book of all leases of one subscription.
 
-Laws: a lease is one contiguous range of offsets with one attempt number. Its delivery id is greater than every one given
-before, also before a restart. It is current for an offset from the grant until that offset is settled or returned, and
-never at or after its deadline, whether or not anybody has noticed yet. Nothing that a peer sends can make the book assert.
+Laws: a lease is one contiguous range of offsets with one attempt number. Its delivery id is greater than every one
+given before, also before a restart. It is current for an offset from the grant until that offset is settled or
+returned, and never at or after its deadline, whether or not anybody has noticed yet. Nothing that a peer sends can
+make the book assert.
 """
 
 from __future__ import annotations
@@ -32,25 +33,25 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     lease_ms: Annotated[
         int,
         msgspec.Meta(ge=1, le=LEASE_MS_MAX, description="How long a consumer holds a record before it is returned."),
-    ] = 30_000
-    max_deliveries: (
-        Annotated[
-            int,
-            msgspec.Meta(ge=1, le=2**31, description="Deliveries after which a record becomes a dead letter."),
-        ]
-        | None
-    ) = None
+    ] = msgspec.field(default=30_000, name="lease")
+    max_deliveries: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=1 << 31)] | None,
+        msgspec.Meta(
+            description='Attempts before a record is dead-lettered, or dropped; or "unlimited".',
+            extra={"none": "unlimited"},
+        ),
+    ] = None
     redelivery_delay_ms: Annotated[
         int,
-        msgspec.Meta(ge=0, le=LEASE_MS_MAX, description="Delay before the second attempt; 0 redelivers at once."),
-    ] = 0
+        msgspec.Meta(ge=0, le=LEASE_MS_MAX, description="Wait before a returned record is delivered again."),
+    ] = msgspec.field(default=0, name="redelivery_delay")
     redelivery_delay_max_ms: Annotated[
         int,
-        msgspec.Meta(ge=0, le=LEASE_MS_MAX, description="The delay never grows above this."),
-    ] = 600_000
+        msgspec.Meta(ge=0, le=LEASE_MS_MAX, description="The longest such wait, however many attempts there were."),
+    ] = msgspec.field(default=600_000, name="redelivery_delay_max")
     redelivery_backoff: Annotated[
         Backoff,
-        msgspec.Meta(description="How the delay grows with the attempts."),
+        msgspec.Meta(description="How that wait grows with the attempts."),
     ] = "fixed"
 
 
@@ -146,7 +147,8 @@ class LeaseBook:
 
     def forget_consumer(self, consumer: int) -> None:
         """Drop the entry of a consumer that holds nothing any more."""
-        assert not self._by_consumer.pop(consumer, None)
+        held = self._by_consumer.pop(consumer, None)
+        assert not held
 
     def pop_expired(self, now: float) -> Lease | None:
         """A lease whose deadline has passed, the earliest first; it has not ended yet: release it."""

@@ -10,13 +10,19 @@ _WORD_CHARACTERS_MAX = 100
 _LISTED_MAX = 30
 
 
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that looks most like `word`, or None where none does."""
+    near = difflib.get_close_matches(word[:_WORD_CHARACTERS_MAX], sorted(known), n=1)
+    return near[0] if near else None
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error's line: "; did you mean 'retention'?", or the known words where none is near."""
     options = sorted(known)
-    near = difflib.get_close_matches(word[:_WORD_CHARACTERS_MAX], options, n=1)
-    if near:
-        return f'; did you mean "{near[0]}"?'
+    near = nearest(word, options)
+    if near is not None:
+        return f'; did you mean "{near}"?'
     if not options:
-        return "; there are none to choose from"
+        return "; there are none"
     more = ", ..." if len(options) > _LISTED_MAX else ""
     return f"; known: {', '.join(options[:_LISTED_MAX])}{more}"

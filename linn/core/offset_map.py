@@ -1,7 +1,8 @@
 """A map from offsets to small equal values, kept as sorted, disjoint, half-open ranges [first, end).
 
-Laws: touching ranges of equal value are one range, so traffic in whole batches keeps the map as small as the number of
-differences between records. Finding is O(log n) in the number of ranges. Values are compared with `==` and never changed.
+Laws: touching ranges of equal value are one range, so traffic in whole batches keeps the map as small as the number
+of differences between records. Finding is O(log n) in the number of ranges. Values are compared with `==` and never
+changed.
 """
 
 from __future__ import annotations
@@ -78,9 +79,7 @@ class OffsetMap(Generic[V]):
         """The parts of [first, end) that have a value, as (first, end, value), in order."""
         low = bisect_right(self._ends, first)
         high = bisect_left(self._firsts, end)
-        return [
-            (max(first, self._firsts[at]), min(end, self._ends[at]), self._values[at]) for at in range(low, high)
-        ]
+        return [(max(first, self._firsts[at]), min(end, self._ends[at]), self._values[at]) for at in range(low, high)]
 
     def clear(self) -> None:
         """Forget everything."""

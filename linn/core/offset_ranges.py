@@ -1,9 +1,9 @@
 """A set of offsets, kept as sorted, disjoint, half-open ranges [first, end).
 
 Laws: ranges never overlap and never touch (touching ones are one range), so the size of the set is the number of its
-gaps and not the number of its offsets. Finding is O(log n) in the number of ranges; a change at the end is O(1), a change
-elsewhere moves the list's tail in memory. Ranges given to it must hold at least one offset; that is asserted, so what a
-peer sent is checked before it comes here.
+gaps and not the number of its offsets. Finding is O(log n) in the number of ranges; a change at the end is O(1), a
+change elsewhere moves the list's tail in memory. Ranges given to it must hold at least one offset; that is asserted,
+so what a peer sent is checked before it comes here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Records that were returned and wait for their next attempt, and how long they wait.
 
-Laws: a returned record keeps its offset, hence its place. One whose delay has not passed is not ready and holds nobody
-up. A delay is measured from the return on the monotonic clock; after a restart, when that clock is another, the whole of
-what was recorded is waited for again: never less than was asked for.
+Laws: a returned record keeps its offset, hence its place. One whose delay has not passed is not ready and holds
+nobody up. A delay is measured from the return on the monotonic clock; after a restart, when that clock is another,
+the whole of what was recorded is waited for again: never less than was asked for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from linn.core.lease import LeaseSettings
 from linn.core.offset_map import OffsetMap
-from linn.core.offset_ranges import Range
 
 DOUBLINGS_MAX = 62
 """An exponential delay stops doubling here: every cap is reached long before, and the number stays small."""
@@ -81,15 +80,23 @@ class ReturnedRecords:
         """When the next delay passes."""
         return self._ready_at[0][0] if self._ready_at else None
 
-    def drop(self, first: int, end: int) -> list[Range]:
-        """Remove what waits in [first, end), ready or not; returns it in order."""
-        dropped = [piece[:2] for piece in self.ready.take(first, end)]
-        delayed = [piece[:2] for piece in self.delayed.take(first, end)]
+    def drop(self, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Remove what waits in [first, end), ready or not; returns (first, end, attempts), in order."""
+        dropped = self.ready.take(first, end)
+        delayed = self.delayed.take(first, end)
         if delayed:
             self._ready_at = [(delay.ready_at, start, stop) for start, stop, delay in self.delayed]
             heapify(self._ready_at)
-        recorded = [piece[:2] for piece in self.recorded.take(first, end)]
-        return sorted(dropped + delayed + recorded)
+        dropped += [(start, stop, delay.attempts) for start, stop, delay in delayed]
+        dropped += [(start, stop, recorded.attempts) for start, stop, recorded in self.recorded.take(first, end)]
+        return sorted(dropped)
+
+    def record(self, first: int, end: int, attempts: int, delay_ms: int) -> None:
+        """As `add`, while events are replayed and there is no clock yet: the delay begins with `start_recorded`."""
+        if delay_ms <= 0:
+            self.ready.set(first, end, attempts)
+        else:
+            self.recorded.set(first, end, Recorded(attempts, delay_ms))
 
     def start_recorded(self, now: float) -> None:
         """Begin the delays that the event log had recorded."""

@@ -16,6 +16,10 @@ class Capabilities:
 
     survives_restart: bool
     """Whether a log opened again holds what was synced before."""
+    confirm_after_sync: bool = False
+    """Whether a publish with acks is confirmed only when `durable()` has passed it."""
+    flush_interval_s: float | None = None
+    """How often the flusher calls `sync` in the background, which no confirmation waits for; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,10 @@ class PartitionLog(Protocol):
         """Drop what is older than `age_ms`, over `bytes_max`, or below `before`, oldest first, by whole segments.
 
         The newest records are kept, even if over a bound, until their segment is sealed; age also seals. Returns the
-        new start.
+        new start. An engine also does here what `append`, which doesn't block, left behind: whoever owns the log calls
+        this every few seconds, also with no bound at all.
+
+        Raises LogClosed, SyncFailed, StorageError.
         """
 
     async def close(self) -> None:

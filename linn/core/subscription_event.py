@@ -1,9 +1,9 @@
 """What a shared subscription did, as rows of its event log; docs call the log "subscription log".
 
-Laws: applying the rows in order to a fresh subscription gives its state back. Each row names the offsets it is about and
-replaces what was known about them, so an offset of which the log says nothing is ready and never delivered: what is lost
-with the tail of the log is delivered again, never skipped. A `Started` row replaces everything before it, so a snapshot
-may stand anywhere in the log, in one record, and what is before it may be trimmed.
+Laws: applying the rows in order to a fresh subscription gives its state back. Each row names the offsets it is about
+and replaces what was known about them, so an offset of which the log says nothing is ready and never delivered: what
+is lost with the tail of the log is delivered again, never skipped. A `Started` row replaces everything before it, so
+a snapshot may stand anywhere in the log, in one record, and what is before it may be trimmed.
 
 Layout: one version byte, then rows of 32 bytes, little-endian: kind u8, reason u8, zero u16, number u32, first i64,
 end i64, argument i64. What a row doesn't use is zero, and a row that breaks that is refused.
@@ -22,7 +22,10 @@ from linn.core.offset_ranges import OffsetRanges
 
 EVENT_VERSION: Final = 1
 OFFSET_MAX: Final = 2**63 - 1
-NUMBER_MAX: Final = 2**32 - 1
+ATTEMPTS_MAX: Final = 2**32 - 1
+"""Attempts are counted up to here and no further: a client that nacks in a loop for days breaks no row."""
+DELIVERY_ID_MAX: Final = 2**62
+"""Far above what can be given out, so that ids can still jump at each restart."""
 
 Row = tuple[int, int, int, int, int, int, int]
 """(kind, reason, zero, number, first, end, argument)"""
@@ -132,9 +135,7 @@ class DeliveryIdsStarted:
         return (self.kind, 0, 0, 0, 0, 0, self.next_delivery_id)
 
 
-SubscriptionEvent = (
-    Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted
-)
+SubscriptionEvent = Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted
 
 _FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SubscriptionEvent]]] = {
     Started.kind: lambda reason, number, first, end, argument: Started(first, argument),
@@ -149,6 +150,8 @@ _FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SubscriptionEvent
     DeliveryIdsStarted.kind: lambda reason, number, first, end, argument: DeliveryIdsStarted(argument),
 }
 _RANGED: Final = frozenset({Acquired.kind, Settled.kind, Returned.kind, Died.kind, DeadLetterIntended.kind})
+_WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind})
+_REASONS: Final = frozenset(DeadReason)
 
 
 def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
@@ -174,23 +177,23 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
 def _decode_row(row: Row) -> SubscriptionEvent:
     kind, reason, _, number, first, end, argument = row
     make = _FROM_ROW.get(kind)
-    ordered = 0 <= first < end if kind in _RANGED else 0 <= first
-    if make is None or not ordered or argument < 0 or (kind == Died.kind) != (reason in _REASONS):
-        raise LogCorrupt(f"a subscription log has a row that nothing can have written: {row}")
-    event = make(reason, number, first, end, argument)
-    if event.row() != row:
+    sound = (
+        (0 <= first < end if kind in _RANGED else first >= 0)
+        and 0 <= argument <= (DELIVERY_ID_MAX if kind in _WITH_DELIVERY_ID else OFFSET_MAX)
+        and (kind == Died.kind) == (reason in _REASONS)
+        and (kind != Acquired.kind or number > 0)
+    )
+    event = make(reason, number, first, end, argument) if make is not None and sound else None
+    if event is None or event.row() != row:
         raise LogCorrupt(f"a subscription log has a row that nothing can have written: {row}")
     return event
 
 
-_REASONS: Final = frozenset(DeadReason)
-
-
 class EventBuffer:
-    """The events since the last `take`, coalesced: traffic in order is two rows, however many records and calls it was.
+    """The events since the last `take`, coalesced: traffic in order is two rows for any number of calls.
 
-    Settled offsets go last, because no later event of the same buffer can be about them. The buffer is one record of the
-    log: all of it is written or none, which is what makes that reordering invisible.
+    Settled offsets go last, because no later event of the same buffer can be about them. The buffer is one record of
+    the log: all of it is written or none, which is what makes that reordering invisible.
     """
 
     __slots__ = ("_acquired", "_events", "_settled")

@@ -6,7 +6,7 @@ Each field says with `live` whether it may change while the topic exists; `what_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ PARTITIONS_MAX = 4096
 DAY_MS = 86_400_000
 
 Kind = Literal["queue", "stream", "both"]
+S = TypeVar("S", bound=msgspec.Struct)
 Overflow = Literal["block", "reject", "drop-head"]
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
@@ -139,6 +140,14 @@ def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_set
     found = dict(defaults) | {name: getattr(delivery_settings, name, None) for name in FROM_DELIVERY}
     missing = {name: value for name, value in found.items() if getattr(topic, name) is None}
     return msgspec.structs.replace(topic, **missing)
+
+
+def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:
+    """What a topic's semantics is made with: its delivery's settings, with what the topic says for itself put in."""
+    own = {name: getattr(topic, name) for name in FROM_DELIVERY if hasattr(delivery_settings, name)}
+    return msgspec.structs.replace(
+        delivery_settings, **{name: value for name, value in own.items() if value is not None}
+    )
 
 
 def what_changed(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:

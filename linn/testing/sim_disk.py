@@ -33,8 +33,9 @@ from linn.core.errors import DataDirLocked, DiskFull, DiskReadOnly, StorageError
 from linn.core.flat_message import Buffer
 
 SECTOR_BYTES = 512
+LOST_POWER = "lost power"
+WAS_KILLED = "was killed"
 _CAPACITY_BYTES = 1 << 40
-_Node = TypeVar("_Node", "_Inode", "_Folder")
 
 
 class SimulatedCrash(BaseException):
@@ -148,39 +149,43 @@ class _Folder:
     def __init__(self) -> None:
         self.entries: dict[str, _Inode | _Folder] = {}
         self.durable: dict[str, _Inode | _Folder] = {}
-        self.pending: list[tuple[tuple[str, _Inode | _Folder | None], ...]] = []
+        self.pending: list[_Effects] = []
         self.settled = 0
 
-    def change(self, *effects: tuple[str, _Inode | _Folder | None]) -> None:
-        self._apply(self.entries, effects)
+    def change(self, effects: _Effects) -> None:
+        _rewrite(self.entries, effects)
         self.pending.append(effects)
 
-    def _apply(
-        self, entries: dict[str, _Inode | _Folder], effects: tuple[tuple[str, _Inode | _Folder | None], ...]
-    ) -> None:
-        for name, node in effects:
-            if node is None:
-                entries.pop(name, None)
-            else:
-                entries[name] = node
-
     def make_durable(self, covered: int) -> None:
-        self._settle(covered, _all_kept, random.Random(0))
+        count = max(0, covered - self.settled)
+        self._settle(count, [Fate.KEPT] * count)
 
     def decide(self, covered: int, rng: random.Random, mood: _Fates, *, tear_last: bool = False) -> None:
-        self._settle(covered, mood, rng)
-
-    def _settle(self, covered: int, mood: _Fates, rng: random.Random) -> None:
         count = max(0, covered - self.settled)
-        for effects, fate in zip(self.pending[:count], mood(rng, count), strict=True):
+        self._settle(count, mood(rng, count))
+
+    def _settle(self, count: int, fates: list[Fate]) -> None:
+        for effects, fate in zip(self.pending[:count], fates, strict=True):
             if fate is not Fate.KEPT:
                 break
-            self._apply(self.durable, effects)
+            _rewrite(self.durable, effects)
         del self.pending[:count]
         self.settled += count
 
     def reboot(self) -> None:
         self.entries = dict(self.durable)
+
+
+_Effects = tuple[tuple[str, _Inode | _Folder | None], ...]
+_Node = TypeVar("_Node", _Inode, _Folder)
+
+
+def _rewrite(entries: dict[str, _Inode | _Folder], effects: _Effects) -> None:
+    for name, node in effects:
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
 
 
 def _parts(path: str) -> list[str]:
@@ -216,7 +221,7 @@ class SimFile:
         dying = disk.begin("write", self._path)
         room = disk.room_bytes()
         if len(data) > room:
-            # What the real one does too: write what fits, then cut it off. A crash may keep the first without the second.
+            # As the real one: write what fits, then cut it off. A crash may keep the first without the second.
             disk.change(inode, self._end, data[:room])
             disk.change(inode, self._end, None)
             disk.end(dying)
@@ -304,12 +309,12 @@ class SimDisk:
             node.decide(node.settled + len(node.pending), self.rng, mood, tear_last=node is torn)
             node.reboot()
         self._dirty.clear()
-        self._die("lost power")
+        self._die(LOST_POWER)
 
     def kill(self) -> None:
         """Kill the process: its handles and locks are gone, what it wrote is not (but a later crash may take it)."""
         if self.death is None:
-            self._die("was killed")
+            self._die(WAS_KILLED)
 
     def _die(self, death: str) -> None:
         self.death = death
@@ -321,7 +326,7 @@ class SimDisk:
         assert self.death is not None, "only a dead process is followed by another"
         successor = copy.copy(self)
         successor._be_born()
-        successor.used_bytes = _bytes_below(successor._root)
+        successor.used_bytes = _take_stock(successor._root)
         return successor
 
     def fail_next_sync(self) -> None:
@@ -349,7 +354,7 @@ class SimDisk:
         raise SimulatedCrash(f"lost power before operation {self.crash_at}, {operation} {path}")
 
     def end(self, dying: bool, *, torn: _Inode | None = None) -> None:
-        """End an operation; lose power in the middle of it (tearing the write to `torn`) or after it if it is `dying`."""
+        """End an operation. If it is `dying`, lose power after it, or in the middle of the write to `torn`."""
         if dying:
             self.crash(torn=torn if self.rng.random() < 0.5 else None)
             raise SimulatedCrash(f"lost power in operation {self.crash_at}")
@@ -373,7 +378,7 @@ class SimDisk:
                 replaced.linked = False
                 self.used_bytes -= len(replaced.data)
             assert node is not replaced, "the entry is there already"
-        folder.change(*effects)
+        folder.change(effects)
         self._dirty[folder] = None
 
     async def sync_node(self, operation: str, path: str, node: _Inode | _Folder) -> None:
@@ -403,8 +408,9 @@ class SimDisk:
             node = node.entries.get(part) if isinstance(node, _Folder) else None
         return node
 
-    def _folder(self, deed: str, path: str) -> _Folder:
-        node = self._find(path)
+    def _folder(self, deed: str, path: str, *, at: str | None = None) -> _Folder:
+        """The folder `at`, or at `path`, which is what the error names."""
+        node = self._find(path if at is None else at)
         if not isinstance(node, _Folder):
             reason = "No such file or directory" if node is None else "Not a directory"
             raise StorageError(f"can't {deed} {path}: {reason}")
@@ -414,7 +420,7 @@ class SimDisk:
         """The folder that a path lies in, and its name there."""
         parts = _parts(path)
         assert parts, "the root has no name"
-        return self._folder(deed, "/".join(parts[:-1])), parts[-1]
+        return self._folder(deed, path, at="/".join(parts[:-1])), parts[-1]
 
     # --- the port ----------------------------------------------------------------------------------------------------
 
@@ -517,8 +523,13 @@ class SimDisk:
         return release
 
 
-def _bytes_below(folder: _Folder) -> int:
+def _take_stock(folder: _Folder) -> int:
+    """Mark the files below `folder` as linked, those too whose removal was lost; the sum of their bytes."""
     total = 0
     for node in folder.entries.values():
-        total += _bytes_below(node) if isinstance(node, _Folder) else len(node.data)
+        if isinstance(node, _Folder):
+            total += _take_stock(node)
+        else:
+            node.linked = True
+            total += len(node.data)
     return total

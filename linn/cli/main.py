@@ -1,0 +1,64 @@
+"""The command `linn`: which commands there are. Each has a file; what it does is in a second one, loaded when it runs.
+
+Law: a command's file imports Typer and nothing slow, so that `linn serve` starts without the client, Rich and the demo.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from linn import __version__
+from linn.cli import bench, check, consume, publish, serve, topics
+from linn.cli.demo import command as demo
+from linn.cli.exit_code import boundary
+
+
+class Boundary(TyperGroup):
+    """The group around all commands: where expected failures end."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. Raises SystemExit for expected failures."""
+        with boundary():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    cls=Boundary,
+    name="linn",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"linn {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """linn: a message broker in which every topic is a queue, a stream, or both."""
+
+
+app.command("serve")(serve.serve)
+app.command("check")(check.check)
+app.add_typer(topics.app, name="topics")
+app.command("publish")(publish.publish)
+app.command("consume")(consume.consume)
+app.command("bench")(bench.bench)
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """The entry point of the console script. Ends the process with one of `exit_code.ExitCode`."""
+    app(prog_name="linn")

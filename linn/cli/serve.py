@@ -1,0 +1,33 @@
+"""`linn serve`: run a broker."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+File = Annotated[
+    str | None, typer.Argument(metavar="[FILE]", help="Configuration. Default: linn.toml here, or else all defaults.")
+]
+DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="FOLDER", help="Instead of the file's data_dir.")]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        metavar="ADDRESS",
+        help="Listen here, instead of at the file's listeners: HOST:PORT, [V6]:PORT or unix:PATH. May be repeated.",
+    ),
+]
+LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
+
+
+def serve(file: File = None, data_dir: DataDir = None, listen: Listen = None, log_level: LogLevel = "info") -> None:
+    """Run a broker until SIGTERM or Ctrl-C, which drain it; a second one stops it at once.
+
+    Prints "ready URL" on stdout for each listener once clients may connect. Logs go to stderr.
+    """
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")
+    from linn.cli.server import Server
+
+    Server(file, data_dir=data_dir, listen=listen or (), log_level=log_level).run()

@@ -1,0 +1,127 @@
+"""A broker as a process: its configuration, its log, its signals.
+
+Laws: "ready" is printed when a client can connect, and not before. The first SIGTERM or SIGINT drains, the second ends
+the process at once; a drain that takes longer than `drain_timeout` and a margin ends it as well. Ending at once is safe:
+what was confirmed is in the log already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import msgspec
+import trio
+
+from linn import __version__
+from linn.cli.exit_code import ExitCode, complain
+from linn.core.broker import Broker, running_broker
+from linn.core.config import Config, load_config, plugin_settings, read_toml
+from linn.core.config_checks import Listener
+from linn.core.plugins import PluginManager, installed
+from linn.core.real_env import RealEnv, parse_address
+from linn.core.toml_source import TomlSource
+
+DEFAULT_FILE = "linn.toml"
+_CLOSE_MARGIN_S = 5.0
+"""What closing logs may take after the drain, before the process ends itself."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+logger = logging.getLogger("linn.serve")
+
+
+class Server:
+    """`linn serve`."""
+
+    def __init__(self, file: str | None, *, data_dir: str | None, listen: Sequence[str], log_level: str) -> None:
+        """Read and check everything.
+
+        Raises:
+            ConfigError, PluginError: the first thing that is wrong with the file.
+            AddressInvalid: an address in `listen` is none.
+        """
+        logging.basicConfig(
+            level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        source = configuration(file)
+        self.plugins = PluginManager(plugin_settings(source), installed())
+        self.config = overridden(load_config(source, self.plugins), self.plugins, data_dir, listen)
+
+    def run(self) -> None:
+        """Serve until a signal. Raises LinnError; ends the process where it is told to stop at once."""
+        trio.run(self._main)
+
+    async def _main(self) -> None:
+        with trio.open_signal_receiver(*_SIGNALS) as signals:
+            async with trio.open_nursery() as nursery:
+                starting = nursery.cancel_scope
+                stopping: list[Broker] = []
+                nursery.start_soon(self._obey, signals, starting, stopping)
+                async with running_broker(self.config, RealEnv(), self.plugins) as broker:
+                    stopping.append(broker)
+                    announce(self.config, broker.addresses)
+                    await broker.wait_stopped()
+                nursery.cancel_scope.cancel()
+            logger.info("stopped")
+
+    async def _obey(
+        self, signals: AsyncIterator[int], starting: trio.CancelScope, running: Sequence[Broker]
+    ) -> None:
+        """Stop in order at the first signal, at once at the second or when the time for that is over."""
+        first = await anext(signals)
+        logger.info("%s: stopping; once more stops at once", signal.Signals(first).name)
+        if not running:
+            starting.cancel()
+            return
+        running[0].stop()
+        limit_s = self.config.broker.drain_timeout_s + _CLOSE_MARGIN_S
+        with trio.move_on_after(limit_s):
+            await anext(signals)
+            _end("stopped at once; what was confirmed is kept", ExitCode.INTERRUPTED)
+        _end(f"not stopped after {limit_s:g} s, ended now; what was confirmed is kept", ExitCode.FAILED)
+
+
+def _end(text: str, code: ExitCode) -> None:
+    complain(text)
+    os._exit(code)
+
+
+def configuration(file: str | None) -> TomlSource:
+    """The file that was named, or linn.toml here, or nothing but defaults. Raises ConfigUnreadable."""
+    if file is None and not os.path.exists(DEFAULT_FILE):
+        return TomlSource("", "the defaults")
+    return read_toml(file if file is not None else DEFAULT_FILE)
+
+
+def overridden(config: Config, plugins: PluginManager, data_dir: str | None, listen: Sequence[str]) -> Config:
+    """The configuration with what the command line says instead. Raises AddressInvalid."""
+    if data_dir is not None:
+        config = dataclasses.replace(config, broker=msgspec.structs.replace(config.broker, data_dir=data_dir))
+    if listen:
+        for address in listen:
+            parse_address(address)
+        kind = plugins.protocols["capnp"]
+        names = ["native", *(f"native-{number}" for number in range(2, len(listen) + 1))]
+        listeners = {
+            name: Listener(name, address, kind.name, kind.settings and kind.settings())
+            for name, address in zip(names, listen, strict=True)
+        }
+        config = dataclasses.replace(config, listeners=listeners)
+    return config
+
+
+def announce(config: Config, addresses: Mapping[str, str]) -> None:
+    """One line per listener for programs, and one for people."""
+    for address in addresses.values():
+        print(f"ready {url_of(address)}")
+    topics = ", ".join(config.topics) or "none yet"
+    print(f"linn {__version__}, data in {config.broker.data_dir}, topics: {topics[:200]}. Ctrl-C stops it.", flush=True)
+
+
+def url_of(address: str) -> str:
+    """The URL that a client takes for an address as bound."""
+    return f"linn+{address}" if address.startswith("unix:") else f"linn://{address}"

@@ -1,0 +1,221 @@
+"""AnyEnv: time, randomness and network for a client under trio or asyncio, behind the ports of `linn.core.env`.
+
+Laws: an `OSError` never leaves this file. A call is tried first and waited for only where it would block; a receive
+that never has to wait still lets other tasks run every `_RECEIVES_IN_A_ROW_MAX` times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import anyio
+import anyio.lowlevel
+
+from linn.core.env import Clock, Rng, Stream
+from linn.core.errors import AddressInvalid, ConnectFailed, ConnectionLost
+from linn.core.flat_message import Buffer
+
+_IOV_MAX = 1024
+"""Buffers that Linux takes in one call (UIO_MAXIOV)."""
+_JOIN_BYTES_MAX = 16 * 1024
+"""Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
+_RECEIVES_IN_A_ROW_MAX = 8
+"""2 MiB at full buffers: about a millisecond in which no other task runs."""
+_UNIX_PATH_BYTES_MAX = 107
+"""`sun_path` of Linux without its closing zero."""
+
+
+class ClientNet(Protocol):
+    """What a client needs of a network; every `Net` has it."""
+
+    async def connect(self, address: str) -> Stream:
+        """Connect. Raises ConnectFailed, AddressInvalid."""
+
+
+class ClientEnv(Protocol):
+    """What a client takes from outside; every `Env` has it."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def rng(self) -> Rng: ...
+    @property
+    def net(self) -> ClientNet: ...
+
+
+class AnyClock:
+    """The machine's clocks. `monotonic` is the loop's own, so that it fits anyio's deadlines."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return anyio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+
+
+class AnyRng:
+    """`bytes` comes from the operating system; the rest from a generator that it seeded."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+
+    def bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def integer(self, below: int) -> int:
+        return self._random.randrange(below)
+
+
+def _reason(error: OSError) -> str:
+    return "it is closed" if error.errno == errno.EBADF else (error.strerror or str(error))
+
+
+def _without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """`buffers` without their first `count` bytes, by views."""
+    for index, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [memoryview(buffer)[count:], *buffers[index + 1 :]]
+        count -= len(buffer)
+    return []
+
+
+class AnyStream:
+    """A connected, non-blocking socket."""
+
+    def __init__(self, connected: socket.socket, peer: str) -> None:
+        self._socket = connected
+        self.peer = peer
+        self._received_in_a_row = 0
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        if self._received_in_a_row >= _RECEIVES_IN_A_ROW_MAX:
+            self._received_in_a_row = 0
+            await anyio.lowlevel.checkpoint()
+        while True:
+            try:
+                count = self._socket.recv_into(buffer)
+            except BlockingIOError:
+                self._received_in_a_row = 0
+                await self._wait(anyio.wait_readable)
+            except OSError as error:
+                raise self._lost(_reason(error)) from error
+            else:
+                self._received_in_a_row += 1
+                return count
+
+    def try_send(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Send what the socket takes now, without waiting; return what is left. Raises ConnectionLost."""
+        try:
+            if len(buffers) == 1:
+                sent = self._socket.send(buffers[0])
+            elif sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
+                sent = self._socket.send(b"".join(buffers))
+            else:
+                sent = self._socket.sendmsg(buffers[:_IOV_MAX])
+        except BlockingIOError:
+            return buffers
+        except OSError as error:
+            raise self._lost(_reason(error)) from error
+        return _without_first(buffers, sent)
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        left = self.try_send(buffers)
+        while left:
+            await self._wait(anyio.wait_writable)
+            left = self.try_send(left)
+
+    async def _wait(self, until: Any) -> None:
+        try:
+            await until(self._socket)
+        except (OSError, ValueError, anyio.ClosedResourceError) as error:
+            raise self._lost("it was closed on this side") from error
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(f"the connection to {self.peer} is lost: {reason}")
+
+    async def aclose(self) -> None:
+        """Close without yielding, so that a `finally` in a cancelled task closes all that it has to."""
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
+
+
+def _parse(address: str) -> tuple[str, int] | str:
+    if address.startswith("unix:"):
+        path = address[5:]
+        if not path or "\0" in path or len(os.fsencode(path)) > _UNIX_PATH_BYTES_MAX:
+            raise AddressInvalid(f"{address!r}: a Unix socket's path has 1 to {_UNIX_PATH_BYTES_MAX} bytes")
+        return path
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
+        raise AddressInvalid(f"{address!r} is not HOST:PORT, [V6]:PORT or unix:PATH")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
+    """(family, socket address) for each way to reach `place`. Raises OSError."""
+    if isinstance(place, str):
+        return [(socket.AF_UNIX, place)]
+    try:
+        try:
+            # An address in numbers needs no thread.
+            found: Any = socket.getaddrinfo(*place, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except socket.gaierror:
+            found = await anyio.getaddrinfo(*place, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(errno.EINVAL, "the host's name can't be encoded") from error
+    return [(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+class AnyNet:
+    """The machine's network, outward only."""
+
+    async def connect(self, address: str) -> Stream:
+        place = _parse(address)
+        try:
+            ways = await _resolve(place)
+            for way in ways[:-1]:
+                with contextlib.suppress(OSError):
+                    return await self._connect(address, *way)
+            return await self._connect(address, *ways[-1])
+        except OSError as error:
+            raise ConnectFailed(f"can't connect to {address}: {_reason(error)}") from error
+
+    async def _connect(self, address: str, family: int, sockaddr: Any) -> AnyStream:
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connecting.setblocking(False)
+            code = connecting.connect_ex(sockaddr)
+            if code == errno.EINPROGRESS:
+                await anyio.wait_writable(connecting)
+                code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+            return AnyStream(connecting, address)
+        except BaseException:
+            connecting.close()
+            raise
+
+
+class AnyEnv:
+    """Time, randomness and network of this machine, under trio or asyncio."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = AnyClock()
+        self.rng: Rng = AnyRng()
+        self.net: ClientNet = AnyNet()

@@ -1,0 +1,272 @@
+"""Link: one connection to a broker, from hello to its end. A client that reconnects has one after another.
+
+Laws: what is sent goes out in the order of the calls; where nothing waits to be sent, it goes out within the call. Each
+request's caller is told exactly once. `run` owns all tasks of the link and returns when it is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+
+from linn.client.answer import Caller
+from linn.core.batch import RecordBatch
+from linn.core.env import Clock, Stream
+from linn.core.errors import ConnectionLost, LinnError, ProtocolError, error_from_code
+from linn.core.flat_message import Buffer
+from linn.protocols.capnp.connection import Connection, Event, check_welcome, frames_of, hello
+from linn.protocols.capnp.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
+
+OUTGOING_BYTES_MAX = 1 << 20
+"""What may wait for the socket before producers hold back: four default batches."""
+FRAME_BYTES_MAX = 64 << 20
+"""Of any message of the broker's: a description of 100,000 partitions, or eight of the largest batches."""
+_SILENT_INTERVALS_MAX = 3
+"""Keepalive intervals without a byte from the broker before the link is given up."""
+_DRAIN_S_MAX = 10.0
+"""How long answers are waited for once the broker has said goodbye."""
+
+
+class Pushed(Protocol):
+    """Takes what the broker sends on its own for one subscription."""
+
+    def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
+        """A `Deliver` or `Assigned`."""
+
+
+class Link:
+    """A welcomed connection. Make it with `open_link`."""
+
+    def __init__(self, stream: Stream, clock: Clock) -> None:
+        self.welcome = Welcome(0, [], "", 0, 0, 0, 0, 0, 0)
+        self.error: LinnError | None = None
+        """Why the link is over."""
+        self.subscriptions: dict[int, Pushed] = {}
+        self._stream = stream
+        self._try_send: Callable[[Sequence[Buffer]], Sequence[Buffer]] | None = getattr(stream, "try_send", None)
+        self._clock = clock
+        self._connection = Connection()
+        self._callers: dict[int, Caller] = {}
+        self._last_correlation = 0
+        self._outgoing: list[Buffer] = []
+        self._outgoing_bytes = 0
+        self._writing = False
+        self._wake_writer = anyio.Event()
+        self._draining = False
+        self._when_ready: list[Callable[[], None]] = []
+        self._scope: anyio.CancelScope | None = None
+        self._sent_since_tick = False
+        self._received_since_tick = True
+        self._silent_ticks = 0
+
+    # --- hello ---
+
+    async def greet(self, name: str) -> None:
+        """Say hello and wait for the welcome.
+
+        Raises ProtocolError, VersionUnsupported or another refusal, ConnectionLost. Cancellation: close the link.
+        """
+        await self._stream.send(frames_of(hello(name)))
+        event = await self._first_event()
+        if isinstance(event.message, Failed):
+            raise error_from_code(event.message.code, event.message.text)
+        self.welcome = check_welcome(event.message)
+        self._connection.allow_frames(FRAME_BYTES_MAX)
+
+    async def _first_event(self) -> Event:
+        while True:
+            count = await self._stream.receive_into(self._connection.buffer())
+            if count == 0:
+                raise ConnectionLost(f"{self._stream.peer} closed the connection instead of answering hello")
+            events = list(self._connection.received(count))
+            if len(events) > 1:
+                raise ProtocolError(f"{self._stream.peer} sent more than an answer to hello")
+            if events:
+                return events[0]
+
+    # --- sending ---
+
+    @property
+    def ready(self) -> bool:
+        """Whether more requests may be made now."""
+        return (
+            self.error is None
+            and not self._draining
+            and self._outgoing_bytes < OUTGOING_BYTES_MAX
+            and len(self._callers) < self.welcome.inflight_max
+        )
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was sent was taken by the socket."""
+        return not self._outgoing_bytes
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when `ready` may have become true or the link is over."""
+        self._when_ready.append(callback)
+
+    def ask(self, caller: Caller, message: Message, batches: list[RecordBatch] | None = None) -> int:
+        """Send a request; return its correlation. On a link that is over the caller is told so at once."""
+        if self.error is not None:
+            caller.failed(ConnectionLost(self.error.text))
+            return 0
+        self._last_correlation += 1
+        self._callers[self._last_correlation] = caller
+        self._send(frames_of(message, self._last_correlation, batches))
+        return self._last_correlation
+
+    def tell(self, message: Message, batches: list[RecordBatch] | None = None) -> None:
+        """Send a message that has no answer; on a link that is over it is dropped."""
+        if self.error is None:
+            self._send(frames_of(message, 0, batches))
+
+    def forget(self, correlation: int) -> None:
+        """The caller of a request does not want to be told any more."""
+        if correlation in self._callers:
+            self._callers[correlation] = _NOBODY
+
+    def _send(self, frames: Sequence[Buffer]) -> None:
+        self._sent_since_tick = True
+        if self._try_send is not None and not self._writing:
+            try:
+                frames = self._try_send(frames)
+            except ConnectionLost as error:
+                self.lose(error)
+                return
+            if not frames:
+                return
+        self._outgoing.extend(frames)
+        self._outgoing_bytes += sum(map(len, frames))
+        self._writing = True
+        self._wake_writer.set()
+
+    # --- the link's tasks ---
+
+    async def run(self) -> LinnError:
+        """Read, write and keep alive until the link is over; return why. Its callers have all been told then."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._scope = tasks.cancel_scope
+                if self.error is None:
+                    tasks.start_soon(self._read)
+                    tasks.start_soon(self._write)
+                    tasks.start_soon(self._keep_alive)
+        finally:
+            error = self.error or ConnectionLost("the client was closed")
+            self.error = error
+            await self._stream.aclose()
+            self._fail_callers(ConnectionLost(error.text))
+            self._call_ready()
+        return error
+
+    def lose(self, error: LinnError) -> None:
+        """End the link; only the first error counts."""
+        if self.error is None:
+            self.error = error
+            if self._scope is not None:
+                self._scope.cancel()
+
+    def _fail_callers(self, error: LinnError) -> None:
+        callers, self._callers = self._callers, {}
+        for caller in callers.values():
+            caller.failed(error)
+
+    async def aclose(self) -> None:
+        """Close a link that was never run, or say goodbye and end one that is."""
+        self.tell(Goodbye("the client is done"))
+        self.lose(ConnectionLost("the client was closed"))
+        await self._stream.aclose()
+
+    async def _read(self) -> None:
+        connection, stream = self._connection, self._stream
+        try:
+            while True:
+                count = await stream.receive_into(connection.buffer())
+                if count == 0:
+                    raise ConnectionLost(f"{stream.peer} closed the connection")
+                self._received_since_tick = True
+                for event in connection.received(count):
+                    self._handle(event)
+                self._call_ready()
+        except LinnError as error:
+            self.lose(error)
+
+    def _handle(self, event: Event) -> None:
+        correlation, message, batches = event
+        if correlation and type(message) is not Ping:
+            caller = self._callers.pop(correlation, None)
+            if caller is None:
+                raise ProtocolError(f"the broker answered request {correlation}, which is not open")
+            if type(message) is Failed:
+                caller.failed(error_from_code(message.code, message.text))
+            else:
+                caller.answered(message, batches)
+        else:
+            self._handle_push(correlation, message, batches)
+
+    def _handle_push(self, correlation: int, message: Message, batches: list[RecordBatch]) -> None:
+        if type(message) is Ping:
+            self._send(frames_of(Pong(), correlation))
+        elif type(message) is Goodbye:
+            self._draining = True
+        elif type(message) is Failed:
+            raise error_from_code(message.code, message.text)
+        elif type(message) is not Pong:
+            taker = self.subscriptions.get(getattr(message, "subscription", -1))
+            if taker is not None:  # A push may cross with the end of its subscription.
+                taker.pushed(message, batches)
+
+    def _call_ready(self) -> None:
+        if self._when_ready and (self.error is not None or self.ready):
+            callbacks, self._when_ready = self._when_ready, []
+            for callback in callbacks:
+                callback()
+        if self._draining and not self._callers:
+            self.lose(ConnectionLost("the broker said goodbye"))
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while self._outgoing:
+                    buffers, self._outgoing = self._outgoing, []
+                    await self._stream.send(buffers)
+                    self._outgoing_bytes = sum(map(len, self._outgoing))
+                    self._call_ready()
+                self._writing = False
+                self._wake_writer = anyio.Event()
+                await self._wake_writer.wait()
+        except LinnError as error:
+            self.lose(error)
+
+    async def _keep_alive(self) -> None:
+        interval_s = self.welcome.keepalive_ms / 1000
+        if not interval_s:
+            return
+        drained_s = 0.0
+        while True:
+            await self._clock.sleep(interval_s / 2)
+            if not (self._sent_since_tick and self._received_since_tick):
+                self.tell(Ping())
+            self._sent_since_tick = False
+            self._silent_ticks = 0 if self._received_since_tick else self._silent_ticks + 1
+            self._received_since_tick = False
+            if self._silent_ticks > 2 * _SILENT_INTERVALS_MAX:
+                self.lose(ConnectionLost(f"{self._stream.peer} has been silent for {_SILENT_INTERVALS_MAX} intervals"))
+            drained_s += interval_s / 2 if self._draining else 0.0
+            if drained_s > _DRAIN_S_MAX:
+                self.lose(ConnectionLost("the broker said goodbye"))
+
+
+class _Nobody:
+    """Takes the place of a caller that was cancelled."""
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        pass
+
+    def failed(self, error: LinnError) -> None:
+        pass
+
+
+_NOBODY = _Nobody()

@@ -1,0 +1,28 @@
+"""What a user may set on a client as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """Keyword arguments of `linn.connect`."""
+
+    name: str = "linn-python"
+    """What the broker's logs call this client."""
+    connect_timeout_s: float = 5.0
+    """For one attempt: to connect and to be welcomed."""
+    request_timeout_s: float = 30.0
+    """For an answer, and for the confirmation of a batch from the time it was first sent."""
+    retries_max: int = 10
+    """Attempts to reconnect before whatever waits is failed, and attempts to send one batch again."""
+    backoff_s: float = 0.05
+    """The wait before the second attempt; it doubles from one to the next, less up to half of it at random."""
+    backoff_max_s: float = 2.0
+    """The longest such wait."""
+
+    def backoff_of(self, attempt: int, fraction: float) -> float:
+        """The wait before attempt `attempt` + 1, in seconds; `fraction` in [0, 1] is the random part."""
+        longest = min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempt, 30))
+        return longest * (1 - fraction / 2)

@@ -1,0 +1,302 @@
+"""The broker: what is in the house, and who does what.
+
+Read in this order: `batch` (the unit of work), `storage` (the port under a partition), `partition` (one writer, the
+high watermark, group commit), `topic` (partitions and what its kind makes of them), `subscription` and
+`shared_dispatch` (a queue decides, and acts), `group` and `group_consumer` (a stream's groups), `exchange` and `router`
+(where a batch goes), then this file, `administration` (changes while it runs) and `listening` (who comes in). `env` is
+the door to the world, `hookspecs` the door for plugins.
+
+Laws: publishing is synchronous up to the log; what must be waited for is given back as (partition, offset). A request
+that fails half-way through its checks has stored nothing. The broker serves until its nursery is cancelled, a sync
+fails, or `stop` is called; then it drains in bounded time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import trio
+
+from linn.core.administration import Administration
+from linn.core.batch import BatchLimits, RecordBatch
+from linn.core.config import Config
+from linn.core.config_checks import Configured
+from linn.core.dead_letter_copy import copy_dead_letters
+from linn.core.delivery import Consumer
+from linn.core.env import Env
+from linn.core.errors import BrokerStopping, ExchangeUnknown, SubscriptionWrongKind, TopicUnknown
+from linn.core.exchange import Binding
+from linn.core.group_consumer import OnAssigned
+from linn.core.listening import Listening
+from linn.core.metadata import EmbeddedMetadata, MetadataStore
+from linn.core.nearest import did_you_mean
+from linn.core.partition import Partition
+from linn.core.plugins import PluginManager, installed
+from linn.core.router import Router
+from linn.core.semantics import DeliverySemantics
+from linn.core.shared_dispatch import SharedDispatch
+from linn.core.storage import StorageEngine
+from linn.core.stream_reader import StreamReader
+from linn.core.topic import Topic
+from linn.core.topic_settings import TopicSettings
+
+logger = logging.getLogger("linn.broker")
+
+RETENTION_INTERVAL_S = 10.0
+"""How often streams are asked what they no longer keep: much finer than any retention."""
+START_EARLIEST = -2
+START_LATEST = -1
+
+
+class Placed(NamedTuple):
+    """What became of one published batch."""
+
+    partition: int
+    """-1: several, or none."""
+    base_offset: int
+    """-1 where `partition` is."""
+    copies: int
+    """Records stored, in all topics together."""
+    awaits: list[tuple[Partition, int]]
+    """The batch is confirmed once each partition has committed up to its offset."""
+
+
+class Broker:
+    """Made and started by `running_broker`."""
+
+    def __init__(self, config: Config, env: Env, plugins: PluginManager, nursery: trio.Nursery) -> None:
+        self.config = config
+        self.env = env
+        self.plugins = plugins
+        self.topics: dict[str, Topic] = {}
+        self.routers: dict[str, Router] = {}
+        self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
+        self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir)
+        self.listening = Listening(self, nursery)
+        self.administration = Administration(self)
+        self.stopping = False
+        self._engines: dict[str, StorageEngine] = {}
+        self._nursery = nursery
+        self._stop_requested = trio.Event()
+        self._unlock: Callable[[], None] | None = None
+
+    # --- life ---
+
+    @property
+    def name(self) -> str:
+        """What the broker calls itself."""
+        return self.config.broker.name
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Bound address by listener."""
+        return self.listening.addresses
+
+    async def start(self) -> None:
+        """Lock the data folder, recover every topic, listen. Raises LinnError."""
+        disk, data_dir = self.env.disk, self.config.broker.data_dir
+        disk.make_dir(data_dir)
+        self._unlock = disk.lock(f"{data_dir}/lock")
+        await self.administration.recover()
+        await self.listening.start()
+        self.spawn(self._keep)
+        self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
+
+    def stop(self) -> None:
+        """Ask for an orderly stop. Idempotent; does not wait."""
+        self._stop_requested.set()
+
+    async def wait_stopped(self) -> None:
+        """Wait until somebody has called `stop`."""
+        await self._stop_requested.wait()
+
+    async def drain(self) -> None:
+        """Refuse new work, let what is under way be answered, close all connections; at most `drain_timeout`."""
+        self.stopping = True
+        self.plugins.observers.broker_stopping(self.name)
+        await self.listening.drain(self.config.broker.drain_timeout_s)
+
+    async def close(self) -> None:
+        """Sync and close everything. What fails is logged: the next start recovers."""
+        self.stopping = True
+        for topic in self.topics.values():
+            try:
+                await topic.close()
+            except Exception as error:
+                logger.error("topic %s could not be closed in order: %s", topic.name, error)
+        for engine in self._engines.values():
+            await engine.close()
+        if self._unlock is not None:
+            self._unlock()
+
+    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a chore in the broker's nursery; if it fails, the broker does."""
+        self._nursery.start_soon(task)
+
+    async def _keep(self) -> None:
+        while True:
+            await self.env.clock.sleep(RETENTION_INTERVAL_S)
+            for topic in list(self.topics.values()):
+                await topic.enforce_retention()
+
+    # --- topics ---
+
+    def topic(self, name: str) -> Topic:
+        """Raises TopicUnknown."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise TopicUnknown(f'there is no topic "{name[:80]}"{did_you_mean(name, self.topics)}')
+        return topic
+
+    def router(self, name: str) -> Router:
+        """Raises ExchangeUnknown."""
+        router = self.routers.get(name)
+        if router is None:
+            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self.routers)}')
+        return router
+
+    async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """Open a topic with checked settings, and bind it. Raises LogCorrupt, StorageError, BindingInvalid."""
+        engine = self._engine(settings.storage or self.config.broker.default_storage)
+        topic = Topic(
+            name, settings, engine, self.semantics(settings), self.env.clock, self.spawn, self._copy_dead_letters
+        )
+        await topic.open()
+        self.topics[name] = topic
+        for binding in settings.bindings:
+            self.router(binding.exchange).bind(Binding(name, binding.key, binding.arguments))
+        self.plugins.observers.topic_created(name, settings)
+        return topic
+
+    def semantics(self, settings: TopicSettings) -> DeliverySemantics:
+        """The semantics that a topic's settings ask for."""
+        configured = self.config.delivery[settings.delivery or self.config.broker.default_delivery]
+        kind = self.plugins.semantics[configured.kind]
+        made: DeliverySemantics = kind.make(delivery_settings_of(settings, configured.settings))
+        return made
+
+    def _engine(self, name: str) -> StorageEngine:
+        engine = self._engines.get(name)
+        if engine is None:
+            configured: Configured = self.config.storage[name]
+            kind = self.plugins.engines[configured.kind]
+            engine = kind.make(f"{self.config.broker.data_dir}/{name}", configured.settings, self.env)
+            self._engines[name] = engine
+        return engine
+
+    async def _copy_dead_letters(self, topic: Topic, dispatch: SharedDispatch) -> None:
+        target = None
+        if topic.settings.dead_letter is not None:
+            there = self.topic(topic.settings.dead_letter)
+            target = there.partitions[dispatch.partition.id.index % len(there.partitions)]
+        await copy_dead_letters(dispatch, target, self.env)
+
+    # --- publishing ---
+
+    def destinations(self, target: str, to_exchange: bool, partition: int, batch: RecordBatch) -> list[Destination]:
+        """Where a verified batch goes. Nothing is stored yet.
+
+        Raises BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError.
+        """
+        if self.stopping:
+            raise BrokerStopping("the broker is stopping")
+        if not to_exchange:
+            topic = self.topics.get(target) or self.topic(target)
+            topic.check(batch)
+            if partition >= 0:
+                topic.partition(partition)
+                return [Destination(topic, partition, batch)]
+            return [Destination(topic, *part) for part in topic.choice.split(batch, len(topic.partitions))]
+        found: list[Destination] = []
+        for name, part in self.router(target).route(batch):
+            topic = self.topic(name)
+            topic.check(part)
+            found += [Destination(topic, *piece) for piece in topic.choice.split(part, len(topic.partitions))]
+        return found
+
+    def append(self, destinations: list[Destination], batch: RecordBatch) -> Placed:
+        """Store a batch where it goes. The bytes of `batch` belong to the log from here on.
+
+        Raises StorageError: a destination could not store it; earlier ones have.
+        """
+        awaits: list[tuple[Partition, int]] = []
+        copies = 0
+        used = False
+        base_offset = -1
+        for topic, index, part in destinations:
+            if part is batch:
+                # Each log stamps its own copy; the first takes the bytes that came in.
+                part = RecordBatch(bytearray(batch.message)) if used else part
+                used = True
+            base_offset = topic.append(index, part)
+            copies += part.count
+            awaits.append((topic.partitions[index], base_offset + part.count))
+        if len(destinations) == 1:
+            return Placed(destinations[0].partition, base_offset, copies, awaits)
+        return Placed(-1, -1, copies, awaits)
+
+    # --- subscribing ---
+
+    def subscribe(
+        self, name: str, group: str, start: int, partitions: list[int], on_assigned: OnAssigned
+    ) -> tuple[int, Consumer]:
+        """(kind, consumer): 0 of a queue, 1 of a group on a stream, 2 a reader of its own.
+
+        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError.
+        """
+        topic = self.topic(name)
+        if group:
+            if topic.groups is None:
+                raise SubscriptionWrongKind(f"topic {name} is a queue: consumers compete without naming a group")
+            return 1, topic.groups.join(group, _start_of(topic, start), on_assigned)
+        if topic.queue is not None:
+            lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
+            return 0, topic.queue.join(lease_ms)
+        reader = StreamReader(name, topic.partitions)
+        place = _start_of(topic, start)
+        for index in partitions or topic.partitions:
+            topic.partition(index)
+            reader.read_from(index, place(index))
+        return 2, reader
+
+
+class Destination(NamedTuple):
+    """One partition that a batch, or a part of it, goes to."""
+
+    topic: Topic
+    partition: int
+    batch: RecordBatch
+
+
+def _start_of(topic: Topic, start: int) -> Callable[[int], int]:
+    def place(index: int) -> int:
+        partition = topic.partition(index)
+        if start == START_LATEST:
+            return partition.high_watermark
+        return max(partition.start_offset, min(start, partition.high_watermark))
+
+    return place
+
+
+@asynccontextmanager
+async def running_broker(config: Config, env: Env, plugins: PluginManager | None = None) -> AsyncIterator[Broker]:
+    """A broker that is recovered and listening; leaving the block drains and closes it.
+
+    Raises:
+        LinnError: it can't start; or, from the block, SyncFailed and what else ends a broker.
+    Cancellation: connections are dropped; logs are closed in order where the disk allows it.
+    """
+    manager = plugins if plugins is not None else PluginManager(config.plugins, installed())
+    async with trio.open_nursery() as nursery:
+        broker = Broker(config, env, manager, nursery)
+        try:
+            await broker.start()
+            yield broker
+            await broker.drain()
+        finally:
+            with trio.CancelScope(shield=True):
+                await broker.close()
+            nursery.cancel_scope.cancel()

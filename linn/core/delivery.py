@@ -1,0 +1,113 @@
+"""What a subscription hands to a protocol: some batches of one partition, under one lease or none."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from linn.core.batch import RecordBatch
+from linn.core.errors import LinnError
+from linn.core.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Records for one consumer."""
+
+    partition: int
+    delivery_id: int
+    """Of the lease; 0 where there is none. One lease may come in several deliveries."""
+    attempt: int
+    """1 the first time; 0 where attempts are not counted."""
+    batches: Sequence[RecordBatch]
+
+    @property
+    def count(self) -> int:
+        """Number of records."""
+        return sum(batch.count for batch in self.batches)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all batches."""
+        return sum(batch.size for batch in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What a consumer says of the records [first, end) of a partition."""
+
+    partition: int
+    delivery_id: int
+    first: int
+    end: int
+    verdict: int
+    """As in the native protocol: 0 ack, 1 nack, 2 reject, 3 extend."""
+    ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SettleOutcome:
+    """What became of some settlements."""
+
+    refused: Sequence[tuple[int, LinnError]]
+    """(index, error): DeliveryNotCurrent, GroupFenced, LimitExceeded, SubscriptionWrongKind, PartitionUnknown."""
+    awaits: Sequence[tuple[Partition, int]]
+    """(internal partition, offset): the others count once each of these is committed."""
+
+
+class Consumer(Protocol):
+    """One consumer of one topic: what a protocol's subscription runs on. Used by one task, but for `settle`."""
+
+    lease_ms: int
+    """How long a lease lasts; 0: records are settled on delivery, or offsets are kept instead."""
+
+    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+        """Wait for records and take up to `records_max` of them; at least one, whatever its size.
+
+        Raises:
+            LinnError: the records can't be read, or the topic is gone.
+        Cancellation: nothing was taken.
+        """
+
+    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+        """Carry out settlements one by one; those that are refused change nothing and stop no other."""
+
+    def close(self) -> None:
+        """Leave: what was leased is returned, partitions go to other members. Idempotent."""
+
+
+class ReadySignal:
+    """Wakes those who wait for work, first come, first served; one at a time, so that each finds something.
+
+    Law: who was woken and took work calls `notify` again if there is more; so does who was woken and took none.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[trio.Event] = deque()
+
+    def notify(self) -> None:
+        """There may be work for one."""
+        if self._waiting:
+            self._waiting.popleft().set()
+
+    def notify_all(self) -> None:
+        """Wake everybody, because something changed for all."""
+        while self._waiting:
+            self._waiting.popleft().set()
+
+    async def wait(self) -> None:
+        """Wait to be woken. Cancellation passes the wake-up on."""
+        event = trio.Event()
+        self._waiting.append(event)
+        try:
+            await event.wait()
+        except trio.Cancelled:
+            if event.is_set():
+                self.notify()
+            else:
+                self._waiting.remove(event)
+            raise

@@ -1,0 +1,211 @@
+"""Consumer groups of a topic at work: members read the partitions that they own, commits go to a log.
+
+Law: a member's reading begins where the group committed last, at the moment when it comes to own the partition.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+from linn.core.delivery import Delivery, Settlement, SettleOutcome
+from linn.core.errors import GroupFenced, GroupUnknown, LinnError, OffsetOutOfRange, SubscriptionWrongKind
+from linn.core.group import ConsumerGroup, Rebalance
+from linn.core.group_event import decode_group_events, encode_group_events
+from linn.core.partition import Partition, Spawn
+from linn.core.state_log import StateLog
+from linn.core.stream_reader import StreamReader
+
+Start = Callable[[int], int]
+"""Where reading begins in a partition in which the group has committed nothing."""
+OnAssigned = Callable[[int, Sequence[int]], None]
+"""Told (generation, partitions) whenever a member's share changes."""
+
+_member_ids = itertools.count(1)
+
+
+class Groups:
+    """All consumer groups of one topic, and the one internal log behind them."""
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: Mapping[int, Partition],
+        state: StateLog | None,
+        commits_on_delivery: bool,
+        spawn: Spawn,
+    ) -> None:
+        """`state` is None where nothing survives a restart; `partitions` may grow: see `grow`."""
+        self.topic = topic
+        self.partitions = partitions
+        self.commits_on_delivery = commits_on_delivery
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._members: dict[str, dict[str, GroupConsumer]] = {}
+        self.state = state
+        self._spawn = spawn
+
+    async def recover(self) -> None:
+        """Rebuild the groups from their log. Raises LogCorrupt."""
+        if self.state is None:
+            return
+        async for record in self.state.replay():
+            name, events = decode_group_events(record)
+            group = self._group(name)
+            for event in events:
+                group.apply(event)
+
+    def _group(self, name: str) -> ConsumerGroup:
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = ConsumerGroup(name, len(self.partitions))
+        return group
+
+    def join(self, name: str, start: Start, on_assigned: OnAssigned) -> GroupConsumer:
+        """A new member of a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
+        group = self._group(name)
+        member = GroupConsumer(self, group, f"member-{next(_member_ids)}", start, on_assigned)
+        self._members.setdefault(name, {})[member.name] = member
+        self._tell(group, group.join(member.name))
+        return member
+
+    def leave(self, member: GroupConsumer) -> None:
+        """A member is gone; its partitions go to the others."""
+        del self._members[member.group.name][member.name]
+        self._tell(member.group, member.group.leave(member.name))
+
+    def grow(self) -> None:
+        """The topic has more partitions now."""
+        for group in self.groups.values():
+            self._tell(group, group.grow(len(self.partitions)))
+
+    def _tell(self, group: ConsumerGroup, rebalance: Rebalance) -> None:
+        self.flush(group)
+        for name, member in self._members.get(group.name, {}).items():
+            member.assigned(
+                rebalance.generation,
+                rebalance.assignment.get(name, ()),
+                rebalance.gained.get(name, ()),
+                rebalance.lost.get(name, ()),
+            )
+
+    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
+        """Log what happened in a group; returns what to wait for."""
+        events = group.take_events()
+        state = self.state
+        if state is None:
+            return ()
+        if events:
+            state.append(encode_group_events(group.name, events))
+            if state.is_due():
+
+                async def compact() -> None:
+                    await state.compact(self._snapshot)
+
+                self._spawn(compact)
+        return ((state.partition, state.partition.log.bounds()[1]),)
+
+    def _snapshot(self) -> list[bytes]:
+        return [encode_group_events(name, group.snapshot_events()) for name, group in self.groups.items()]
+
+    def show(self, name: str) -> dict[int, int | None]:
+        """Committed offset by partition. Raises GroupUnknown."""
+        group = self.groups.get(name)
+        if group is None:
+            raise GroupUnknown(f'topic {self.topic} has no group "{name}"')
+        return {partition: group.position(partition) for partition in self.partitions}
+
+    def members(self, name: str) -> int:
+        """How many members a group has now."""
+        return len(self._members.get(name, {}))
+
+    def end_members(self) -> None:
+        """Make every member's `next` raise."""
+        for members in self._members.values():
+            for member in list(members.values()):
+                member.reader.close()
+
+    async def close(self) -> None:
+        """End all members, sync and close the log."""
+        self.end_members()
+        if self.state is not None:
+            await self.state.partition.close()
+
+
+class GroupConsumer:
+    """One member of a group; a `delivery.Consumer`."""
+
+    lease_ms = 0
+
+    def __init__(self, groups: Groups, group: ConsumerGroup, name: str, start: Start, on_assigned: OnAssigned) -> None:
+        self.group = group
+        self.name = name
+        self.generation = 0
+        self.reader = StreamReader(groups.topic, groups.partitions)
+        self._groups = groups
+        self._start = start
+        self._on_assigned = on_assigned
+        self._closed = False
+
+    def assigned(self, generation: int, partitions: Sequence[int], gained: Sequence[int], lost: Sequence[int]) -> None:
+        """The group's share changed for this member."""
+        self.generation = generation
+        for partition in lost:
+            self.reader.stop_reading(partition)
+        for partition in gained:
+            self.reader.read_from(partition, self._place(partition))
+        self._on_assigned(generation, partitions)
+
+    def _place(self, partition: int) -> int:
+        committed = self.group.position(partition)
+        if committed is None:
+            return self._start(partition)
+        # A power failure may have taken records that were committed; what comes at their offsets is new.
+        return min(committed, self._groups.partitions[partition].high_watermark)
+
+    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+        """See `delivery.Consumer.next`."""
+        while True:
+            delivery = await self.reader.next(records_max, bytes_max)
+            if not self._groups.commits_on_delivery or await self._commit_first(delivery):
+                return delivery
+
+    async def _commit_first(self, delivery: Delivery) -> bool:
+        """At most once: what is handed over is committed before; False where the partition was lost meanwhile."""
+        end = delivery.batches[-1].end_offset
+        outcome = self.settle([Settlement(delivery.partition, 0, delivery.batches[0].base_offset, end, 0)])
+        for partition, offset in outcome.awaits:
+            await partition.wait_committed(offset)
+        return not outcome.refused
+
+    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+        """Ack commits the offset behind the records; nack reads on from the first of them."""
+        refused: list[tuple[int, LinnError]] = []
+        for index, settlement in enumerate(settlements):
+            try:
+                self._settle_one(settlement)
+            except LinnError as error:
+                refused.append((index, error))
+        return SettleOutcome(refused, self._groups.flush(self.group))
+
+    def _settle_one(self, settlement: Settlement) -> None:
+        partition = settlement.partition
+        if settlement.verdict == 0:
+            known = self._groups.partitions.get(partition)
+            if known is not None and settlement.end > known.high_watermark:
+                raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
+            self.group.commit(self.name, self.generation, partition, settlement.end)
+        elif settlement.verdict == 1:
+            if self.group.owner(partition) != self.name:
+                raise GroupFenced(f'this member does not own partition {partition} of group "{self.group.name}"')
+            if not 0 <= settlement.first <= self._groups.partitions[partition].high_watermark:
+                raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
+            self.reader.read_from(partition, settlement.first)
+        else:
+            raise SubscriptionWrongKind("a stream has no leases: ack commits, nack reads again, nothing else is known")
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.reader.close()
+            self._groups.leave(self)

@@ -1,0 +1,161 @@
+"""One partition at work: the only writer of its log, the high watermark, and those who wait for it.
+
+Laws: readers see what is below the high watermark and nothing else; the watermark never goes back; a batch is confirmed
+when the watermark has passed it. On one node the watermark is what the log's durability policy calls safe: the end of
+the log, or what was synced. One sync at a time runs for a partition and covers everybody who waits (group commit).
+A sync that fails is not retried: it ends the broker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from linn.core.batch import RecordBatch
+from linn.core.batch_builder import slice_batch
+from linn.core.env import Clock
+from linn.core.errors import OffsetOutOfRange
+from linn.core.storage import PartitionId, PartitionLog
+
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+"""Starts a task in the broker's nursery."""
+
+
+class Partition:
+    """Wraps a `PartitionLog`. `append` is synchronous; `when_committed` calls back when the batch is confirmed."""
+
+    def __init__(self, id: PartitionId, log: PartitionLog, clock: Clock, spawn: Spawn) -> None:
+        self.id = id
+        self.log = log
+        self._clock = clock
+        self._spawn = spawn
+        capabilities = log.capabilities
+        self._confirm_after_sync = capabilities.confirm_after_sync
+        self._flush_interval_s = capabilities.flush_interval_s
+        self._syncing = False
+        self.high_watermark = log.bounds()[1]
+        self._committed: deque[tuple[int, Callable[[], None]]] = deque()
+        self._advanced: trio.Event | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    def append(self, batch: RecordBatch) -> int:
+        """Store a batch; returns its base offset. It is not confirmed before the watermark passes it.
+
+        Raises StorageError: nothing was stored.
+        """
+        base_offset = self.log.append(batch)
+        if self._confirm_after_sync:
+            self._start_sync(self._sync_until_durable)
+        else:
+            self._advance(base_offset + batch.count)
+            if self._flush_interval_s is not None:
+                self._start_sync(self._sync_after_interval)
+        return base_offset
+
+    def _start_sync(self, sync: Callable[[], Awaitable[None]]) -> None:
+        if not self._syncing:
+            self._syncing = True
+            self._spawn(sync)
+
+    async def _sync_until_durable(self) -> None:
+        try:
+            while (durable := self.log.durable()) < self.log.bounds()[1] or durable > self.high_watermark:
+                if durable < self.log.bounds()[1]:
+                    await self.log.sync()
+                self._advance(self.log.durable())
+        finally:
+            self._syncing = False
+
+    async def _sync_after_interval(self) -> None:
+        assert self._flush_interval_s is not None
+        try:
+            await self._clock.sleep(self._flush_interval_s)
+            await self.log.sync()
+        finally:
+            self._syncing = False
+        if self.log.durable() < self.log.bounds()[1]:
+            self._start_sync(self._sync_after_interval)
+
+    def _advance(self, offset: int) -> None:
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        committed = self._committed
+        while committed and committed[0][0] <= offset:
+            committed.popleft()[1]()
+        if self._advanced is not None:
+            self._advanced.set()
+            self._advanced = None
+        for listener in self._listeners:
+            listener()
+
+    def when_committed(self, end_offset: int, callback: Callable[[], None]) -> None:
+        """Call back once everything before `end_offset` is committed: at once, or later from the loop.
+
+        Calls come in the order of offsets. `end_offset` is that of the batch appended last, or before.
+        """
+        if self.high_watermark >= end_offset:
+            callback()
+        else:
+            self._committed.append((end_offset, callback))
+
+    async def wait_committed(self, end_offset: int) -> None:
+        """Wait until everything before `end_offset` is committed. Cancellation: the records stay appended."""
+        while self.high_watermark < end_offset:
+            await self.wait_advanced()
+
+    async def wait_advanced(self) -> None:
+        """Wait until the high watermark moves."""
+        if self._advanced is None:
+            self._advanced = trio.Event()
+        await self._advanced.wait()
+
+    def on_advance(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever the watermark has moved. It is synchronous and cheap."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Undo `on_advance`."""
+        self._listeners.remove(listener)
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.log.bounds()[0]
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """Committed batches from the one that holds `offset`, cut so that the first record is that of `offset`.
+
+        Empty where `offset` is the high watermark. Raises OffsetOutOfRange, LogCorrupt.
+        """
+        watermark = self.high_watermark
+        if offset >= watermark:
+            if offset > watermark:
+                raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the high watermark {watermark}")
+            return ()
+        batches = list(await self.log.read(offset, bytes_max))
+        while batches and batches[-1].base_offset >= watermark:
+            batches.pop()
+        if batches and batches[0].base_offset < offset:
+            first = batches[0]
+            batches[0] = slice_batch(first, offset - first.base_offset, first.count)
+        return batches
+
+    async def read_range(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """Batches that hold exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
+
+        Raises OffsetOutOfRange, LogCorrupt.
+        """
+        batches = list(await self.read(first, bytes_max))
+        while batches and batches[-1].base_offset >= end:
+            batches.pop()
+        if batches and batches[-1].end_offset > end:
+            last = batches[-1]
+            batches[-1] = slice_batch(last, 0, end - last.base_offset)
+        return batches
+
+    async def close(self) -> None:
+        """Sync and close the log."""
+        await self.log.close()

@@ -1,0 +1,188 @@
+"""Finds, loads and checks plugins: a typed face on pluggy. Made once at start-up, handed on, never a global.
+
+Laws: whatever is wrong with a plugin is one `PluginError` of one line that names the plugin and where it came from;
+once a manager is made nothing calls pluggy any more, the registries are plain dicts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+import pluggy
+
+from linn.core import hookspecs
+from linn.core.config_tables import TABLES, PluginSettings
+from linn.core.errors import PluginError
+from linn.core.exchange import ExchangeKind
+from linn.core.kinds import Kind
+from linn.core.names import name_problem
+from linn.core.nearest import did_you_mean
+from linn.core.observer import Observer, Observers
+from linn.core.problem import one_line
+from linn.core.protocol import ProtocolKind
+from linn.core.semantics import SemanticsKind
+from linn.core.settings_decoder import check_shape, known_keys
+from linn.core.storage import EngineKind
+
+ENTRY_POINT_GROUP = "linn"
+
+K = TypeVar("K", bound=Kind)
+
+_OBSERVER_METHODS = [name for name in vars(Observer) if not name.startswith("_")]
+
+
+def installed() -> list[EntryPoint]:
+    """The plugins of all installed distributions, by name; linn's own are among them."""
+    return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
+
+
+class PluginManager:
+    """What plugins brought: one dict per kind, by the kind's name."""
+
+    def __init__(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
+        """Load installed plugins and those that `settings` list, but none that they block.
+
+        Raises:
+            PluginError: a plugin can't be imported, has a hook that does not exist or takes the wrong arguments, brings
+                the wrong type, or a name that is taken.
+        """
+        self.engines: dict[str, EngineKind] = {}
+        self.semantics: dict[str, SemanticsKind] = {}
+        self.exchanges: dict[str, ExchangeKind] = {}
+        self.protocols: dict[str, ProtocolKind] = {}
+        self.plugin_names: list[str] = []
+        """Every plugin that was found, in the order in which they were, blocked ones included."""
+        self._pluggy = pluggy.PluginManager("linn")
+        self._pluggy.add_hookspecs(hookspecs)
+        self._origins: dict[str, str] = {}
+        self._owners: dict[tuple[str, str], str] = {}
+        self._load(settings, installed)
+        self._check_hooks()
+        self._bring("linn_register_engine", EngineKind, self.engines, "storage", "storage engine")
+        self._bring("linn_register_semantics", SemanticsKind, self.semantics, "delivery", "delivery semantics")
+        self._bring("linn_register_exchange", ExchangeKind, self.exchanges, "exchanges", "exchange type")
+        self._bring("linn_register_protocol", ProtocolKind, self.protocols, "listeners", "protocol")
+        self.observers = Observers(self._observers())
+
+    # --- finding and loading ---------------------------------------------------------------------------------------
+
+    def _load(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
+        blocked = set(settings.block)
+        for entry in installed:
+            self._found(entry.name, _origin(entry))
+            if entry.name not in blocked:
+                self._register(entry.name, self._imported(entry.name, entry.load))
+        for module in settings.load:
+            self._found(module, "listed in [plugins]")
+            if module not in blocked:
+                self._register(module, self._imported(module, partial(importlib.import_module, module)))
+
+    def _found(self, name: str, origin: str) -> None:
+        if name in self._origins:
+            raise PluginError(f'two plugins have the name "{name}": {self._origins[name]}, and {origin}')
+        self._origins[name] = origin
+        self.plugin_names.append(name)
+
+    def _imported(self, name: str, load: Callable[[], Any]) -> Any:
+        """The plugin itself; whatever its module raises while it is imported becomes a PluginError."""
+        try:
+            return load()
+        except (Exception, SystemExit) as error:
+            raise self._failure(name, f"can't be imported: {_said(error)}") from error
+
+    def _register(self, name: str, plugin: Any) -> None:
+        if self._pluggy.is_registered(plugin):
+            raise self._failure(name, f'is the plugin "{self._pluggy.get_name(plugin)}" a second time')
+        try:
+            self._pluggy.register(plugin, name)
+        except (pluggy.PluginValidationError, ValueError, TypeError) as error:
+            raise self._failure(name, f"does not fit its hooks: {_said(error)}") from error
+        if not self._pluggy.get_hookcallers(plugin):
+            raise self._failure(name, "has no function marked with linn.core.hookspecs.hookimpl")
+
+    def _check_hooks(self) -> None:
+        """Refuse hooks that nobody calls: mostly, misspelt ones."""
+        try:
+            self._pluggy.check_pending()
+        except pluggy.PluginValidationError as error:
+            hooks = vars(self._pluggy.hook)
+            known = [name for name, hook in hooks.items() if not name.startswith("_") and hook.has_spec()]
+            unknown = sorted({hook.name for hook in self._pluggy.get_hookcallers(error.plugin) or ()} - set(known))
+            name = self._pluggy.get_name(error.plugin) or ""
+            raise self._failure(name, f"there is no hook {unknown[0]}{did_you_mean(unknown[0], known)}") from error
+
+    # --- what plugins bring ----------------------------------------------------------------------------------------
+
+    def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str, noun: str) -> None:
+        """Fill one registry; `table` is where TOML speaks of this kind, `noun` what a person calls it."""
+        reserved = known_keys(TABLES[table])
+        for plugin_name, brought in self._results(hook):
+            for kind in brought:
+                wrong = _wrong_with(kind, kind_type, reserved)
+                if wrong is not None:
+                    raise self._failure(plugin_name, f"{hook} returned what is no good {noun}: {wrong}")
+                assert isinstance(kind, kind_type), "checked just now"
+                if kind.name in registry:
+                    owner = self._owners[noun, kind.name]
+                    raise self._failure(plugin_name, f'brings the {noun} "{kind.name}", which {owner} brings already')
+                registry[kind.name] = kind
+                self._owners[noun, kind.name] = f'plugin "{plugin_name}"'
+
+    def _observers(self) -> dict[str, Observer]:
+        found: dict[str, Observer] = {}
+        for plugin_name, brought in self._results("linn_register_observer"):
+            for number, observer in enumerate(brought):
+                missing = [name for name in _OBSERVER_METHODS if not callable(getattr(observer, name, None))]
+                if missing:
+                    text = f"linn_register_observer returned a {type(observer).__name__} without {missing[0]}()"
+                    raise self._failure(plugin_name, text)
+                found[plugin_name if number == 0 else f"{plugin_name}#{number + 1}"] = observer
+        return found
+
+    def _results(self, hook: str) -> Iterator[tuple[str, Sequence[Any]]]:
+        """What each plugin's hook returned, one plugin at a time, so that a failure has a name."""
+        plugins = dict(self._pluggy.list_name_plugin())
+        for name in self.plugin_names:
+            plugin = plugins.get(name)
+            if plugin is None:
+                continue
+            others = [other for other in plugins.values() if other is not plugin]
+            try:
+                results = self._pluggy.subset_hook_caller(hook, others)()
+            except Exception as error:
+                raise self._failure(name, f"{hook} failed: {_said(error)}") from error
+            for result in results:
+                yield name, result if isinstance(result, list | tuple) else (result,)
+
+    def _failure(self, name: str, text: str) -> PluginError:
+        return PluginError(one_line(f'plugin "{name}" ({self._origins.get(name, "unknown")}): {text}'))
+
+
+def _origin(entry: EntryPoint) -> str:
+    """Where an installed plugin comes from, for people: "linn-paper-tape 1.2"."""
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _wrong_with(kind: object, kind_type: type[Kind], reserved: Sequence[str]) -> str | None:
+    """What keeps an object from being a kind, in words; None where nothing does."""
+    if not isinstance(kind, kind_type):
+        return f"a {type(kind).__name__}, not a {kind_type.__name__}"
+    wrong = name_problem(kind.name) if isinstance(kind.name, str) else "its name is not text"
+    if wrong is not None:
+        return wrong
+    factory: object = kind.make
+    if not callable(factory):
+        return f'the factory of "{kind.name}" can\'t be called'
+    if kind.settings is None:
+        return None
+    wrong = check_shape(kind.settings)
+    taken = [] if wrong else [key for key in known_keys(kind.settings) if key in reserved]
+    return f'{kind.settings.__name__} has the key "{taken[0]}", which linn itself uses' if taken else wrong

@@ -1,0 +1,36 @@
+"""The protocol port: how a plugin lets clients of another tongue in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from linn.core.env import Stream
+
+if TYPE_CHECKING:
+    from linn.core.broker import Broker
+
+
+class ProtocolServer(Protocol):
+    """Speaks with the clients of one listener. Made once per listener."""
+
+    async def serve(self, stream: Stream, broker: Broker) -> None:
+        """Speak with one client until either side ends it. The caller closes the stream.
+
+        Raises:
+            LinnError: the connection ended for a reason worth a log line. Others are not disturbed.
+        Cancellation: the connection is dropped; what it held in leases is returned.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolKind:
+    """What a plugin registers."""
+
+    name: str
+    """The value of `protocol =` in a `[listeners.*]` table."""
+    settings: type[Any]
+    """A frozen msgspec.Struct for the other keys of that table, each with a default and a help text."""
+    make: Callable[[Any], ProtocolServer]
+    """(settings) -> server. Does no I/O."""

@@ -1,0 +1,152 @@
+"""A topic's queue: one shared subscription over all its partitions, and the consumers that compete for it.
+
+Law: a consumer gets the lowest ready records of a partition, and starts each time with the partition after the one it
+was served from last, so that none starves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from linn.core.delivery import Delivery, ReadySignal, Settlement, SettleOutcome
+from linn.core.errors import LinnError, PartitionUnknown, TopicUnknown
+from linn.core.lease import Lease
+from linn.core.partition import Partition
+from linn.core.shared_dispatch import SharedDispatch
+
+LEASE_RECORDS_MAX = 16_384
+"""Records of one lease: a consumer with a huge credit still leaves something to the others."""
+
+_consumer_ids = itertools.count(1)
+
+
+class Queue:
+    """The shared subscription of one topic."""
+
+    def __init__(self, topic: str, ready: ReadySignal) -> None:
+        self.topic = topic
+        self.ready = ready
+        self.dispatches: list[SharedDispatch] = []
+        self.consumers: list[QueueConsumer] = []
+        self.closed = False
+
+    def join(self, lease_ms: int) -> QueueConsumer:
+        """A new consumer."""
+        consumer = QueueConsumer(self, next(_consumer_ids), lease_ms)
+        self.consumers.append(consumer)
+        return consumer
+
+    def dispatch(self, partition: int) -> SharedDispatch:
+        """The part of one partition. Raises PartitionUnknown."""
+        if not 0 <= partition < len(self.dispatches):
+            raise PartitionUnknown(f"topic {self.topic} has no partition {partition}")
+        return self.dispatches[partition]
+
+    def unsettled_count(self) -> int:
+        """Records that are not settled, in all partitions."""
+        total = 0
+        for dispatch in self.dispatches:
+            statistics = dispatch.subscription.statistics()
+            unseen = max(0, dispatch.partition.high_watermark - statistics.cursor)
+            total += unseen + statistics.leased + statistics.ready + statistics.delayed + statistics.dead
+        return total
+
+    async def close(self) -> None:
+        """Wake all consumers with an error and stop the dispatches."""
+        self.closed = True
+        self.ready.notify_all()
+        for dispatch in self.dispatches:
+            await dispatch.close()
+
+
+class QueueConsumer:
+    """One competing consumer; a `delivery.Consumer`."""
+
+    def __init__(self, queue: Queue, id: int, lease_ms: int) -> None:
+        self.id = id
+        self.lease_ms = lease_ms
+        self._queue = queue
+        self._next_partition = 0
+        self._lease: Lease | None = None
+        self._lease_partition = 0
+        self._lease_at = 0
+        self._closed = False
+
+    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+        """See `delivery.Consumer.next`."""
+        while self._lease is None:
+            if self._queue.closed or self._closed:
+                raise TopicUnknown(f"topic {self._queue.topic} is gone")
+            if not self._acquire(min(records_max, LEASE_RECORDS_MAX)):
+                await self._queue.ready.wait()
+        return await self._deliver(records_max, bytes_max)
+
+    def _acquire(self, records_max: int) -> bool:
+        dispatches = self._queue.dispatches
+        count = len(dispatches)
+        for step in range(count):
+            place = (self._next_partition + step) % count
+            lease = dispatches[place].acquire(self.id, records_max)
+            if lease is not None:
+                self._next_partition = (place + 1) % count
+                self._lease, self._lease_partition, self._lease_at = lease, place, lease.first
+                if any(dispatch.is_ready() for dispatch in dispatches):
+                    self._queue.ready.notify()
+                return True
+        return False
+
+    async def _deliver(self, records_max: int, bytes_max: int) -> Delivery:
+        lease = self._lease
+        assert lease is not None
+        dispatch = self._queue.dispatches[self._lease_partition]
+        try:
+            end = min(lease.end, self._lease_at + records_max)
+            batches = await dispatch.read(self._lease_at, end, bytes_max)
+        except BaseException:
+            # Also when cancelled: records that were not handed over go back to their place.
+            self._lease = None
+            self._give_back(dispatch, lease)
+            dispatch.handed_over(self.id)
+            raise
+        delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
+        self._lease_at = batches[-1].end_offset if batches else lease.end
+        if self._lease_at >= lease.end:
+            self._lease = None
+            dispatch.handed_over(self.id)
+        return delivery
+
+    def _give_back(self, dispatch: SharedDispatch, lease: Lease) -> None:
+        rest = [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
+        dispatch.return_unsent(self.id, lease.delivery_id, rest)
+
+    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+        """See `delivery.Consumer.settle`."""
+        refused: list[tuple[int, LinnError]] = []
+        touched: dict[int, SharedDispatch] = {}
+        for index, settlement in enumerate(settlements):
+            try:
+                dispatch = self._queue.dispatch(settlement.partition)
+                dispatch.settle(self.id, settlement)
+                touched[settlement.partition] = dispatch
+            except LinnError as error:
+                refused.append((index, error))
+        return SettleOutcome(refused, self._flush(touched.values()))
+
+    @staticmethod
+    def _flush(dispatches: Iterable[SharedDispatch]) -> list[tuple[Partition, int]]:
+        awaits: list[tuple[Partition, int]] = []
+        for dispatch in dispatches:
+            position = dispatch.flush()
+            if dispatch.state is not None:
+                awaits.append((dispatch.state.partition, position))
+        return awaits
+
+    def close(self) -> None:
+        """Leave; everything leased is returned."""
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.consumers.remove(self)
+        for dispatch in self._queue.dispatches:
+            dispatch.consumer_gone(self.id)

@@ -1,0 +1,345 @@
+"""A queue's shared subscription at work on one partition: the state machine, its event log, its clock and its chores.
+
+The state machine decides (`subscription`); this performs: it writes events, reads what was leased, wakes consumers,
+lets leases expire, copies dead letters and trims what is settled.
+
+Laws: a settlement is answered after its event is as durable as the topic's storage makes records; events go to the log
+before the delivery that they describe; a dead letter is committed at its target before it is settled here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from linn.core.batch import RecordBatch
+from linn.core.delivery import ReadySignal, Settlement
+from linn.core.env import Clock
+from linn.core.errors import (
+    DeliveryNotCurrent,
+    DiskFull,
+    LinnError,
+    LogClosed,
+    SubscriptionWrongKind,
+    SyncFailed,
+)
+from linn.core.lease import Lease
+from linn.core.partition import Partition, Spawn
+from linn.core.semantics import DeliverySemantics
+from linn.core.state_log import StateLog
+from linn.core.subscription import Effects, SharedSubscription
+from linn.core.subscription_clip import clip_event
+from linn.core.subscription_event import SubscriptionEvent, decode_events, encode_events
+
+logger = logging.getLogger("linn.queue")
+
+TRIM_AFTER_RECORDS = 10_000
+"""Settled records are trimmed in steps of this many, or when the queue is empty."""
+
+DEAD_LETTER_RETRY_S = 1.0
+"""How long dead letters wait where their target's disk is full or their target is gone."""
+
+CopyDeadLetters = Callable[["SharedDispatch"], Awaitable[None]]
+
+
+class SharedDispatch:
+    """One partition's part of a queue."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        semantics: DeliverySemantics,
+        state: StateLog | None,
+        ready: ReadySignal,
+        clock: Clock,
+        spawn: Spawn,
+        copy_dead_letters: CopyDeadLetters,
+    ) -> None:
+        """`state` is None where nothing survives a restart."""
+        self.partition = partition
+        self.semantics = semantics
+        self.state = state
+        self.subscription: SharedSubscription
+        self.trims = True
+        """Whether settled records are trimmed: a queue's are, those of a queue on a stream are not."""
+        self.on_trimmed: Callable[[], None] = _nothing
+        """Called when settled records were trimmed: there is room."""
+        self._ready = ready
+        self._clock = clock
+        self._spawn = spawn
+        self._copy_dead_letters = copy_dead_letters
+        self._copying = False
+        self._trimming = False
+        self._timer_at: float | None = None
+        self._timer_scope: trio.CancelScope | None = None
+        self._open = False
+        self._handing_over: dict[int, int] = {}
+        """By consumer, the first offset that is settled on delivery but not read yet: it must not be trimmed."""
+        self._unwritten: list[SubscriptionEvent] = []
+        """Events that the disk had no room for."""
+
+    # --- starting and stopping ---
+
+    async def recover(self) -> None:
+        """Rebuild the state from its log. Raises LogCorrupt, StorageError."""
+        partition = self.partition
+        start, end = partition.log.bounds()
+        self.subscription = self.semantics.shared_subscription(start)
+        clipped = await self._replay(end)
+        self.subscription.skip_to(start)
+        effects = self.subscription.recovered(self._clock.monotonic())
+        self.flush()
+        if self.state is not None:
+            if clipped:
+                # Offsets beyond the end will be given again: what the old log says of them must go first.
+                await self.state.compact(self._snapshot, force=True)
+            await self.state.partition.log.sync()
+        partition.on_advance(self._on_advance)
+        self._open = True
+        self._after(effects)
+        if self.subscription.dead():
+            self._start_copying()
+
+    async def _replay(self, end: int) -> bool:
+        """Apply the event log; whether it spoke of records that a power failure took from the data log."""
+        clipped = False
+        if self.state is not None:
+            async for record in self.state.replay():
+                for event in decode_events(record):
+                    kept = clip_event(event, end)
+                    clipped = clipped or kept != event
+                    if kept is not None:
+                        self.subscription.apply(kept)
+        return clipped
+
+    async def close(self) -> None:
+        """Stop delivering; write a snapshot, so that the next start is quick."""
+        if not self._open:
+            return
+        self._open = False
+        self.partition.remove_listener(self._on_advance)
+        self._cancel_timer()
+        if self.state is not None:
+            self.flush()
+            await self.state.compact(self._snapshot, force=True)
+
+    # --- delivering ---
+
+    def is_ready(self) -> bool:
+        """Whether `acquire` would find something."""
+        return self._open and self.subscription.ready_count(self.partition.high_watermark) > 0
+
+    def acquire(self, consumer: int, records_max: int) -> Lease | None:
+        """Lease ready records to a consumer, or hand them over where delivery settles them.
+
+        Raises StorageError: the event of a handover can't be written; the records count as handed over.
+        """
+        if not self._open:
+            return None
+        now = self._clock.monotonic()
+        lease = self.subscription.acquire(consumer, records_max, self.partition.high_watermark, now)
+        if lease is None:
+            return None
+        if self.semantics.settles_on_delivery:
+            self._handing_over[consumer] = lease.first
+            self.flush()
+        else:
+            # A lease that a crash forgets is granted again: its event may come late, but nothing waits for it.
+            self._flush_or_keep()
+            self._arm(lease.deadline)
+        return lease
+
+    async def read(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """The records of a lease, or as many as fit. Raises LogCorrupt, OffsetOutOfRange."""
+        if self.semantics.settles_on_delivery and self.state is not None:
+            await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
+        return await self.partition.read_range(first, end, bytes_max)
+
+    def handed_over(self, consumer: int) -> None:
+        """The consumer has read all of what `acquire` gave it last."""
+        if self._handing_over.pop(consumer, None) is not None:
+            self._trim_if_due()
+
+    def settle(self, consumer: int, settlement: Settlement) -> None:
+        """Carry out one settlement. Call `flush` after one or many.
+
+        Raises DeliveryNotCurrent, LimitExceeded: nothing was changed.
+        """
+        now = self._clock.monotonic()
+        ranges = [(settlement.first, settlement.end)]
+        subscription, delivery_id = self.subscription, settlement.delivery_id
+        if settlement.verdict == 0:
+            effects = subscription.ack(consumer, delivery_id, ranges, now)
+        elif settlement.verdict == 1:
+            effects = subscription.nack(consumer, delivery_id, ranges, now, settlement.ms or None)
+        elif settlement.verdict == 2:
+            effects = subscription.reject(consumer, delivery_id, ranges, now)
+        elif settlement.verdict == 3:
+            if settlement.first >= settlement.end:
+                raise DeliveryNotCurrent(f"delivery {delivery_id} is not current for no records at all")
+            self._arm(subscription.extend(consumer, delivery_id, settlement.ms, now))
+            effects = Effects()
+        else:
+            raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")
+        self._after(effects)
+
+    def return_unsent(self, consumer: int, delivery_id: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Give back what a lease holds that could not be read or sent. Without delay; the attempt counts."""
+        if not ranges or not self._open:
+            return
+        now = self._clock.monotonic()
+        try:
+            self._after(self.subscription.nack(consumer, delivery_id, ranges, now, 0))
+        except DeliveryNotCurrent:
+            return  # It expired or was settled on delivery meanwhile.
+        self._flush_or_keep()
+
+    def consumer_gone(self, consumer: int) -> None:
+        """Return everything that a consumer holds."""
+        if self._open:
+            self.handed_over(consumer)
+            self._after(self.subscription.consumer_gone(consumer, self._clock.monotonic()))
+            self._flush_or_keep()
+
+    def flush(self) -> int:
+        """Write pending events as one record of the state log; returns the log's end: what to wait for.
+
+        Raises StorageError: they are kept and written with the next ones.
+        """
+        events = self._unwritten + self.subscription.take_events()
+        if self.state is None:
+            return 0
+        if not events:
+            return self.state.partition.log.bounds()[1]
+        self._unwritten = events
+        position = self.state.append(encode_events(events))
+        self._unwritten = []
+        if self._open:
+            self._compact_if_due()
+        return position
+
+    def _flush_or_keep(self) -> None:
+        """Flush where nobody waits for the answer: a full disk is no reason to stop the queue."""
+        try:
+            self.flush()
+        except (DiskFull, LogClosed) as error:
+            logger.warning("%s: %d events wait for the disk: %s", self.partition.id, len(self._unwritten), error)
+
+    def dead_lettered(self, first: int, end: int) -> None:
+        """Dead records were copied, or nobody wants a copy: settle them."""
+        self._after(self.subscription.dead_lettered(first, end))
+        self._flush_or_keep()
+
+    def purge(self) -> int:
+        """Settle everything that waits for delivery; returns how many records."""
+        effects = self.subscription.purge(self.partition.high_watermark)
+        self._after(effects)
+        self._flush_or_keep()
+        return effects.settled
+
+    def skip_to_start(self) -> None:
+        """Follow the log's start after retention or a trim."""
+        if self._open and self.subscription.skip_to(self.partition.start_offset):
+            logger.warning("%s: retention dropped records that were not settled", self.partition.id)
+        self._flush_or_keep()
+
+    # --- chores ---
+
+    def _on_advance(self) -> None:
+        self._ready.notify()
+
+    def _after(self, effects: Effects) -> None:
+        if effects.ready:
+            self._ready.notify()
+        if effects.dead:
+            self._start_copying()
+        if effects.settled:
+            self._trim_if_due()
+        if effects.delayed and (deadline := self.subscription.next_deadline()) is not None:
+            self._arm(deadline)
+
+    def _snapshot(self) -> list[bytes]:
+        self._unwritten = []  # The snapshot says all that they would.
+        self.subscription.take_events()
+        return [encode_events(self.subscription.snapshot_events(self._clock.monotonic()))]
+
+    def _compact_if_due(self) -> None:
+        state = self.state
+        assert state is not None
+        if state.is_due():
+
+            async def compact() -> None:
+                await state.compact(self._snapshot)
+
+            self._spawn(compact)
+
+    def _trim_if_due(self) -> None:
+        if not self.trims or self._trimming:
+            return
+        settled_before = self._trimmable_before()
+        settled = settled_before - self.partition.start_offset
+        if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self.partition.high_watermark):
+            self._trimming = True
+            self._spawn(self._trim)
+
+    def _trimmable_before(self) -> int:
+        return min([self.subscription.settled_before(), *self._handing_over.values()])
+
+    async def _trim(self) -> None:
+        try:
+            await self.partition.log.trim(before=self._trimmable_before())
+        finally:
+            self._trimming = False
+        self.on_trimmed()
+
+    def _arm(self, deadline: float) -> None:
+        """Wake up at `deadline` at the latest. One timer task serves all leases and delays."""
+        if self._timer_at is not None and self._timer_at <= deadline:
+            return
+        self._timer_at = deadline
+        if self._timer_scope is None:
+            self._timer_scope = trio.CancelScope()
+            self._spawn(self._run_timer)
+        else:
+            self._timer_scope.cancel()
+
+    def _cancel_timer(self) -> None:
+        self._timer_at = None
+        if self._timer_scope is not None:
+            self._timer_scope.cancel()
+
+    async def _run_timer(self) -> None:
+        while self._timer_at is not None:
+            scope = self._timer_scope = trio.CancelScope()
+            with scope:
+                await self._clock.sleep(max(0.0, self._timer_at - self._clock.monotonic()))
+            if scope.cancelled_caught or self._timer_at is None:
+                continue
+            self._after(self.subscription.expire(self._clock.monotonic()))
+            self._flush_or_keep()
+            self._timer_at = self.subscription.next_deadline()
+        self._timer_scope = None
+
+    def _start_copying(self) -> None:
+        if not self._copying and self._open:
+            self._copying = True
+            self._spawn(self._copy)
+
+    async def _copy(self) -> None:
+        try:
+            while self._open and self.subscription.dead():
+                try:
+                    await self._copy_dead_letters(self)
+                except SyncFailed:
+                    raise
+                except LinnError as error:
+                    logger.error("%s: dead letters wait, will try again: %s", self.partition.id, error)
+                    await self._clock.sleep(DEAD_LETTER_RETRY_S)
+        finally:
+            self._copying = False
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,69 @@
+"""The internal log behind a state machine: its events, one record per flush, and now and then a snapshot.
+
+Law: replaying the log from its start gives the state. A snapshot is an ordinary record whose events replace all earlier
+ones, so the records before it are trimmed once it is durable; a crash in between changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from linn.core.batch_builder import BatchColumns, build_batch
+from linn.core.env import Clock
+from linn.core.errors import LogCorrupt
+from linn.core.partition import Partition
+
+SNAPSHOT_AFTER_BYTES = 4 << 20
+"""Events kept before a snapshot replaces them: replaying this much takes well under a second."""
+_READ_BYTES = 1 << 20
+
+
+class StateLog:
+    """Appends and replays a state machine's encoded events."""
+
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        self.partition = partition
+        self._clock = clock
+        self._snapshot_bytes = 0
+        self._compacting = False
+
+    async def replay(self) -> AsyncIterator[bytes]:
+        """Every record in order. Raises LogCorrupt."""
+        offset = self.partition.start_offset
+        while offset < self.partition.high_watermark:
+            for batch in await self.partition.read(offset, _READ_BYTES):
+                for index in range(batch.count):
+                    value = batch.value(index)
+                    if value is None:
+                        raise LogCorrupt(f"{self.partition.id} holds a record without a value")
+                    yield value
+                offset = batch.end_offset
+
+    def append(self, events: bytes) -> int:
+        """Append one record; returns the offset behind it. Raises StorageError: nothing was stored."""
+        batch = build_batch(BatchColumns((events,), self._clock.now_ms(), 0))
+        return self.partition.append(batch) + 1
+
+    def is_due(self) -> bool:
+        """Whether `compact` would do something."""
+        size = self.partition.log.size_bytes()
+        return size >= SNAPSHOT_AFTER_BYTES + 2 * self._snapshot_bytes and not self._compacting
+
+    async def compact(self, snapshot: Callable[[], Sequence[bytes]], *, force: bool = False) -> None:
+        """Replace what is stored by a snapshot's records, if there is enough of it. `snapshot` is called at most once.
+
+        Cancellation: either the old records or the snapshot remain, with all that was appended since.
+        """
+        if self._compacting or not (force or self.is_due()):
+            return
+        self._compacting = True
+        try:
+            start = self.partition.log.bounds()[1]
+            self._snapshot_bytes = 0
+            for record in snapshot():
+                self.append(record)
+                self._snapshot_bytes += len(record)
+            await self.partition.log.sync()
+            await self.partition.log.trim(before=start)
+        finally:
+            self._compacting = False

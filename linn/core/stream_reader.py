@@ -1,0 +1,101 @@
+"""Reading partitions in order from a place of one's own: the base of readers without a group and of group members.
+
+Law: each partition's records are handed over in order, none twice and none left out, from the place given; where
+retention has dropped that place, reading goes on at the start of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from linn.core.delivery import Delivery, Settlement, SettleOutcome
+from linn.core.errors import SubscriptionWrongKind, TopicUnknown
+from linn.core.partition import Partition
+
+
+class StreamReader:
+    """A reader whose place nobody keeps; a `delivery.Consumer`."""
+
+    lease_ms = 0
+
+    def __init__(self, topic: str, partitions: Mapping[int, Partition]) -> None:
+        """Knows the partitions, reads none of them yet: see `read_from`."""
+        self.topic = topic
+        self.partitions = partitions
+        self._places: dict[int, int] = {}
+        self._turn = 0
+        self._wakeup: trio.Event | None = None
+        self._closed = False
+
+    def read_from(self, partition: int, offset: int) -> None:
+        """Begin, or go on, with a partition at `offset`."""
+        if partition not in self._places:
+            self.partitions[partition].on_advance(self._wake)
+        self._places[partition] = offset
+        self._wake()
+
+    def stop_reading(self, partition: int) -> None:
+        """Leave a partition alone."""
+        if self._places.pop(partition, None) is not None:
+            self.partitions[partition].remove_listener(self._wake)
+
+    def places(self) -> dict[int, int]:
+        """The next offset of each partition that is read."""
+        return dict(self._places)
+
+    def _wake(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.set()
+            self._wakeup = None
+
+    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+        """See `delivery.Consumer.next`."""
+        while True:
+            if self._closed:
+                raise TopicUnknown(f"topic {self.topic} is gone")
+            for number in self._in_turn():
+                delivery = await self._read(number, records_max, bytes_max)
+                if delivery is not None:
+                    return delivery
+            if not self._readable():
+                self._wakeup = trio.Event()
+                await self._wakeup.wait()
+
+    def _readable(self) -> bool:
+        partitions = self.partitions
+        return self._closed or any(place < partitions[n].high_watermark for n, place in self._places.items())
+
+    def _in_turn(self) -> list[int]:
+        numbers = sorted(self._places)
+        self._turn += 1
+        turn = self._turn % len(numbers) if numbers else 0
+        return numbers[turn:] + numbers[:turn]
+
+    async def _read(self, number: int, records_max: int, bytes_max: int) -> Delivery | None:
+        partition = self.partitions[number]
+        place = self._places.get(number)
+        if place is None:
+            return None
+        begin = max(place, partition.start_offset)
+        end = min(partition.high_watermark, begin + records_max)
+        if begin >= end:
+            return None
+        batches = await partition.read_range(begin, end, bytes_max)
+        if not batches or self._places.get(number) != place:
+            return None  # Taken away, or moved, while the disk was read.
+        self._places[number] = batches[-1].end_offset
+        return Delivery(number, 0, 0, batches)
+
+    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+        """There is nothing to settle: every settlement is refused."""
+        error = SubscriptionWrongKind(f"a reader without a group settles nothing on the stream {self.topic}")
+        return SettleOutcome([(index, error) for index in range(len(settlements))], ())
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self._closed = True
+        for partition in list(self._places):
+            self.stop_reading(partition)
+        self._wake()

@@ -1,0 +1,288 @@
+"""One topic: its partitions, and what its kind makes of them: a queue, consumer groups, or both.
+
+Law: a change of kind changes which subscriptions there are and what retention keeps; it moves no data. A topic that
+becomes a queue begins it at the oldest record that is kept, or where its queue left off when it was one before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from operator import sub
+
+from linn.core.batch import Format, RecordBatch
+from linn.core.delivery import ReadySignal
+from linn.core.env import Clock
+from linn.core.errors import FeatureUnsupported, MessageTooLarge, PartitionUnknown, TopicFull
+from linn.core.group_consumer import Groups
+from linn.core.partition import Partition, Spawn
+from linn.core.partition_choice import PartitionChoice
+from linn.core.queue import Queue
+from linn.core.semantics import DeliverySemantics
+from linn.core.shared_dispatch import SharedDispatch
+from linn.core.state_log import StateLog
+from linn.core.storage import PartitionId, StorageEngine
+from linn.core.topic_settings import BindingSettings, TopicSettings
+
+logger = logging.getLogger("linn.topic")
+
+QUEUE_STATE = "__s."
+"""Internal topics with this prefix hold the events of a queue's partitions."""
+GROUP_STATE = "__g."
+"""Internal topics with this prefix hold the offsets of consumer groups."""
+
+DeadLetterCopier = Callable[[SharedDispatch], Awaitable[None]]
+
+
+class Topic:
+    """Made by `open_topic`."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: TopicSettings,
+        engine: StorageEngine,
+        semantics: DeliverySemantics,
+        clock: Clock,
+        spawn: Spawn,
+        copy_dead_letters: Callable[[Topic, SharedDispatch], Awaitable[None]],
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.semantics = semantics
+        self.partitions: dict[int, Partition] = {}
+        self.queue: Queue | None = None
+        self.groups: Groups | None = None
+        self.live_bindings: list[BindingSettings] = []
+        """Bindings that were made while the broker ran, beside those of the settings."""
+        self.choice = PartitionChoice()
+        self._engine = engine
+        self._clock = clock
+        self._spawn = spawn
+        self._copy_dead_letters = copy_dead_letters
+        self._room = ReadySignal()
+        self._waits_for_room = False
+
+    # --- opening and changing ---
+
+    async def open(self) -> None:
+        """Open all logs and rebuild what is kept in memory. Raises LogCorrupt, StorageError."""
+        await self._open_partitions()
+        await self._configure()
+
+    async def _open_partitions(self) -> None:
+        for index in range(len(self.partitions), self.settings.partitions):
+            self.partitions[index] = await self._open_partition(self.name, index)
+
+    async def _open_partition(self, topic: str, index: int) -> Partition:
+        id = PartitionId(topic, index)
+        return Partition(id, await self._engine.open(id), self._clock, self._spawn)
+
+    async def _open_state(self, prefix: str, index: int) -> StateLog | None:
+        if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
+            return None
+        return StateLog(await self._open_partition(prefix + self.name, index), self._clock)
+
+    async def _configure(self) -> None:
+        """Bring the subscriptions in line with the settings."""
+        kind = self.settings.kind
+        if self.queue is not None and kind == "stream":
+            queue, self.queue = self.queue, None
+            await self._close_queue(queue)
+        elif self.queue is None and kind != "stream":
+            self.queue = Queue(self.name, ReadySignal())
+        if self.queue is not None:
+            await self._extend_queue(self.queue)
+        if self.groups is None and kind != "queue":
+            groups = Groups(
+                self.name,
+                self.partitions,
+                await self._open_state(GROUP_STATE, 0),
+                self.semantics.settles_on_delivery,
+                self._spawn,
+            )
+            await groups.recover()
+            self.groups = groups
+        elif self.groups is not None and kind == "queue":
+            groups, self.groups = self.groups, None
+            await groups.close()
+
+    async def _extend_queue(self, queue: Queue) -> None:
+        settings = self.semantics.shared_subscription(0).settings
+        for dispatch in queue.dispatches:
+            dispatch.trims = self.settings.kind == "queue"
+            dispatch.subscription.settings = settings
+        for index in range(len(queue.dispatches), len(self.partitions)):
+            dispatch = SharedDispatch(
+                self.partitions[index],
+                self.semantics,
+                await self._open_state(QUEUE_STATE, index),
+                queue.ready,
+                self._clock,
+                self._spawn,
+                self._copy,
+            )
+            dispatch.trims = self.settings.kind == "queue"
+            dispatch.on_trimmed = self._tell_room
+            await dispatch.recover()
+            queue.dispatches.append(dispatch)
+        queue.ready.notify()
+
+    async def _copy(self, dispatch: SharedDispatch) -> None:
+        await self._copy_dead_letters(self, dispatch)
+
+    async def alter(self, settings: TopicSettings, semantics: DeliverySemantics) -> None:
+        """Take on new settings, checked before with `what_changed`. Raises StorageError, LogCorrupt."""
+        self.settings, self.semantics = settings, semantics
+        await self._open_partitions()
+        await self._configure()
+        if self.groups is not None:
+            self.groups.grow()
+        self._room.notify_all()
+
+    # --- publishing ---
+
+    def partition(self, index: int) -> Partition:
+        """Raises PartitionUnknown."""
+        partition = self.partitions.get(index)
+        if partition is None:
+            raise PartitionUnknown(f"topic {self.name} has no partition {index}, but 0 to {len(self.partitions) - 1}")
+        return partition
+
+    def check(self, batch: RecordBatch) -> None:
+        """Whether the topic takes a verified batch, whatever room it has.
+
+        Raises MessageTooLarge, FeatureUnsupported, BatchMalformed.
+        """
+        limit = self.settings.message_bytes_max
+        if limit is not None and batch.body_bytes > limit and batch.format == Format.NATIVE:
+            check_message_bytes(batch, limit)
+        if self.queue is not None and (batch.delays_ms is not None or batch.ttls_ms is not None):
+            raise FeatureUnsupported(f"topic {self.name} is a queue, which does not serve delays and TTLs yet")
+
+    def has_room(self, batch: RecordBatch) -> bool:
+        """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.
+
+        Raises TopicFull where the topic rejects what it has no room for.
+        """
+        bytes_max = self.settings.bytes_max
+        if bytes_max is None:
+            return True
+        held = self.held_bytes()
+        if held + batch.size <= bytes_max or held == 0:
+            return True
+        if self.settings.overflow == "reject":
+            raise TopicFull(f"topic {self.name} holds {held} bytes of {bytes_max}")
+        if self.settings.overflow == "drop-head":
+            self._waits_for_room = True
+            return True
+        return False
+
+    async def wait_room(self) -> None:
+        """Wait until something was settled, trimmed or changed."""
+        await self._room.wait()
+
+    def _tell_room(self) -> None:
+        self._room.notify_all()
+
+    def append(self, index: int, batch: RecordBatch) -> int:
+        """Store a batch; returns its base offset. Raises PartitionUnknown, StorageError."""
+        base_offset = self.partition(index).append(batch)
+        if self._waits_for_room:
+            self._waits_for_room = False
+            self._spawn(self._drop_head)
+        return base_offset
+
+    def held_bytes(self) -> int:
+        """Bytes of records that are kept: for a queue, its share that is not settled."""
+        held = 0
+        for index, partition in self.partitions.items():
+            size = partition.log.size_bytes()
+            start, end = partition.log.bounds()
+            if self.settings.kind == "queue" and self.queue is not None and end > start:
+                unsettled = end - max(start, self.queue.dispatches[index].subscription.settled_before())
+                size = size * unsettled // (end - start)
+            held += size
+        return held
+
+    # --- keeping ---
+
+    async def _drop_head(self) -> None:
+        """Make room by dropping the oldest records, as the overflow setting says."""
+        bytes_max = self.settings.bytes_max
+        if bytes_max is None:
+            return
+        share = bytes_max // len(self.partitions)
+        for partition in self.partitions.values():
+            log = partition.log
+            start, end = log.bounds()
+            surplus = log.size_bytes() - share
+            if surplus > 0 and end > start:
+                drop = -(-surplus * (end - start) // log.size_bytes())
+                await log.trim(before=min(end, start + drop, partition.high_watermark))
+        self._follow_start()
+
+    async def enforce_retention(self) -> None:
+        """Drop what a stream no longer keeps. A queue's settled records are trimmed as they are settled."""
+        if self.settings.kind == "queue":
+            return
+        for partition in self.partitions.values():
+            await partition.log.enforce_retention(
+                self._clock.now_ms(),
+                age_ms=self.settings.retention_ms,
+                bytes_max=self.settings.retention_bytes,
+                before=None,
+            )
+        self._follow_start()
+        self._room.notify_all()
+
+    def _follow_start(self) -> None:
+        if self.queue is not None:
+            for dispatch in self.queue.dispatches:
+                dispatch.skip_to_start()
+
+    # --- closing ---
+
+    async def _close_queue(self, queue: Queue) -> None:
+        await queue.close()
+        for dispatch in queue.dispatches:
+            if dispatch.state is not None:
+                await dispatch.state.partition.close()
+
+    async def close(self) -> None:
+        """End all subscriptions; sync and close all logs."""
+        if self.queue is not None:
+            await self._close_queue(self.queue)
+        if self.groups is not None:
+            await self.groups.close()
+        for partition in self.partitions.values():
+            await partition.close()
+        self._room.notify_all()
+
+    async def delete(self) -> None:
+        """Close, and remove everything that was stored."""
+        state = [await self._open_state(GROUP_STATE, 0)] if self.groups is None else [self.groups.state]
+        if self.queue is not None:
+            await self.queue.close()
+            state += [dispatch.state for dispatch in self.queue.dispatches]
+        else:
+            state += [await self._open_state(QUEUE_STATE, index) for index in self.partitions]
+        if self.groups is not None:
+            self.groups.end_members()
+        for log in state:
+            if log is not None:
+                await log.partition.log.delete()
+        for partition in self.partitions.values():
+            await partition.log.delete()
+        self._room.notify_all()
+
+
+def check_message_bytes(batch: RecordBatch, limit: int) -> None:
+    """Whether no record's value is over the limit; only asked where the whole body is.
+
+    Raises MessageTooLarge, BatchMalformed.
+    """
+    ends = batch.body().values.offsets.cast("i")
+    largest = max(map(sub, ends[1:], ends))
+    if largest > limit:
+        raise MessageTooLarge(f"a message of {largest} bytes, more than {limit}")

@@ -1,0 +1,76 @@
+"""What waits to be sent on one connection: frames in order, within a bound that slows their makers down."""
+
+from __future__ import annotations
+
+import trio
+
+from linn.core.env import Stream
+from linn.core.flat_message import Buffer
+
+
+class Outbox:
+    """Frames go in from any task without waiting; one task sends them.
+
+    Law: `put` never loses or reorders. Who produces because it wants to (a subscription, a read request) calls
+    `wait_room` before it does; who must answer puts, and the reader of requests waits instead.
+    """
+
+    def __init__(self, stream: Stream, bytes_max: int) -> None:
+        self._stream = stream
+        self._bytes_max = bytes_max
+        self._frames: list[Buffer] = []
+        self._bytes = 0
+        self._sending_bytes = 0
+        self._wake: trio.Event | None = None
+        self._room: trio.Event | None = None
+        self._empty: trio.Event | None = None
+        self._closing = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are not handed to the stream yet."""
+        return self._bytes + self._sending_bytes
+
+    def put(self, frames: list[Buffer]) -> None:
+        """Send frames after all earlier ones."""
+        self._frames += frames
+        for frame in frames:
+            self._bytes += len(frame)
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None
+
+    def has_room(self) -> bool:
+        """Whether more may be produced."""
+        return self.waiting_bytes < self._bytes_max
+
+    async def wait_room(self) -> None:
+        """Wait until `has_room`."""
+        while not self.has_room():
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+
+    async def run(self) -> None:
+        """Send until the connection ends. Raises ConnectionLost."""
+        while True:
+            if not self._frames:
+                if self._closing:
+                    return
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            frames, self._frames = self._frames, []
+            self._sending_bytes, self._bytes = self._bytes, 0
+            await self._stream.send(frames)
+            self._sending_bytes = 0
+            if self._room is not None:
+                self._room.set()
+                self._room = None
+
+    def finish(self) -> None:
+        """Let `run` return once everything is sent."""
+        self._closing = True
+        if self._wake is not None:
+            self._wake.set()
+            self._wake = None

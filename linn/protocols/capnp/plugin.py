@@ -1,0 +1,33 @@
+"""The native protocol as a plugin: `protocol = "capnp"`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from linn.core.hookspecs import hookimpl
+from linn.core.protocol import ProtocolKind
+from linn.protocols.capnp.server import CapnpServer
+
+
+class CapnpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a listener that speaks the native protocol."""
+
+    keepalive_s: Annotated[
+        float,
+        msgspec.Meta(gt=0, description="How often a client lets itself be heard; after three times this it is gone."),
+    ] = msgspec.field(default=20.0, name="keepalive")
+    hello_timeout_s: Annotated[
+        float, msgspec.Meta(gt=0, description="How long a new connection may take to say hello.")
+    ] = msgspec.field(default=10.0, name="hello_timeout")
+
+
+def _make(settings: CapnpSettings) -> CapnpServer:
+    return CapnpServer(settings.keepalive_s, settings.hello_timeout_s)
+
+
+@hookimpl
+def linn_register_protocol() -> ProtocolKind:
+    """The native protocol."""
+    return ProtocolKind("capnp", CapnpSettings, _make)

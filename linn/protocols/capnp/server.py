@@ -1,0 +1,528 @@
+"""The broker's side of the native protocol: one session per connection.
+
+One task reads and carries requests out in order; one sends; each subscription and each waiting request has its own. A
+request that must wait (for a sync, for records, for room) does not hold up those behind it, except publishes behind a
+publish to the same full topic, which keep their order.
+
+Laws: backpressure is reading less: with too much unsent output, too many unanswered requests or too many bytes in
+publishes that wait for room, the session stops reading. A malformed stream is answered with one error and closed; a
+request that fails is answered with its error and the connection goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import trio
+
+from linn.core.broker import Broker, Destination
+from linn.core.delivery import Settlement
+from linn.core.env import Stream
+from linn.core.errors import (
+    ConnectionLost,
+    InternalError,
+    LimitExceeded,
+    LinnError,
+    ProtocolError,
+    RequestTimeout,
+    SubscriptionUnknown,
+    TopicUnknown,
+)
+from linn.core.partition import Partition
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
+from linn.protocols.capnp.outbox import Outbox
+from linn.protocols.capnp.subscriber import Subscriber
+
+logger = logging.getLogger("linn.capnp")
+
+FETCH_BYTES_MAX = 16 << 20
+"""Largest answer to one fetch, whatever the client asks for."""
+WAIT_MS_MAX = 60_000
+"""Longest wait of a fetch or pull: connections are kept alive by other means."""
+KEEPALIVES_MISSED_MAX = 3
+
+
+class CapnpServer:
+    """A `ProtocolServer` for one listener."""
+
+    def __init__(self, keepalive_s: float, hello_timeout_s: float) -> None:
+        self.keepalive_s = keepalive_s
+        self.hello_timeout_s = hello_timeout_s
+
+    async def serve(self, stream: Stream, broker: Broker) -> None:
+        """Speak with one client until either side ends it. Raises LinnError where the client did something wrong."""
+        await _Session(self, stream, broker).run()
+
+
+class _WaitingPublish(NamedTuple):
+    """A publish that has to wait for room in a topic."""
+
+    event: Event
+    bytes: int
+
+
+class _Session:
+    def __init__(self, server: CapnpServer, stream: Stream, broker: Broker) -> None:
+        self.server = server
+        self.stream = stream
+        self.broker = broker
+        settings = broker.config.broker
+        self.outbox = Outbox(stream, settings.connection_bytes_max)
+        self.nursery: trio.Nursery
+        self._connection = Connection()
+        self._settings = settings
+        self._inflight = 0
+        self._answered: trio.Event | None = None
+        self._subscribers: dict[int, Subscriber] = {}
+        self._subscription_ids = 0
+        self._waiting_publishes: deque[_WaitingPublish] = deque()
+        self._waiting_bytes = 0
+        self._heard = False
+        self._leaving = False
+        self._handlers: dict[type[m.Message], Callable[[Event], None]] = {
+            m.Publish: self._publish,
+            m.Settle: self._settle,
+            m.Credit: self._credit,
+            m.Fetch: self._fetch,
+            m.Pull: self._pull,
+            m.Subscribe: self._subscribe,
+            m.Unsubscribe: self._unsubscribe,
+            m.FindOffset: self._find_offset,
+            m.Describe: self._describe,
+            m.Administer: self._administer,
+            m.Ping: self._ping,
+            m.Pong: self._nothing,
+            m.Goodbye: self._goodbye,
+        }
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """The whole life of the connection."""
+        try:
+            await self._shake_hands()
+            async with trio.open_nursery() as self.nursery:
+                self.nursery.start_soon(self._send)
+                self.nursery.start_soon(self._watch)
+                self.nursery.start_soon(self._leave_on_drain)
+                await self._read()
+                self._close_subscribers()
+                self.outbox.finish()
+                await self._until_sent()
+                self.nursery.cancel_scope.cancel()
+        except* LinnError as group:
+            raise _first(group) from None
+        finally:
+            self._close_subscribers()
+
+    async def _until_sent(self) -> None:
+        with trio.move_on_after(self.server.keepalive_s):
+            while self.outbox.waiting_bytes or self._inflight:
+                await self.broker.env.clock.sleep(0.01)
+
+    async def _send(self) -> None:
+        try:
+            await self.outbox.run()
+        except ConnectionLost:
+            self.nursery.cancel_scope.cancel()
+
+    async def _shake_hands(self) -> None:
+        """Hello and welcome. Raises LinnError after telling the client why."""
+        try:
+            with trio.fail_after(self.server.hello_timeout_s):
+                event = await self._first_event()
+            version, features = agree(event.message)
+        except trio.TooSlowError:
+            raise RequestTimeout(f"{self.stream.peer} did not say hello in time") from None
+        except LinnError as error:
+            await self._refuse(error)
+            raise
+        settings = self._settings
+        welcome = m.Welcome(
+            version,
+            features,
+            self.broker.name,
+            settings.frame_bytes_max,
+            settings.batch_bytes_max,
+            settings.message_bytes_max,
+            int(self.server.keepalive_s * 1000),
+            settings.inflight_requests_max,
+            settings.subscriptions_max,
+        )
+        self._connection.allow_frames(settings.frame_bytes_max)
+        await self.stream.send(frames_of(welcome, event.correlation))
+
+    async def _first_event(self) -> Event:
+        while True:
+            count = await self.stream.receive_into(self._connection.buffer())
+            if count == 0:
+                raise ConnectionLost(f"{self.stream.peer} left without saying hello")
+            for event in self._connection.received(count):
+                return event
+
+    async def _refuse(self, error: LinnError) -> None:
+        with trio.move_on_after(1):
+            try:
+                await self.stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
+            except ConnectionLost:
+                return
+
+    async def _watch(self) -> None:
+        """End a connection that has been silent for too long."""
+        missed = 0
+        while missed < KEEPALIVES_MISSED_MAX:
+            await self.broker.env.clock.sleep(self.server.keepalive_s)
+            missed = 0 if self._heard else missed + 1
+            self._heard = False
+        logger.info("%s: silent for %d keepalives, closed", self.stream.peer, missed)
+        self.nursery.cancel_scope.cancel()
+
+    async def _leave_on_drain(self) -> None:
+        await self.broker.listening.wait_draining()
+        self._leaving = True
+        self.outbox.put(frames_of(m.Goodbye("the broker is stopping")))
+        for subscriber in self._subscribers.values():
+            subscriber.pause()
+
+    # --- reading ---
+
+    async def _read(self) -> None:
+        connection, stream = self._connection, self.stream
+        try:
+            # What came behind hello in the same packet waits in the connection.
+            self._handle(0)
+            while True:
+                count = await stream.receive_into(connection.buffer())
+                if count == 0:
+                    return
+                self._handle(count)
+                if self._is_over_budget():
+                    await self._wait_budget()
+        except ConnectionLost:
+            self.nursery.cancel_scope.cancel()
+        except LinnError as error:
+            await self._refuse(error)
+            raise
+
+    def _handle(self, count: int) -> None:
+        self._heard = True
+        handlers = self._handlers
+        for event in self._connection.received(count):
+            handler = handlers.get(type(event.message))
+            if handler is None:
+                raise ProtocolError(f"a client does not send {type(event.message).__name__}")
+            try:
+                handler(event)
+            except LinnError as error:
+                self.fail(event.correlation, error)
+
+    def _is_over_budget(self) -> bool:
+        return (
+            not self.outbox.has_room()
+            or self._inflight >= self._settings.inflight_requests_max
+            or self._waiting_bytes >= self._settings.connection_bytes_max
+        )
+
+    async def _wait_budget(self) -> None:
+        while self._is_over_budget():
+            await self.outbox.wait_room()
+            if self._is_over_budget() and self.outbox.has_room():
+                self._answered = trio.Event()
+                await self._answered.wait()
+
+    # --- answering ---
+
+    def reply(self, correlation: int, message: m.Message) -> None:
+        """Answer a request, if it wants an answer."""
+        if correlation:
+            self.outbox.put(frames_of(message, correlation))
+
+    def fail(self, correlation: int, error: LinnError) -> None:
+        """Answer a request with an error; one that wants no answer is logged."""
+        if correlation:
+            self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
+        else:
+            logger.info("%s: %s", self.stream.peer, error)
+
+    def _begin(self) -> None:
+        self._inflight += 1
+
+    def _end(self) -> None:
+        self._inflight -= 1
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None
+
+    def _in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
+        """Carry out a request that waits in a task of its own."""
+        self._begin()
+        self.nursery.start_soon(self._run_request, event.correlation, work)
+
+    async def _run_request(self, correlation: int, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except LinnError as error:
+            self.fail(correlation, error)
+        except Exception:
+            logger.exception("%s: a request failed", self.stream.peer)
+            self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))
+        finally:
+            self._end()
+
+    def _when_committed(self, awaits: list[tuple[Partition, int]], done: Callable[[], None]) -> None:
+        """Call `done` once everything is committed; at once where it is already."""
+        missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]
+        if not missing:
+            done()
+            return
+        left = len(missing)
+        self._begin()
+
+        def committed() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._end()
+                done()
+
+        for partition, end in missing:
+            partition.when_committed(end, committed)
+
+    # --- publishing ---
+
+    def _publish(self, event: Event) -> None:
+        if self._waiting_publishes or not self._try_publish(event):
+            size = sum(batch.size for batch in event.batches)
+            self._waiting_publishes.append(_WaitingPublish(event, size))
+            self._waiting_bytes += size
+            if len(self._waiting_publishes) == 1:
+                self.nursery.start_soon(self._publish_waiting)
+
+    def _try_publish(self, event: Event) -> bool:
+        """Publish, or find that a topic has no room now. Raises LinnError."""
+        publish = event.message
+        assert isinstance(publish, m.Publish)
+        broker = self.broker
+        if not event.batches:
+            raise ProtocolError("a publish without batches")
+        planned: list[list[Destination]] = []
+        for batch in event.batches:
+            batch.verify(broker.limits)
+            destinations = broker.destinations(publish.target, publish.to_exchange, publish.partition, batch)
+            for destination in destinations:
+                if not destination.topic.has_room(destination.batch):
+                    return False
+            planned.append(destinations)
+        placements: list[m.Placement] = []
+        awaits: list[tuple[Partition, int]] = []
+        for batch, destinations in zip(event.batches, planned, strict=True):
+            placed = broker.append(destinations, batch)
+            placements.append(m.Placement(placed.partition, placed.base_offset, placed.copies))
+            awaits += placed.awaits
+        correlation = event.correlation
+        if publish.acks == m.Acks.NONE:
+            self.reply(correlation, m.Published(placements))
+        else:
+            self._when_committed(awaits, lambda: self.reply(correlation, m.Published(placements)))
+        return True
+
+    async def _publish_waiting(self) -> None:
+        """Publish in order what had to wait."""
+        waiting = self._waiting_publishes
+        while waiting:
+            event, size = waiting[0]
+            try:
+                if not self._try_publish(event):
+                    await self._wait_room(event)
+                    continue
+            except LinnError as error:
+                self.fail(event.correlation, error)
+            waiting.popleft()
+            self._waiting_bytes -= size
+            if self._answered is not None:
+                self._answered.set()
+                self._answered = None
+
+    async def _wait_room(self, event: Event) -> None:
+        publish = event.message
+        assert isinstance(publish, m.Publish)
+        for batch in event.batches:
+            for destination in self.broker.destinations(publish.target, publish.to_exchange, publish.partition, batch):
+                if not destination.topic.has_room(destination.batch):
+                    await destination.topic.wait_room()
+                    return
+
+    # --- reading by offset ---
+
+    def _fetch(self, event: Event) -> None:
+        fetch = event.message
+        assert isinstance(fetch, m.Fetch)
+
+        async def work() -> None:
+            await self.outbox.wait_room()
+            partition = self.broker.topic(fetch.topic).partition(fetch.partition)
+            bytes_max = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
+            with trio.move_on_after(min(fetch.wait_max_ms, WAIT_MS_MAX) / 1000):
+                await self._wait_bytes(partition, fetch.offset, min(fetch.bytes_min, bytes_max))
+            batches = list(await partition.read(fetch.offset, bytes_max))
+            answer = m.Fetched(partition.start_offset, partition.high_watermark)
+            self.outbox.put(frames_of(answer, event.correlation, batches))
+
+        self._in_task(event, work)
+
+    async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
+        while True:
+            batches = await partition.read(offset, bytes_min)
+            if sum(batch.size for batch in batches) >= max(bytes_min, 1):
+                return
+            if batches and batches[-1].end_offset < partition.high_watermark:
+                return  # The next batch would exceed the least that was asked for: there is enough.
+            await partition.wait_advanced()
+
+    def _find_offset(self, event: Event) -> None:
+        find = event.message
+        assert isinstance(find, m.FindOffset)
+
+        async def work() -> None:
+            partition = self.broker.topic(find.topic).partition(find.partition)
+            if find.timestamp_ms == m.START_LATEST:
+                offset = partition.high_watermark
+            elif find.timestamp_ms == m.START_EARLIEST:
+                offset = partition.start_offset
+            else:
+                offset = min(await partition.log.offset_at(find.timestamp_ms), partition.high_watermark)
+            self.reply(event.correlation, m.FoundOffset(offset))
+
+        self._in_task(event, work)
+
+    # --- subscriptions ---
+
+    def _subscribe(self, event: Event) -> None:
+        subscribe = event.message
+        assert isinstance(subscribe, m.Subscribe)
+        if len(self._subscribers) >= self._settings.subscriptions_max:
+            raise LimitExceeded(f"a connection has at most {self._settings.subscriptions_max} subscriptions")
+        self._subscription_ids += 1
+        id = self._subscription_ids
+        subscriber = Subscriber(id, self.outbox)
+        kind, consumer = self.broker.subscribe(
+            subscribe.topic, subscribe.group, subscribe.start, subscribe.partitions, subscriber.assigned
+        )
+        subscriber.consumer = consumer
+        self._subscribers[id] = subscriber
+        self.outbox.put(frames_of(m.Subscribed(id, kind, consumer.lease_ms), event.correlation))
+        subscriber.begin(subscribe.credit)
+        self.nursery.start_soon(self._run_subscriber, subscriber)
+
+    async def _run_subscriber(self, subscriber: Subscriber) -> None:
+        try:
+            await subscriber.run()
+        except LinnError as error:
+            self.outbox.put(frames_of(m.Failed(error.code, f"subscription {subscriber.id}: {error.text}", False)))
+        finally:
+            self._drop(subscriber.id)
+
+    def _subscriber(self, id: int) -> Subscriber:
+        subscriber = self._subscribers.get(id)
+        if subscriber is None:
+            raise SubscriptionUnknown(f"this connection has no subscription {id}")
+        return subscriber
+
+    def _unsubscribe(self, event: Event) -> None:
+        unsubscribe = event.message
+        assert isinstance(unsubscribe, m.Unsubscribe)
+        subscriber = self._subscriber(unsubscribe.subscription)
+        subscriber.cancel()
+        self._drop(subscriber.id)
+        self.reply(event.correlation, m.Done())
+
+    def _drop(self, id: int) -> None:
+        subscriber = self._subscribers.pop(id, None)
+        if subscriber is not None:
+            subscriber.close()
+
+    def _close_subscribers(self) -> None:
+        for id in list(self._subscribers):
+            self._drop(id)
+
+    def _credit(self, event: Event) -> None:
+        credit = event.message
+        assert isinstance(credit, m.Credit)
+        self._subscriber(credit.subscription).grant(credit.records)
+        self.reply(event.correlation, m.Done())
+
+    def _pull(self, event: Event) -> None:
+        pull = event.message
+        assert isinstance(pull, m.Pull)
+        subscriber = self._subscriber(pull.subscription)
+        wait_s = min(pull.wait_max_ms, WAIT_MS_MAX) / 1000
+
+        async def work() -> None:
+            await self.outbox.wait_room()
+            await subscriber.pull(event.correlation, pull.records_max, wait_s)
+
+        self._in_task(event, work)
+
+    def _settle(self, event: Event) -> None:
+        settle = event.message
+        assert isinstance(settle, m.Settle)
+        subscriber = self._subscriber(settle.subscription)
+        outcome = subscriber.consumer.settle(
+            [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries]
+        )
+        refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
+        correlation = event.correlation
+        if correlation:
+            self._when_committed(list(outcome.awaits), lambda: self.reply(correlation, m.Settled(refused)))
+
+    # --- administration ---
+
+    def _describe(self, event: Event) -> None:
+        describe = event.message
+        assert isinstance(describe, m.Describe)
+        broker = self.broker
+        topics = [self._topic_info(name) for name in describe.topics or sorted(broker.topics)]
+        nodes = [m.Node(0, next(iter(broker.addresses.values()), ""))]
+        self.reply(event.correlation, m.Description(broker.name, nodes, topics))
+
+    def _topic_info(self, name: str) -> m.TopicInfo:
+        try:
+            topic = self.broker.topic(name)
+        except TopicUnknown:
+            return m.TopicInfo(name, "", [], "", 0)
+        partitions = [
+            m.PartitionInfo(0, partition.start_offset, partition.high_watermark)
+            for _, partition in sorted(topic.partitions.items())
+        ]
+        settings = topic.settings
+        return m.TopicInfo(name, settings.kind, partitions, settings.delivery or "", settings.message_bytes_max or 0)
+
+    def _administer(self, event: Event) -> None:
+        administer = event.message
+        assert isinstance(administer, m.Administer)
+
+        async def work() -> None:
+            result = await self.broker.administration.perform(administer.verb, administer.arguments)
+            self.reply(event.correlation, m.Administered(result))
+
+        self._in_task(event, work)
+
+    def _ping(self, event: Event) -> None:
+        self.outbox.put(frames_of(m.Pong(), event.correlation))
+
+    def _nothing(self, event: Event) -> None:
+        """Being heard is all."""
+
+    def _goodbye(self, event: Event) -> None:
+        """The client will close when it has its answers."""
+        for subscriber in self._subscribers.values():
+            subscriber.pause()
+
+
+def _first(group: BaseExceptionGroup[LinnError]) -> LinnError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,0 +1,39 @@
+"""At least once: a record is delivered until somebody acks it, rejects it, or its deliveries are used up.
+
+A producer's confirmation means what its `acks` ask for. Delivery takes a lease; what is not settled within it is
+returned to its place. Attempts and what is settled survive a restart; leases do not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from linn.core.hookspecs import hookimpl
+from linn.core.lease import LeaseSettings
+from linn.core.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
+from linn.core.subscription import SharedSubscription
+
+
+class AtLeastOnce:
+    """The semantics of one topic."""
+
+    acks_default: Final[Acks] = "leader"
+    settles_on_delivery: Final = False
+    survives_restart: Final = True
+
+    def __init__(self, settings: LeaseSettings) -> None:
+        self.settings = settings
+
+    def confirm_when(self, acks: Acks) -> ConfirmWhen:
+        """As the producer asked."""
+        return CONFIRM_WHEN[acks]
+
+    def shared_subscription(self, start: int) -> SharedSubscription:
+        """A fresh subscription with this topic's leases."""
+        return SharedSubscription(self.settings, start)
+
+
+@hookimpl
+def linn_register_semantics() -> SemanticsKind:
+    """`delivery = "at-least-once"`."""
+    return SemanticsKind("at-least-once", LeaseSettings, AtLeastOnce)

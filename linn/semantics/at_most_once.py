@@ -1,0 +1,81 @@
+"""At most once: a record is settled when it is handed to the connection. No lease, no redelivery.
+
+A producer need not wait for a confirmation, and by default gets one when the batch is accepted. What was handed over
+stays handed over after a restart, because the broker makes the events of `acquire` durable before it sends the
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from linn.core.errors import DeliveryNotCurrent
+from linn.core.hookspecs import hookimpl
+from linn.core.lease import Lease, LeaseSettings
+from linn.core.offset_ranges import Range
+from linn.core.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
+from linn.core.subscription import Effects, SharedSubscription
+
+
+class HandOverSubscription(SharedSubscription):
+    """A shared subscription whose leases are settled in the step that grants them."""
+
+    def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
+        """As `SharedSubscription.acquire`; the lease has ended and its records are settled."""
+        lease = super().acquire(consumer, records_max, end, now)
+        if lease is not None:
+            super().ack(consumer, lease.delivery_id, None, now)
+        return lease
+
+    def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+        """Changes nothing and refuses nothing: a client that acks all it reads need not know the topic's semantics."""
+        return Effects()
+
+    def nack(
+        self,
+        consumer: int,
+        delivery_id: int,
+        ranges: Iterable[Range] | None,
+        now: float,
+        delay_ms: int | None = None,
+    ) -> Effects:
+        """Raises DeliveryNotCurrent, always: a promise to redeliver could not be kept."""
+        raise _settled(delivery_id)
+
+    def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+        """Raises DeliveryNotCurrent, always."""
+        raise _settled(delivery_id)
+
+    def extend(self, consumer: int, delivery_id: int, lease_ms: int, now: float) -> float:
+        """Raises DeliveryNotCurrent, always."""
+        raise _settled(delivery_id)
+
+
+def _settled(delivery_id: int) -> DeliveryNotCurrent:
+    return DeliveryNotCurrent(f"delivery {delivery_id} was settled when it was handed over: the topic is at-most-once")
+
+
+class AtMostOnce:
+    """The semantics of one topic."""
+
+    acks_default: Final[Acks] = "none"
+    settles_on_delivery: Final = True
+    survives_restart: Final = True
+
+    def __init__(self, settings: None = None) -> None:
+        """There is nothing to set."""
+
+    def confirm_when(self, acks: Acks) -> ConfirmWhen:
+        """As the producer asked."""
+        return CONFIRM_WHEN[acks]
+
+    def shared_subscription(self, start: int) -> HandOverSubscription:
+        """A fresh subscription. The lease settings have no effect: no lease outlives its acquire."""
+        return HandOverSubscription(LeaseSettings(), start)
+
+
+@hookimpl
+def linn_register_semantics() -> SemanticsKind:
+    """`delivery = "at-most-once"`."""
+    return SemanticsKind("at-most-once", None, AtMostOnce)

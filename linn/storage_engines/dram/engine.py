@@ -1,0 +1,32 @@
+"""The engine `dram`: logs in memory, with scratch files for what does not fit."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from linn.core.env import Env
+from linn.core.storage import Capabilities, PartitionId
+from linn.storage_engines.dram.log import DramLog
+from linn.storage_engines.dram.scratch import ScratchFolder
+from linn.storage_engines.dram.settings import DramSettings
+
+
+class DramEngine:
+    """Opens logs; `folder` is for scratch files only and is not made before one is needed."""
+
+    def __init__(self, folder: str, settings: DramSettings, env: Env) -> None:
+        self._settings = settings
+        self._env = env
+        self._scratch = ScratchFolder(folder, env.disk, count())
+        self._cleared = False
+        self.capabilities = Capabilities(survives_restart=False)
+
+    async def open(self, partition: PartitionId) -> DramLog:
+        """An empty log. The first one opened deletes what an earlier process left in the folder."""
+        if not self._cleared:
+            self._scratch.clear()
+            self._cleared = True
+        return DramLog(str(partition), self._settings, self._env, self._scratch, self.capabilities)
+
+    async def close(self) -> None:
+        """Nothing is held beside the logs."""

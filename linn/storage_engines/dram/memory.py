@@ -1,0 +1,128 @@
+"""The part of a dram log that is in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import cast
+
+from linn.core.batch import RecordBatch
+from linn.core.errors import OffsetOutOfRange
+
+BATCH_OVERHEAD_BYTES = 2048
+"""What a RecordBatch holds beside its bytes: the object, its numbers, and a view of each column (measured: 1.3 KiB, and lists that grow ahead)."""
+_COMPACT_FROM = 64
+_FORGOTTEN = cast(RecordBatch, None)
+"""Stands where a batch was; nothing looks there."""
+
+
+def owned(batch: RecordBatch) -> RecordBatch:
+    """`batch`, or a copy where it would keep alive a buffer of more than twice its size."""
+    if memoryview(batch.message.obj).nbytes > 2 * batch.size:
+        return RecordBatch(bytearray(batch.message))
+    return batch
+
+
+def held_bytes(batch: RecordBatch) -> int:
+    """The memory that keeping `batch` takes."""
+    return batch.size + BATCH_OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What retention drops, apart from what exceeds a size."""
+
+    oldest_ms: int | None
+    before: int | None
+
+    def is_over(self, append_ms: int, end_offset: int) -> bool:
+        """Whether something that was appended then and ends there is dropped."""
+        old = self.oldest_ms is not None and append_ms < self.oldest_ms
+        return old or (self.before is not None and end_offset <= self.before)
+
+
+class MemoryRun:
+    """Batches that follow one another. Forgetting from the front is O(1) per batch, amortised."""
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.size_bytes = 0
+        self.last_append_ms = 0
+        self._batches: list[RecordBatch] = []
+        self._bases: list[int] = []
+        self._first = 0
+        """Index of the first batch that is kept; those before it are forgotten already."""
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that the run takes."""
+        return self.size_bytes + BATCH_OVERHEAD_BYTES * (len(self._bases) - self._first)
+
+    def append(self, batch: RecordBatch) -> None:
+        """Keep a stamped batch."""
+        self._batches.append(owned(batch))
+        self._bases.append(batch.base_offset)
+        self.size_bytes += batch.size
+        self.end_offset = batch.end_offset
+        self.last_append_ms = batch.append_time_ms
+
+    async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:
+        """The batches themselves, from the one that holds `offset`. Never waits."""
+        place = last = bisect_right(self._bases, offset, self._first) - 1
+        batches = self._batches
+        if at_least_one:
+            bytes_max -= batches[last].size
+            last += 1
+        while last < len(batches) and (bytes_max := bytes_max - batches[last].size) >= 0:
+            last += 1
+        return batches[place:last]
+
+    async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
+        """The first batch, or `start` in it, that has a timestamp from `timestamp_ms` on. Linear in batches."""
+        for place in range(self._first, len(self._batches)):
+            batch = self._batches[place]
+            if batch.max_timestamp_ms >= timestamp_ms and batch.end_offset > start:
+                return max(batch.base_offset, start)
+        return None
+
+    def forget(self, before: int) -> None:
+        """Forget the batches that lie wholly before offset `before`."""
+        place = self._first
+        while place < len(self._batches) and self._batches[place].end_offset <= before:
+            self.size_bytes -= self._batches[place].size
+            self._batches[place] = _FORGOTTEN
+            place += 1
+        self._first = place
+        self.base_offset = self._bases[place] if place < len(self._bases) else self.end_offset
+        if place >= _COMPACT_FROM and 2 * place >= len(self._batches):
+            del self._batches[:place], self._bases[:place]
+            self._first = 0
+
+    def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
+        """The offset up to which batches are over a bound; the last one is not in excess if it is the log's `newest`."""
+        end = self.base_offset
+        last = len(self._batches) - 1 if newest else len(self._batches)
+        for place in range(self._first, len(self._batches)):
+            batch = self._batches[place]
+            over = excess_bytes > 0 and place != last
+            if not (over or bound.is_over(batch.append_time_ms, batch.end_offset)):
+                break
+            excess_bytes -= batch.size
+            end = batch.end_offset
+        return end
+
+    async def cut(self, after: int) -> None:
+        """Drop the batches from offset `after` on, where one begins. Raises OffsetOutOfRange."""
+        place = bisect_right(self._bases, after, self._first) - 1
+        if place < self._first or self._bases[place] != after:
+            raise OffsetOutOfRange(f"no batch begins at offset {after}")
+        self.size_bytes -= sum(batch.size for batch in self._batches[place:])
+        del self._batches[place:], self._bases[place:]
+        self.end_offset = after
+
+    def drop(self) -> None:
+        """Forget all."""
+        self._batches.clear()
+        self._bases.clear()
+        self._first = self.size_bytes = 0

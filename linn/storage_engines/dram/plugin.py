@@ -1,0 +1,14 @@
+"""The plugin that brings the engine `dram`."""
+
+from __future__ import annotations
+
+from linn.core.hookspecs import hookimpl
+from linn.core.storage import EngineKind
+from linn.storage_engines.dram.engine import DramEngine
+from linn.storage_engines.dram.settings import DramSettings
+
+
+@hookimpl
+def linn_register_engine() -> EngineKind:
+    """Batches in memory, gone with the broker."""
+    return EngineKind("dram", DramSettings, DramEngine)

@@ -1,0 +1,106 @@
+"""The checkpoint of a log: the few facts that its segments alone can't prove, in a file of two slots.
+
+Laws: a write goes to the slot that is not the newest and is synced, so one whole slot is always there; the file is not
+renamed or grown after its birth, so it can be written on a full disk. A file without a whole slot was damaged.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from linn.core.crc32c import crc32c
+from linn.core.env import Disk
+from linn.core.errors import LogCorrupt
+
+_MAGIC = b"LINNCKP1"
+_SLOT = struct.Struct("<8sQqqqI")
+_SLOT_BYTES = 4096
+"""The largest sector in use: tearing one slot leaves the other."""
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Facts about a log."""
+
+    start: int
+    """The first offset that is kept; what lies before in the files is forgotten."""
+    durable: int
+    """Everything before this offset was on stable storage (or is forgotten)."""
+    cut: int | None = None
+    """A `trim(after=cut)` was under way: finish it."""
+
+
+class CheckpointFile:
+    """The file `checkpoint` in a log's folder."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._path = f"{folder}/checkpoint"
+        self._sequence = 0
+
+    async def read(self) -> Checkpoint | None:
+        """The newest facts, or None where there is no file. Raises LogCorrupt, StorageError."""
+        if not self._disk.exists(self._path):
+            return None
+        file = self._disk.open(self._path)
+        try:
+            data = bytes(await file.read(0, 2 * _SLOT_BYTES))
+        finally:
+            file.close()
+        found = [slot for at in (0, _SLOT_BYTES) if (slot := _decode(data[at : at + _SLOT.size])) is not None]
+        if not found:
+            raise LogCorrupt(f"{self._path} is damaged: neither of its two slots is whole")
+        self._sequence, newest = max(found, key=lambda slot: slot[0])
+        return newest
+
+    async def create(self, checkpoint: Checkpoint) -> None:
+        """Make the file, whole or not at all. Raises DiskFull, StorageError, SyncFailed."""
+        self._disk.unlink(f"{self._path}.tmp")
+        file = self._disk.open(f"{self._path}.tmp", create=True)
+        try:
+            slot = _encode(1, checkpoint).ljust(_SLOT_BYTES, b"\0")
+            file.write((slot, bytes(_SLOT_BYTES)))
+            await file.sync()
+        finally:
+            file.close()
+        self._disk.rename(f"{self._path}.tmp", self._path)
+        await self._disk.sync_dir(self._folder)
+        self._sequence = 1
+
+    async def write(self, checkpoint: Checkpoint) -> None:
+        """Replace the facts; durable on return. Raises StorageError, SyncFailed."""
+        file = self._disk.open(self._path)
+        try:
+            sequence = self._sequence + 1
+            file.write_at(_encode(sequence, checkpoint), _SLOT_BYTES * ((sequence + 1) % 2))
+            await file.sync()
+            self._sequence = sequence
+        finally:
+            file.close()
+
+    async def write_both(self, checkpoint: Checkpoint) -> None:
+        """Replace the facts in both slots, so that no later damage to one brings the former facts back."""
+        await self.write(checkpoint)
+        await self.write(checkpoint)
+
+    def unlink(self) -> None:
+        """Delete the file."""
+        self._disk.unlink(self._path)
+
+
+def _encode(sequence: int, checkpoint: Checkpoint) -> bytes:
+    cut = checkpoint.cut if checkpoint.cut is not None else _NONE
+    slot = _SLOT.pack(_MAGIC, sequence, checkpoint.start, checkpoint.durable, cut, 0)[:-4]
+    return slot + struct.pack("<I", crc32c(slot))
+
+
+def _decode(slot: bytes) -> tuple[int, Checkpoint] | None:
+    if len(slot) < _SLOT.size:
+        return None
+    magic, sequence, start, durable, cut, crc = _SLOT.unpack(slot)
+    if magic != _MAGIC or crc != crc32c(slot[:-4]):
+        return None
+    return sequence, Checkpoint(start, durable, cut if cut != _NONE else None)

@@ -1,0 +1,46 @@
+"""The engine `segmented-log`: one folder per partition below the engine's own."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from linn.core.env import Env
+from linn.core.errors import StorageError
+from linn.core.storage import Capabilities, PartitionId
+from linn.storage_engines.segmented_log.log import SegmentedLog
+from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
+
+
+class SegmentedLogEngine:
+    """Opens logs in `folder`/TOPIC/INDEX."""
+
+    def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._env = env
+        self.capabilities = Capabilities(
+            survives_restart=True,
+            confirm_after_sync=settings.fsync == "always",
+            flush_interval_s=settings.flush_interval_ms / 1000 if settings.fsync == "interval" else None,
+        )
+
+    async def open(self, partition: PartitionId) -> SegmentedLog:
+        """As the port says. Cancellation: the log is opened or not; either way it can be opened again."""
+        if partition.topic in ("", ".", "..") or "/" in partition.topic or "\0" in partition.topic:
+            raise StorageError(f"no folder can be named after the topic {partition.topic[:80]!r}")
+        folder = f"{self._folder}/{partition}"
+        if not self._env.disk.exists(f"{folder}/checkpoint"):
+            await self._make_folder(folder)
+        return await SegmentedLog.open(folder, self._settings, self._env, self.capabilities)
+
+    async def _make_folder(self, folder: str) -> None:
+        """Make a partition's folder, durably: its name, and its parents' names up to the engine's folder."""
+        self._env.disk.make_dir(folder)
+        parent, stop = PurePosixPath(folder), PurePosixPath(self._folder)
+        while parent != stop:
+            parent = parent.parent
+            await self._env.disk.sync_dir(str(parent))
+        await self._env.disk.sync_dir(str(stop.parent))
+
+    async def close(self) -> None:
+        """Nothing is held beside the logs."""

@@ -1,0 +1,120 @@
+"""The sparse index of a segment, in memory and as a file beside it.
+
+Laws: an index is never needed for correctness, only for speed: what is missing or damaged is rebuilt from the segment.
+A whole index file does prove one thing: the part of the segment that it summarises was on stable storage.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from linn.core.crc32c import crc32c
+from linn.core.flat_message import Buffer
+
+NO_TIME = -(1 << 63)
+"""Before all timestamps."""
+_MAGIC = b"LINNIDX1"
+_HEADER = struct.Struct("<8sqqqqqqqIII4x")
+HEADER_BYTES = _HEADER.size
+_CRC_END = HEADER_BYTES - 8
+_WIDTH = 8
+
+
+class SparseIndex:
+    """Entries in order: a batch's base offset, its position, and the greatest timestamp of all batches before it."""
+
+    __slots__ = ("offsets", "positions", "times_ms")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.positions = array("q")
+        self.times_ms = array("q")
+
+    def add(self, offset: int, position: int, greatest_before_ms: int) -> None:
+        """Add the entry of a batch behind all others."""
+        self.offsets.append(offset)
+        self.positions.append(position)
+        self.times_ms.append(greatest_before_ms)
+
+    def entry_before(self, offset: int) -> tuple[int, int]:
+        """(base offset, position) of the batch at or before the one that holds `offset`; (-1, 0) without any."""
+        place = bisect_right(self.offsets, offset) - 1
+        return (self.offsets[place], self.positions[place]) if place >= 0 else (-1, 0)
+
+    def position_before_time(self, timestamp_ms: int) -> int:
+        """Where to begin looking for the first batch with a timestamp of at least `timestamp_ms`."""
+        place = bisect_left(self.times_ms, timestamp_ms) - 1
+        return self.positions[place] if place >= 0 else 0
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What an index file says of the first `size_bytes` bytes of its segment."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    last_position: int
+    """Where the last batch begins."""
+    max_timestamp_ms: int
+    first_append_ms: int
+    last_append_ms: int
+
+
+def encode_index(summary: Summary, index: SparseIndex) -> bytes:
+    """An index file: the header, then three columns of little-endian Int64."""
+    columns = b"".join(_little(column).tobytes() for column in (index.offsets, index.positions, index.times_ms))
+    header = _HEADER.pack(
+        _MAGIC,
+        summary.base_offset,
+        summary.end_offset,
+        summary.size_bytes,
+        summary.last_position,
+        summary.max_timestamp_ms,
+        summary.first_append_ms,
+        summary.last_append_ms,
+        len(index),
+        crc32c(columns),
+        0,
+    )
+    sealed = header[:_CRC_END]
+    return sealed + struct.pack("<I4x", crc32c(sealed)) + columns
+
+
+def decode_summary(header: Buffer) -> Summary | None:
+    """The summary in the first HEADER_BYTES of an index file, or None where it is no whole one."""
+    if len(header) < HEADER_BYTES:
+        return None
+    magic, *numbers, _, _, crc = _HEADER.unpack_from(header)
+    if magic != _MAGIC or crc != crc32c(header[:_CRC_END]):
+        return None
+    return Summary(*numbers)
+
+
+def decode_entries(data: Buffer) -> SparseIndex | None:
+    """The entries of a whole index file, or None where it is damaged."""
+    if decode_summary(data) is None:
+        return None
+    count, crc = _HEADER.unpack_from(data)[8:10]
+    columns = memoryview(data)[HEADER_BYTES:]
+    if len(columns) != 3 * _WIDTH * count or crc32c(columns) != crc:
+        return None
+    index = SparseIndex()
+    for place, column in enumerate((index.offsets, index.positions, index.times_ms)):
+        column.frombytes(columns[place * _WIDTH * count : (place + 1) * _WIDTH * count])
+        _little(column)
+    return index
+
+
+def _little(column: array[int]) -> array[int]:
+    """Swap the bytes of a column where this machine's order is not the file's."""
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

@@ -1,0 +1,369 @@
+"""SegmentedLog: a partition's log in segments. Read on: `segment` (one file), `recovery` (opening), `checkpoint`.
+
+Laws:
+
+- `append` writes once, to the page cache, and starts a new segment without waiting for the old one's sync; so more than
+  one segment may lie behind `durable`. `sync` and `enforce_retention` sync those, oldest first, and seal them: their
+  index files and then the checkpoint say that they are whole.
+- What changes files other than by appending holds `_lock`.
+- After a failed sync nothing that was not synced is believed in, and the log takes no more work.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from linn.core.batch import RecordBatch
+from linn.core.env import Env
+from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
+from linn.core.storage import Capabilities
+from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
+from linn.storage_engines.segmented_log.recovery import Recovery
+from linn.storage_engines.segmented_log.retention import count_to_drop
+from linn.storage_engines.segmented_log.segment import Segment
+from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
+
+logger = logging.getLogger("linn.storage")
+
+_OPEN_SEGMENTS_MAX = 8
+"""Sealed segments that stay open for readers, per log: readers far behind are few, and descriptors are scarce."""
+
+
+class SegmentedLog:
+    """One partition's log. See `linn.core.storage.PartitionLog` for what each method promises."""
+
+    def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
+        self._folder = folder
+        self._settings = settings
+        self._disk = env.disk
+        self._clock = env.clock
+        self._lock = trio.Lock()
+        self._checkpoint_file = CheckpointFile(env.disk, folder)
+        self._refusal: str | None = None
+        self._closed = False
+        self._open_segments: OrderedDict[Segment, None] = OrderedDict()
+
+    @classmethod
+    async def open(
+        cls, folder: str, settings: SegmentedLogSettings, env: Env, capabilities: Capabilities
+    ) -> SegmentedLog:
+        """Open the log in an existing folder; an empty folder becomes an empty log.
+
+        Raises LogCorrupt, DiskFull, DiskReadOnly, SyncFailed, StorageError.
+        """
+        log = cls(folder, settings, env, capabilities)
+        await log._recover()
+        return log
+
+    async def _recover(self) -> None:
+        interval = self._settings.index_interval_bytes
+        recovered = await Recovery(self._disk, self._folder, self._checkpoint_file, interval).run()
+        self._segments = recovered.segments
+        self._bases = [segment.base_offset for segment in recovered.segments]
+        self._active = recovered.segments[-1]
+        self._start = recovered.start
+        self._end = self._durable = self._active.end_offset
+        self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
+        self._append_time_ms = max(segment.last_append_ms for segment in recovered.segments)
+        self._folder_changes, self._folder_changes_synced = 1, 0
+
+    # --- appending ---------------------------------------------------------------------------------------------------
+
+    def append(self, batch: RecordBatch) -> int:
+        """As the port says: one write, no loop over records."""
+        if self._refusal is not None:
+            self._check_usable()
+        now_ms = self._clock.now_ms()
+        if now_ms < self._append_time_ms:
+            now_ms = self._append_time_ms
+        active, settings = self._active, self._settings
+        if (
+            active.size_bytes + batch.size > settings.segment_bytes_max
+            or now_ms - active.first_append_ms >= settings.segment_age_ms
+        ) and active.size_bytes:
+            active = self._roll()
+        offset = self._end
+        batch.stamp(offset, now_ms, self._durable)
+        active.append(batch)
+        self._append_time_ms = now_ms
+        self._size_bytes += batch.size
+        self._end = active.end_offset
+        return offset
+
+    def _check_usable(self) -> None:
+        if self._refusal is not None:
+            raise LogClosed(f"{self._folder}: {self._refusal}")
+
+    def _roll(self) -> Segment:
+        """Begin a new segment behind the active one. Raises DiskFull, StorageError: nothing has changed."""
+        segment = Segment(
+            self._disk, f"{self._folder}/{self._end:020d}", self._end, self._settings.index_interval_bytes
+        )
+        segment.create()
+        self._folder_changes += 1
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._active = segment
+        return segment
+
+    # --- durability --------------------------------------------------------------------------------------------------
+
+    def durable(self) -> int:
+        """The offset before which everything is on stable storage."""
+        return self._durable
+
+    async def sync(self) -> None:
+        """As the port says; appends go on meanwhile. Cancellation: `durable()` says how far it came."""
+        async with self._working():
+            await self._sync_all()
+            await self._seal_finished()
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        """Hold the lock of a log that takes work; a failed sync ends that. Raises LogClosed."""
+        async with self._lock:
+            self._check_usable()
+            try:
+                yield
+            except SyncFailed:
+                self._refusal = "a sync failed, so what is on the disk is not known"
+                raise
+
+    async def _sync_all(self) -> None:
+        end, active, changes = self._end, self._active, self._folder_changes
+        if end == self._durable and changes == self._folder_changes_synced:
+            return
+        for segment in self._finished_unsealed(active):
+            await segment.sync()
+        if changes != self._folder_changes_synced:
+            await self._disk.sync_dir(self._folder)
+            self._folder_changes_synced = changes
+        await active.sync()
+        self._durable = end
+
+    def _finished_unsealed(self, active: Segment) -> list[Segment]:
+        """Segments before `active` that are not sealed yet, oldest first; they are the last ones before it."""
+        place = bisect_right(self._bases, active.base_offset) - 1
+        first = place
+        while first and self._segments[first - 1].indexed_bytes != self._segments[first - 1].size_bytes:
+            first -= 1
+        return self._segments[first:place]
+
+    async def _seal_finished(self) -> None:
+        """Write the index files of finished segments that are durable, and then say so in the checkpoint."""
+        finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]
+        if not finished:
+            return
+        try:
+            for segment in finished:
+                await segment.write_index()
+                self._touch(segment)
+            await self._disk.sync_dir(self._folder)
+            await self._write_checkpoint()
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            # The data is safe; only the next opening takes longer. The next call tries again.
+            logger.warning("%s: a finished segment can't be sealed now: %s", self._folder, error)
+
+    async def _write_checkpoint(self) -> None:
+        await self._checkpoint_file.write(Checkpoint(self._start, self._durable))
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def bounds(self) -> tuple[int, int]:
+        """(start, end)."""
+        return self._start, self._end
+
+    def size_bytes(self) -> int:
+        """Bytes in all segments, those before the start of the first one included."""
+        return self._size_bytes
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """As the port says. The batches of one segment share one buffer."""
+        self._check_usable()
+        end = self._end
+        self._check_range(offset)
+        batches: list[RecordBatch] = []
+        while offset < end:
+            segment = self._segments[bisect_right(self._bases, offset) - 1]
+            more = await segment.read(offset, bytes_max, at_least_one=not batches)
+            self._touch(segment)
+            if not more:
+                break
+            batches = batches + more if batches else more
+            offset = more[-1].end_offset
+            bytes_max -= sum([batch.size for batch in more])
+            if offset != segment.end_offset or bytes_max <= 0 or not self._start <= offset:
+                break
+        return batches
+
+    def _check_range(self, offset: int) -> None:
+        if not self._start <= offset <= self._end:
+            raise OffsetOutOfRange(
+                f"{self._folder} holds offsets {self._start} to {self._end - 1}, not {offset}"
+                if self._start < self._end
+                else f"{self._folder} holds nothing; its next offset is {self._end}, not {offset}"
+            )
+
+    def _touch(self, segment: Segment) -> None:
+        """Note the use of a segment by a reader; the sealed one that was used longest ago is shut."""
+        if segment is self._active or segment.retired:
+            return
+        self._open_segments[segment] = None
+        self._open_segments.move_to_end(segment)
+        if len(self._open_segments) > _OPEN_SEGMENTS_MAX:
+            self._open_segments.popitem(last=False)[0].unload()
+
+    async def offset_at(self, timestamp_ms: int) -> int:
+        """As the port says: two bisections and the heads of a few batches."""
+        self._check_usable()
+        for segment in tuple(self._segments):
+            if segment.max_timestamp_ms >= timestamp_ms and not segment.retired:
+                found = await segment.offset_at(timestamp_ms, self._start)
+                self._touch(segment)
+                if found is not None:
+                    return found
+        return self._end
+
+    # --- forgetting --------------------------------------------------------------------------------------------------
+
+    async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
+        """As the port says.
+
+        `before` moves the start at once; that is durable when a whole segment could be dropped, or on `close`: after a
+        crash the start may lie further back, in the first segment that is left. `after` is durable on return; meanwhile
+        the log is closed to everybody else, and remains so if this is cancelled.
+        """
+        if before is not None:
+            await self._trim_before(before)
+        if after is not None:
+            await self._trim_after(after)
+
+    async def _trim_before(self, before: int) -> None:
+        if before > self._end:
+            raise OffsetOutOfRange(f"{self._folder} ends at offset {self._end}, before {before}")
+        self._check_usable()
+        self._start = max(self._start, before)
+        if len(self._bases) > 1 and self._bases[1] <= self._start:
+            async with self._working():
+                await self._drop(bisect_right(self._bases, self._start) - 1)
+
+    async def _drop(self, count: int) -> None:
+        """Delete the first `count` segments, which lie before the start. The checkpoint says so before it happens."""
+        if count <= 0:
+            return
+        await self._write_checkpoint()
+        dropped = self._segments[:count]
+        del self._segments[:count], self._bases[:count]
+        for segment in dropped:
+            self._open_segments.pop(segment, None)
+            self._size_bytes -= segment.size_bytes
+            segment.unlink()
+        await self._disk.sync_dir(self._folder)
+
+    async def _trim_after(self, after: int) -> None:
+        self._check_range(after)
+        async with self._working():
+            if after == self._end:
+                return
+            segment = self._segments[bisect_right(self._bases, after) - 1]
+            if (await segment.head_of(after)).base_offset != after:
+                raise OffsetOutOfRange(f"no batch of {self._folder} begins at offset {after}")
+            self._refusal = "it was being cut"
+            await self._checkpoint_file.write(Checkpoint(self._start, min(self._durable, after), cut=after))
+            self._shut_all()
+            await self._recover()
+            self._refusal = None
+
+    def _shut_all(self) -> None:
+        for segment in self._segments:
+            segment.shut()
+        self._open_segments.clear()
+
+    async def enforce_retention(
+        self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+    ) -> int:
+        """As the port says. Seals what `append` left behind first, so that only little is scanned after a crash."""
+        async with self._working():
+            self._roll_if_old(now_ms, age_ms)
+            if self._finished_unsealed(self._active):
+                await self._sync_all()
+                await self._seal_finished()
+            finished = self._segments[:-1]
+            count = count_to_drop(finished, now_ms, age_ms=age_ms, bytes_max=self._budget(bytes_max), before=before)
+            if count:
+                self._start = max(self._start, self._bases[count])
+                await self._drop(count)
+            return self._start
+
+    def _budget(self, bytes_max: int | None) -> int | None:
+        return bytes_max - self._active.size_bytes if bytes_max is not None else None
+
+    def _roll_if_old(self, now_ms: int, age_ms: int | None) -> None:
+        active = self._active
+        if not active.size_bytes:
+            return
+        expired = age_ms is not None and active.last_append_ms < now_ms - age_ms
+        if not expired and now_ms - active.first_append_ms < self._settings.segment_age_ms:
+            return
+        try:
+            self._roll()
+        except StorageError as error:
+            # On a full disk retention must still drop what is finished.
+            logger.warning("%s: no new segment can be made now: %s", self._folder, error)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Sync, seal everything, and close. Idempotent; a log that failed is only closed. Raises SyncFailed."""
+        async with self._lock:
+            failed, closed = self._refusal is not None, self._closed
+            self._refusal, self._closed = self._refusal or "it is closed", True
+            if closed:
+                return
+            try:
+                if not failed:
+                    await self._sync_all()
+                    await self._seal_finished()
+                    await self._seal_active()
+            finally:
+                self._shut_all()
+
+    async def _seal_active(self) -> None:
+        """Note how far the log goes, so that the next opening scans nothing and misses what is cut off meanwhile."""
+        try:
+            if self._active.indexed_bytes != self._active.size_bytes:
+                await self._active.write_index()
+                await self._disk.sync_dir(self._folder)
+            await self._write_checkpoint()
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            logger.warning("%s: closed without its index: %s", self._folder, error)
+
+    async def delete(self) -> None:
+        """Close and remove everything. Cancellation or a crash: all that is left is forgotten by the next opening."""
+        async with self._lock:
+            self._refusal, self._closed = "it is deleted", True
+            self._shut_all()
+            if not self._disk.exists(self._folder):
+                return
+            await self._checkpoint_file.write(Checkpoint(0, 0, cut=0))
+            for name in self._disk.list_dir(self._folder):
+                if name != "checkpoint":
+                    self._disk.unlink(f"{self._folder}/{name}")
+            await self._disk.sync_dir(self._folder)
+            self._checkpoint_file.unlink()
+            await self._disk.sync_dir(self._folder)
+            self._disk.remove_dir(self._folder)
+            topic = self._folder.rpartition("/")[0]
+            if not self._disk.list_dir(topic):
+                self._disk.remove_dir(topic)

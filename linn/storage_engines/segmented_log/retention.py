@@ -1,0 +1,31 @@
+"""Which segments retention drops. Pure: it looks at numbers and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Droppable(Protocol):
+    """A part of a log that is dropped as a whole."""
+
+    end_offset: int
+    size_bytes: int
+    last_append_ms: int
+
+
+def count_to_drop(
+    parts: Sequence[Droppable], now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+) -> int:
+    """How many of `parts`, oldest first, are over a bound. Age counts from the last append, by the broker's clock."""
+    total = sum(part.size_bytes for part in parts)
+    count = 0
+    for part in parts:
+        old = age_ms is not None and part.last_append_ms < now_ms - age_ms
+        over = bytes_max is not None and total > bytes_max
+        below = before is not None and part.end_offset <= before
+        if not (old or over or below):
+            break
+        total -= part.size_bytes
+        count += 1
+    return count

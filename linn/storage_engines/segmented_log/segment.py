@@ -1,0 +1,380 @@
+"""A segment: one file of batches, exactly as they came over the wire, and what is known of it.
+
+Laws: a segment is appended to at its end and nowhere else; `size_bytes` is the end of the last whole batch and nothing
+behind it is ever read; a damaged batch is reported as `LogCorrupt`, never skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from linn.core.batch import RecordBatch
+from linn.core.env import Disk, File
+from linn.core.errors import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
+from linn.storage_engines.segmented_log.index import (
+    HEADER_BYTES,
+    NO_TIME,
+    SparseIndex,
+    Summary,
+    decode_entries,
+    decode_summary,
+    encode_index,
+)
+from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, batch_bytes, head_at
+
+logger = logging.getLogger("linn.storage")
+
+SCAN_BYTES = 4 << 20
+"""Read at a time while scanning: large enough to keep a disk busy, small enough to hold for every partition at once."""
+_READ_BYTES_MIN = 4096
+_HINTS_MAX = 256
+"""Places where readers stopped that a segment remembers; with more readers than that, some use the index again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Where a segment stops making sense, and why."""
+
+    position: int
+    offset: int
+    reason: str
+    certain: bool = False
+    """Whether no torn write can have caused it."""
+
+
+class Segment:
+    """One segment. Its numbers cover the whole batches up to `size_bytes`."""
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, index_interval_bytes: int) -> None:
+        """Name the segment in `path` (without suffix). No I/O."""
+        self._disk = disk
+        self.path = f"{path}.log"
+        self.index_path = f"{path}.index"
+        self.base_offset = base_offset
+        self._index_interval_bytes = index_interval_bytes
+        self._file: File | None = None
+        self.retired = False
+        """Whether its files were deleted."""
+        self.indexed_bytes = 0
+        """How much of the segment its index file on stable storage covers; all of it once the segment is sealed."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.end_offset = self.base_offset
+        self.size_bytes = 0
+        self.last_position = 0
+        self.max_timestamp_ms = NO_TIME
+        self.first_append_ms = 0
+        self.last_append_ms = 0
+        self._index: SparseIndex | None = SparseIndex()
+        self._entry_at = 0
+        self._hints: dict[int, int] = {}
+
+    # --- files -------------------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Make the file. Raises DiskFull, DiskReadOnly, StorageError."""
+        self._file = self._disk.open(self.path, create=True)
+        if self._file.size():
+            self.shut()
+            raise StorageError(f"{self.path} is there already and isn't empty")
+
+    def file(self) -> File:
+        """The open file, opened again where it was shut.
+
+        Raises:
+            OffsetOutOfRange: the segment was dropped meanwhile.
+            StorageError.
+        """
+        if self._file is None:
+            if self.retired:
+                raise OffsetOutOfRange(f"the offsets from {self.base_offset} to {self.end_offset} were dropped")
+            self._file = self._disk.open(self.path)
+        return self._file
+
+    def shut(self) -> None:
+        """Close the file until it is needed again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def unload(self) -> None:
+        """Shut the file and forget what its index file holds as well."""
+        self.shut()
+        self._hints.clear()
+        if self.indexed_bytes == self.size_bytes:
+            self._index = None
+
+    def unlink(self) -> None:
+        """Delete the segment's files. Raises StorageError."""
+        self.retired = True
+        self.shut()
+        self._disk.unlink(self.path)
+        self._disk.unlink(self.index_path)
+
+    async def sync(self) -> None:
+        """Put everything in it on stable storage. Raises SyncFailed."""
+        await self.file().sync()
+
+    # --- appending ---------------------------------------------------------------------------------------------------
+
+    def append(self, batch: RecordBatch) -> None:
+        """Write a stamped batch behind the last one. Raises DiskFull, StorageError: nothing has changed."""
+        assert self._file is not None, "a segment that is appended to is open"
+        self._file.write((batch.message,))
+        self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
+
+    def _note(self, size: int, end_offset: int, append_ms: int, max_timestamp_ms: int) -> None:
+        position = self.size_bytes
+        if position >= self._entry_at:
+            assert self._index is not None, "the index of a growing segment is in memory"
+            self._index.add(self.end_offset, position, self.max_timestamp_ms)
+            self._entry_at = position + self._index_interval_bytes
+        if not position:
+            self.first_append_ms = append_ms
+        self.last_position = position
+        self.size_bytes = position + size
+        self.end_offset = end_offset
+        self.last_append_ms = append_ms
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+
+    # --- scanning ----------------------------------------------------------------------------------------------------
+
+    async def scan(self) -> Damage | None:
+        """Note every whole, valid batch behind those already known; what stopped that before the end of the file."""
+        file = self.file()
+        file_bytes = file.size()
+        wanted = SCAN_BYTES
+        while self.size_bytes < file_bytes:
+            position = self.size_bytes
+            view = memoryview(await file.read(position, wanted))
+            try:
+                damage = self._note_batches(view)
+                if damage is not None:
+                    return damage
+                wanted = SCAN_BYTES
+                if self.size_bytes == position:
+                    wanted = batch_bytes(view, 0) if len(view) >= HEAD_BYTES else file_bytes
+                    if position + wanted > file_bytes or len(view) >= wanted:
+                        return Damage(position, self.end_offset, "the last batch is cut short")
+            except (BatchMalformed, BatchCorrupt) as error:
+                return Damage(self.size_bytes, self.end_offset, error.text)
+        return None
+
+    def _note_batches(self, view: memoryview) -> Damage | None:
+        """Note the whole batches in `view`. Raises BatchMalformed, BatchCorrupt at the first bad one."""
+        at = 0
+        while at + HEAD_BYTES <= len(view) and at + (size := batch_bytes(view, at)) <= len(view):
+            batch = RecordBatch(view[at : at + size])
+            batch.check_stored()
+            if batch.base_offset != self.end_offset:
+                reason = f"a whole batch says that its offset is {batch.base_offset}"
+                return Damage(self.size_bytes, self.end_offset, reason, certain=True)
+            self._note(size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
+            at += size
+        return None
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:
+        """Whole batches from the one that holds `offset`, checked, over one buffer, up to `bytes_max` bytes.
+
+        Raises:
+            LogCorrupt: a batch is damaged.
+            OffsetOutOfRange: the segment was dropped meanwhile.
+        """
+        position = await self.locate(offset)
+        view = await self._view(position, max(bytes_max, _READ_BYTES_MIN))
+        try:
+            size = batch_bytes(view, 0)
+            if size > bytes_max and not at_least_one:
+                return []
+            if size > len(view):
+                view = await self._view(position, size)
+            batches = self._split(view, max(bytes_max, size))
+        except BatchError as error:
+            raise self._corrupt(position, error.text) from error
+        if not batches or not batches[0].base_offset <= offset < batches[0].end_offset:
+            raise self._corrupt(position, f"the batch there does not hold offset {offset}")
+        self._remember(batches[-1].end_offset, position + sum(batch.size for batch in batches))
+        return batches
+
+    @staticmethod
+    def _split(view: memoryview, bytes_max: int) -> list[RecordBatch]:
+        batches: list[RecordBatch] = []
+        at, end = 0, min(len(view), bytes_max)
+        while at + HEAD_BYTES <= end and at + (size := batch_bytes(view, at)) <= end:
+            batch = RecordBatch(view[at : at + size])
+            batch.check_stored()
+            if batches and batch.base_offset != batches[-1].end_offset:
+                raise BatchMalformed(f"offset {batch.base_offset} follows offset {batches[-1].end_offset - 1}")
+            batches.append(batch)
+            at += size
+        return batches
+
+    def _remember(self, offset: int, position: int) -> None:
+        """Keep where a reader will go on."""
+        self._hints[offset] = position
+        if len(self._hints) > _HINTS_MAX:
+            del self._hints[next(iter(self._hints))]
+
+    async def _view(self, position: int, bytes_max: int) -> memoryview:
+        """Up to `bytes_max` bytes, at least a head. Raises LogCorrupt where the file is shorter than it was."""
+        wanted = min(bytes_max, self.size_bytes - position)
+        view = memoryview(await self.file().read(position, wanted))
+        if len(view) < max(wanted, HEAD_BYTES):
+            raise self._corrupt(position, f"the file ends {wanted - len(view)} bytes too early")
+        return view
+
+    def _corrupt(self, position: int, reason: str) -> LogCorrupt:
+        return LogCorrupt(f"{self.path} is damaged at byte {position}: {reason}")
+
+    async def locate(self, offset: int) -> int:
+        """The position of the batch that holds `offset`, which lies in this segment. Raises LogCorrupt."""
+        position = self._hints.get(offset)
+        if position is not None:
+            return position
+        entry_offset, before = (await self.index()).entry_before(offset)
+        if entry_offset == offset:
+            return before
+        found = await self._walk(before, lambda head: head.end_offset > offset)
+        if found is None:
+            raise self._corrupt(before, f"no batch from there on holds offset {offset}")
+        return found[0]
+
+    async def head_of(self, offset: int) -> Head:
+        """The head of the batch that holds `offset`. Raises LogCorrupt."""
+        return await self.head(await self.locate(offset))
+
+    async def head(self, position: int) -> Head:
+        """The head of the batch at `position`. Raises LogCorrupt."""
+        try:
+            return head_at(await self._view(position, HEAD_BYTES), 0)
+        except BatchError as error:
+            raise self._corrupt(position, error.text) from error
+
+    async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
+        """Offset of the first batch, or of `start` in it, that has a timestamp from `timestamp_ms` on. Raises LogCorrupt."""
+        if self.max_timestamp_ms < timestamp_ms:
+            return None
+        index = await self.index()
+        position = max(index.entry_before(start)[1], index.position_before_time(timestamp_ms))
+        found = await self._walk(
+            position, lambda head: head.max_timestamp_ms >= timestamp_ms and head.end_offset > start
+        )
+        return max(found[1].base_offset, start) if found is not None else None
+
+    async def _walk(self, position: int, wanted: Callable[[Head], bool]) -> tuple[int, Head] | None:
+        """The first batch from `position` on whose head is `wanted`, with its place. Reads heads only."""
+        while position < self.size_bytes:
+            view = await self._view(position, self._index_interval_bytes)
+            at = 0
+            try:
+                while at + HEAD_BYTES <= len(view):
+                    head = head_at(view, at)
+                    if wanted(head):
+                        return position + at, head
+                    at += head.size
+            except BatchError as error:
+                raise self._corrupt(position + at, error.text) from error
+            position += at
+        return None
+
+    # --- the index file ----------------------------------------------------------------------------------------------
+
+    async def index(self) -> SparseIndex:
+        """The index, read or rebuilt where it isn't in memory. Raises LogCorrupt, StorageError."""
+        if self._index is None:
+            data = await self._index_file_bytes(self.size_bytes)
+            self._index = decode_entries(data) or await self._rebuilt()
+        return self._index
+
+    async def _rebuilt(self) -> SparseIndex:
+        logger.warning("%s is missing or damaged and is rebuilt", self.index_path)
+        other = Segment(self._disk, self.path.removesuffix(".log"), self.base_offset, self._index_interval_bytes)
+        try:
+            damage = await other.scan()
+        finally:
+            other.shut()
+        if damage is not None:
+            raise self._corrupt(damage.position, damage.reason)
+        assert other._index is not None, "a scanned segment has an index"
+        return other._index
+
+    async def _index_file_bytes(self, bytes_max: int) -> bytes:
+        if not self._disk.exists(self.index_path):
+            return b""
+        file = self._disk.open(self.index_path)
+        try:
+            return bytes(await file.read(0, max(bytes_max, HEADER_BYTES)))
+        finally:
+            file.close()
+
+    async def write_index(self) -> None:
+        """Put an index file of what is in the segment, which is synced, in place; durable after `sync_dir`.
+
+        Raises DiskFull, StorageError, SyncFailed.
+        """
+        index = await self.index()
+        summary = Summary(
+            self.base_offset,
+            self.end_offset,
+            self.size_bytes,
+            self.last_position,
+            self.max_timestamp_ms,
+            self.first_append_ms,
+            self.last_append_ms,
+        )
+        temporary = f"{self.index_path}.tmp"
+        self._disk.unlink(temporary)
+        file = self._disk.open(temporary, create=True)
+        try:
+            file.write((encode_index(summary, index),))
+            await file.sync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, self.index_path)
+        self.indexed_bytes = summary.size_bytes
+
+    async def read_summary(self) -> Summary | None:
+        """What the index file says, or None where there is no whole one of this segment."""
+        summary = decode_summary(await self._index_file_bytes(HEADER_BYTES))
+        return summary if summary is not None and summary.base_offset == self.base_offset else None
+
+    async def adopt(self, summary: Summary) -> bool:
+        """Believe `summary` if the file's size, its first and its last head agree with it. Raises StorageError."""
+        if self.file().size() < summary.size_bytes:
+            return False
+        self.size_bytes = summary.size_bytes
+        try:
+            first, last = await self.head(0), await self.head(summary.last_position)
+        except LogCorrupt:
+            self._forget()
+            return False
+        agreed = first.base_offset == summary.base_offset and last.end_offset == summary.end_offset
+        if not agreed or summary.last_position + last.size != summary.size_bytes:
+            self._forget()
+            return False
+        self.end_offset, self.last_position = summary.end_offset, summary.last_position
+        self.max_timestamp_ms = summary.max_timestamp_ms
+        self.first_append_ms, self.last_append_ms = summary.first_append_ms, summary.last_append_ms
+        self.indexed_bytes = summary.size_bytes
+        self._index = None
+        return True
+
+    async def grow(self) -> None:
+        """Get ready to be appended to: the index in memory, the file open. Raises LogCorrupt, StorageError."""
+        index = await self.index()
+        self._entry_at = index.positions[-1] + self._index_interval_bytes if len(index) else 0
+        self.file()
+
+    async def cut(self, position: int, offset: int) -> None:
+        """Drop everything from `position`, where the batch with `offset` begins or would begin. Raises SyncFailed."""
+        file = self.file()
+        file.truncate(position)
+        await file.sync()
+        assert self.size_bytes == position, "only what is not known as whole is cut"
+        assert self.end_offset == offset

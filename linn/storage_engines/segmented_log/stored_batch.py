@@ -1,0 +1,86 @@
+"""What can be read of a stored batch without looking at all of it: its head, sealed by the CRC of its stamp.
+
+The places of the numbers are those of schema/batch.capnp.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from linn.core.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES
+from linn.core.crc32c import crc32c
+from linn.core.errors import BatchCorrupt, BatchMalformed
+from linn.core.flat_message import DATA_AT, WORD
+
+_HEAD = struct.Struct("<II8xqqqiIIIqq")
+HEAD_BYTES = _HEAD.size
+_STAMP_END = 44
+_ROOT = struct.pack("<IHH", 0, NUMBER_BYTES // WORD, FIELD_COUNT)
+"""The root pointer of every batch that this version writes."""
+_ROOT_AT = 8
+
+
+class Head(NamedTuple):
+    """The numbers at the front of a stored batch. Only those of the stamp were checked against a CRC."""
+
+    size: int
+    base_offset: int
+    append_time_ms: int
+    durable_offset: int
+    record_count: int
+    max_timestamp_ms: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.base_offset + self.record_count
+
+
+def batch_bytes(view: memoryview, at: int) -> int:
+    """The size that the batch at `at` says it has.
+
+    Raises BatchMalformed where no batch says so. `view` holds at least 8 bytes there.
+    """
+    segments, words = struct.unpack_from("<II", view, at)
+    size = WORD + int(words) * WORD
+    if segments or size < BATCH_BYTES_MIN:
+        raise BatchMalformed("no record batch begins here")
+    return size
+
+
+def head_at(view: memoryview, at: int) -> Head:
+    """The head of the batch at `at`; `view` holds at least HEAD_BYTES there.
+
+    Raises BatchMalformed, BatchCorrupt.
+    """
+    size = batch_bytes(view, at)
+    _, _, base, append_ms, durable, _, stamp_crc, _, count, _, max_ms = _HEAD.unpack_from(view, at)
+    if crc32c(view[at + DATA_AT : at + _STAMP_END]) != stamp_crc:
+        raise BatchCorrupt("the CRC of a batch's stamp does not match")
+    return Head(size, base, append_ms, durable, count, max_ms)
+
+
+def find_stamp(data: bytearray, beyond: int) -> tuple[int, Head] | None:
+    """The first stamp in `data` which says that offsets from `beyond` on were durable, and its place.
+
+    Looks at word-aligned places only, where batches begin. A stamp with a right CRC is proof enough: its batch may
+    itself be torn.
+    """
+    view = memoryview(data)
+    found = data.find(_ROOT)
+    while found >= 0:
+        at = found - _ROOT_AT
+        if at >= 0 and at % WORD == 0 and at + HEAD_BYTES <= len(view):
+            head = _stamp_at(view, at)
+            if head is not None and beyond < head.durable_offset <= head.base_offset:
+                return at, head
+        found = data.find(_ROOT, found + 1)
+    return None
+
+
+def _stamp_at(view: memoryview, at: int) -> Head | None:
+    try:
+        return head_at(view, at)
+    except (BatchMalformed, BatchCorrupt):
+        return None

@@ -1,0 +1,56 @@
+"""Deterministic runs of trio: the same seed gives the same schedule, in any process.
+
+trio shuffles the tasks that are ready on purpose. Two of its private names make that repeatable; a test asserts that
+they exist and do it. With a `MockClock` and a `SimEnv` nothing is left that does not follow from the seed, as long as
+the code under test does not iterate over sets or sort by `id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import trio
+from trio.testing import MockClock
+
+from linn.testing.sim_env import SimEnv
+
+T = TypeVar("T")
+_SCHEDULER = trio._core._run
+_FLAG = "_ALLOW_DETERMINISTIC_SCHEDULING"
+VIRTUAL_S_MAX = 24 * 3600.0
+"""A simulation that has not ended by then is stuck."""
+
+
+@contextmanager
+def deterministic_schedule(seed: int) -> Iterator[None]:
+    """Make the `trio.run` inside follow from `seed`; what trio's scheduler was like is put back afterwards."""
+    before, state = getattr(_SCHEDULER, _FLAG), _SCHEDULER._r.getstate()
+    setattr(_SCHEDULER, _FLAG, True)
+    _SCHEDULER._r.seed(seed)
+    try:
+        yield
+    finally:
+        setattr(_SCHEDULER, _FLAG, before)
+        _SCHEDULER._r.setstate(state)
+
+
+def run_simulation(seed: int, scenario: Callable[[SimEnv], Awaitable[T]], *, virtual_s_max: float = VIRTUAL_S_MAX) -> T:
+    """Run `scenario(SimEnv(seed))` in virtual time; returns what it returns.
+
+    Raises:
+        Whatever the scenario raises, with a note that names the seed. A scenario that waits for what can't happen ends
+        with trio.TooSlowError when `virtual_s_max` have passed, which takes no real time.
+    """
+
+    async def main() -> T:
+        with trio.fail_after(virtual_s_max):
+            return await scenario(SimEnv(seed))
+
+    try:
+        with deterministic_schedule(seed):
+            return trio.run(main, clock=MockClock(autojump_threshold=0))
+    except BaseException as error:
+        error.add_note(f"seed {seed} replays this simulation: run_simulation({seed}, ...)")
+        raise

@@ -1,0 +1,124 @@
+"""SimEnv: an `Env` whose time is virtual and whose every event follows from a seed.
+
+It runs under a trio `MockClock`, as `linn.testing.deterministic.run_simulation` gives it. One SimEnv is one process of
+one node. `crash()` is power loss and `kill()` is SIGKILL; after either, `restart()` is the Env of the node's next
+process. The disk dies first, then the network, and only then is the node's code cancelled, so that no `finally` block
+and no `except` saves or sends anything.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from linn.testing.sim_disk import WAS_KILLED, SimDisk, SimulatedCrash
+from linn.testing.sim_net import SimNet, SimNode
+
+_EPOCH_MS = 1_735_689_600_000
+"""Wall time when a simulation begins: 2025-01-01, UTC."""
+
+
+class SimClock:
+    """trio's virtual time, and a wall clock on it that a test may set."""
+
+    def __init__(self) -> None:
+        self._jumped_ms = 0
+
+    def now_ms(self) -> int:
+        return _EPOCH_MS + int(trio.current_time() * 1000) + self._jumped_ms
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    def jump(self, ms: int) -> None:
+        """Set the wall clock forward, or backwards if `ms` is negative; `monotonic` does not notice."""
+        self._jumped_ms += ms
+
+
+class SimRng:
+    """Everything from one seed, also what the real one takes from the operating system."""
+
+    def __init__(self, seed: int | str) -> None:
+        self._random = random.Random(f"{seed}/rng")
+
+    def bytes(self, count: int) -> bytes:
+        return self._random.randbytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def integer(self, below: int) -> int:
+        return self._random.randrange(below)
+
+
+class SimEnv:
+    """One process of a simulated node.
+
+    Nodes of one simulation are given one `world` and different names; their faults are independent of one another.
+    """
+
+    def __init__(self, seed: int, *, name: str = "node", world: SimNet | None = None) -> None:
+        self.name = name
+        self.clock = SimClock()
+        self.rng = SimRng(f"{seed}/{name}")
+        self._world = world if world is not None else SimNet(seed)
+        self._be_born(SimDisk(f"{seed}/{name}"))
+
+    def _be_born(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.net: SimNode = self._world.node(self.name)
+        self._scopes: list[trio.CancelScope] = []
+        disk.on_death.append(self._disk_died)
+
+    @property
+    def world(self) -> SimNet:
+        """The network that this node shares with others; `world.cut`, `heal` and `slow` are its faults."""
+        return self._world
+
+    @property
+    def is_dead(self) -> bool:
+        return self.disk.death is not None
+
+    def crash(self) -> None:
+        """Lose power now."""
+        self.disk.crash()
+
+    def kill(self) -> None:
+        """End the process now, as SIGKILL does."""
+        self.disk.kill()
+
+    def _disk_died(self) -> None:
+        if self.disk.death == WAS_KILLED:
+            self.net.kill()
+        else:
+            self.net.lose_power()
+        for scope in self._scopes:
+            scope.cancel()
+
+    def restart(self) -> SimEnv:
+        """The Env of the node's next process. Clock and randomness go on, planned faults are forgotten."""
+        successor = SimEnv.__new__(SimEnv)
+        successor.name, successor.clock, successor.rng = self.name, self.clock, self.rng
+        successor._world = self._world
+        successor._be_born(self.disk.restart())
+        return successor
+
+    async def run_until_death(self, process: Callable[[SimEnv], Awaitable[object]]) -> bool:
+        """Run `process(env)` until it returns or this Env dies; returns whether it died.
+
+        A death cancels the process. `SimulatedCrash` ends here; any other error goes on.
+        """
+        with trio.CancelScope() as scope:
+            self._scopes.append(scope)
+            try:
+                await process(self)
+            except* SimulatedCrash:
+                pass
+            finally:
+                self._scopes.remove(scope)
+        return self.is_dead

@@ -1,0 +1,375 @@
+"""SimNet: a network between simulated nodes in one process, in virtual time, with delays and chunks by a seed.
+
+Laws: bytes of one direction arrive in order and are never damaged. They may arrive in any chunks. A direction holds a
+bounded number of bytes, in flight and unread together; then its sender waits. A cut link holds everything back, the
+end of a connection too, and loses nothing, as TCP does until a side gives up. A connection closed with bytes unread is
+reset. A process that is killed closes its connections; a machine that loses power goes silent, and its connections are
+reset when the next process starts there. Whoever uses a dead node gets `SimulatedCrash`.
+
+All nodes share one space of addresses; a listener is found by the very text it is bound to.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+
+import trio
+
+from linn.core.env import Listener, Stream
+from linn.core.errors import AddressInUse, ConnectFailed, ConnectionLost
+from linn.core.flat_message import Buffer
+from linn.core.real_env import parse_address
+from linn.testing.sim_disk import LOST_POWER, WAS_KILLED, SimulatedCrash
+
+PIPE_BYTES_MAX = 64 * 1024
+"""Bytes that one direction of a connection holds; small, so that backpressure is met in every long test."""
+_BACKLOG = 128
+_FREE_PORT_FIRST = 40_000
+_CONNECT_TIMEOUT_S = 10.0
+_DELAY_S_MAX = 0.002
+
+
+class _Link:
+    """What lies between two nodes."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.delay_s = (0.0, _DELAY_S_MAX)
+        self.bytes_per_s = math.inf
+        self.changed = trio.lowlevel.ParkingLot()
+        self.pipes: dict[_Pipe, None] = {}
+
+    def wake(self) -> None:
+        self.changed.unpark_all()
+        for pipe in self.pipes:
+            pipe.changed.unpark_all()
+
+
+class _Pipe:
+    """One direction of a connection: bytes in flight, then bytes that wait for the reader."""
+
+    def __init__(self, link: _Link, rng: random.Random) -> None:
+        self._link = link
+        self._rng = rng
+        self._flying: deque[tuple[float, bytes]] = deque()
+        self._flying_bytes = 0
+        self._landed = bytearray()
+        self._last_arrival = 0.0
+        self._end_at = math.inf
+        self._is_reset = False
+        self._reader_gone_at = math.inf
+        self.changed = trio.lowlevel.ParkingLot()
+        link.pipes[self] = None
+
+    def _arrival(self, size: int) -> float:
+        """When something sent now is there: never before what was sent earlier."""
+        earliest = trio.current_time() + self._rng.uniform(*self._link.delay_s)
+        self._last_arrival = max(self._last_arrival, earliest) + size / self._link.bytes_per_s
+        return self._last_arrival
+
+    def room(self) -> int:
+        """Bytes that may be sent now. A reader that is gone takes all, into nothing."""
+        if self._reader_gone_at < math.inf:
+            return PIPE_BYTES_MAX
+        return PIPE_BYTES_MAX - self._flying_bytes - len(self._landed)
+
+    def put(self, data: bytes) -> None:
+        if self._reader_gone_at == math.inf:
+            self._flying.append((self._arrival(len(data)), data))
+            self._flying_bytes += len(data)
+            self.changed.unpark_all()
+
+    def writer_learned_of_loss(self) -> bool:
+        return not self._link.is_cut and trio.current_time() >= self._reader_gone_at
+
+    def finish(self, *, is_reset: bool) -> None:
+        """The writer ends; the reader learns it after all bytes (they are dropped when the connection is reset)."""
+        if self._end_at < math.inf:
+            return
+        self._is_reset = is_reset
+        self._end_at = self._arrival(0)
+        self.changed.unpark_all()
+
+    def abandon(self) -> bool:
+        """The reader goes; the writer learns it later. Returns whether bytes were unread."""
+        unread = bool(self._landed or self._flying)
+        self._landed.clear()
+        self._flying.clear()
+        self._flying_bytes = 0
+        if self._reader_gone_at == math.inf:
+            self._reader_gone_at = trio.current_time() + self._rng.uniform(*self._link.delay_s)
+        self.changed.unpark_all()
+        self._link.pipes.pop(self, None)
+        return unread
+
+    def take(self, buffer: memoryview) -> int | None:
+        """Some bytes that are there, 0 at the end, None if there is nothing yet. Raises ConnectionLost if reset."""
+        self._land()
+        if self._landed:
+            count = min(len(buffer), len(self._landed))
+            if self._rng.random() < 0.5:
+                count = self._rng.randint(1, count)
+            buffer[:count] = self._landed[:count]
+            del self._landed[:count]
+            self.changed.unpark_all()
+            return count
+        if self._flying or self._link.is_cut or trio.current_time() < self._end_at:
+            return None
+        if self._is_reset:
+            raise ConnectionLost("Connection reset by peer")
+        return 0
+
+    def _land(self) -> None:
+        if self._link.is_cut:
+            return
+        now = trio.current_time()
+        while self._flying and self._flying[0][0] <= now:
+            data = self._flying.popleft()[1]
+            self._flying_bytes -= len(data)
+            self._landed += data
+
+    async def wait_readable(self) -> None:
+        """Wait until `take` may do better, or something changed."""
+        until = self._flying[0][0] if self._flying else self._end_at
+        await self._wait_until(until)
+
+    async def wait_writable(self) -> None:
+        await self._wait_until(self._reader_gone_at)
+
+    async def _wait_until(self, until: float) -> None:
+        with trio.move_on_at(math.inf if self._link.is_cut else until):
+            await self.changed.park()
+
+
+class SimStream:
+    """One end of a simulated connection."""
+
+    def __init__(self, node: SimNode, incoming: _Pipe, outgoing: _Pipe, peer: str) -> None:
+        self._node = node
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._closed = False
+        self.peer = peer
+        node.streams[self] = None
+
+    def _check(self) -> None:
+        self._node.check_alive()
+        if self._closed:
+            raise ConnectionLost(f"the connection to {self.peer} is lost: it was closed on this side")
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        assert len(buffer), "there is no room to receive into"
+        await trio.lowlevel.checkpoint()
+        while True:
+            self._check()
+            try:
+                count = self._incoming.take(buffer)
+            except ConnectionLost as error:
+                raise ConnectionLost(f"the connection to {self.peer} is lost: {error.text}") from error
+            if count is not None:
+                return count
+            await self._incoming.wait_readable()
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        await trio.lowlevel.checkpoint()
+        self._check()
+        for buffer in buffers:
+            rest = memoryview(buffer)
+            while len(rest):
+                room = await self._room()
+                self._outgoing.put(bytes(rest[:room]))
+                rest = rest[room:]
+
+    async def _room(self) -> int:
+        """Wait for room to send into."""
+        while True:
+            self._check()
+            if self._outgoing.writer_learned_of_loss():
+                raise ConnectionLost(f"the connection to {self.peer} is lost: Broken pipe")
+            room = self._outgoing.room()
+            if room > 0:
+                return room
+            await self._outgoing.wait_writable()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self, *, is_reset: bool = False) -> None:
+        """What `aclose` does, from where nothing can be awaited."""
+        if not self._closed:
+            self._closed = True
+            self._node.streams.pop(self, None)
+            has_unread = self._incoming.abandon()
+            self._outgoing.finish(is_reset=is_reset or has_unread)
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the tasks that wait here see what happened to their node."""
+        self._incoming.changed.unpark_all()
+        self._outgoing.changed.unpark_all()
+
+
+class SimListener:
+    """A bound address of a node."""
+
+    def __init__(self, node: SimNode, address: str) -> None:
+        self.node = node
+        self.address = address
+        self._waiting: deque[SimStream] = deque()
+        self._closed = False
+        self.changed = trio.lowlevel.ParkingLot()
+        node.listeners[self] = None
+
+    def offer(self, stream: SimStream) -> None:
+        self._waiting.append(stream)
+        self.changed.unpark_all()
+
+    def is_full(self) -> bool:
+        return len(self._waiting) >= _BACKLOG
+
+    async def accept(self) -> Stream:
+        await trio.lowlevel.checkpoint()
+        while True:
+            self.node.check_alive()
+            if self._closed:
+                raise ConnectionLost(f"the listener at {self.address} is closed")
+            if self._waiting:
+                return self._waiting.popleft()
+            await self.changed.park()
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.node.listeners.pop(self, None)
+        self.node.world.listeners.pop(self.address, None)
+        # Without power nobody tells the clients that wait to be accepted.
+        if self.node.death != LOST_POWER:
+            for stream in self._waiting:
+                stream.close(is_reset=True)
+        self._waiting.clear()
+        self.changed.unpark_all()
+
+
+class SimNode:
+    """The network as one process of one node has it: the port `Net`."""
+
+    def __init__(self, world: SimNet, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.death: str | None = None
+        self.streams: dict[SimStream, None] = {}
+        self.listeners: dict[SimListener, None] = {}
+
+    def check_alive(self) -> None:
+        if self.death is not None:
+            raise SimulatedCrash(f"the simulated machine {self.death}")
+
+    def kill(self) -> None:
+        """End the process: the kernel closes its connections and listeners."""
+        if self.death is None:
+            self._die(WAS_KILLED)
+            for stream in list(self.streams):
+                stream.close()
+
+    def lose_power(self) -> None:
+        """Go silent. Peers learn it when `SimNet.node` starts the next process of this name."""
+        if self.death is None:
+            self._die(LOST_POWER)
+            self.world.silent.setdefault(self.name, []).extend(self.streams)
+
+    def _die(self, death: str) -> None:
+        self.death = death
+        for listener in list(self.listeners):
+            listener.close()
+        for stream in self.streams:
+            stream.wake()
+
+    async def listen(self, address: str) -> Listener:
+        place = parse_address(address)
+        await trio.lowlevel.checkpoint()
+        self.check_alive()
+        if not isinstance(place, str) and place[1] == 0:
+            address = f"{address.rpartition(':')[0]}:{self.world.free_port()}"
+        if address in self.world.listeners:
+            raise AddressInUse(f"can't listen at {address}: Address already in use")
+        listener = SimListener(self, address)
+        self.world.listeners[address] = listener
+        return listener
+
+    async def connect(self, address: str) -> Stream:
+        parse_address(address)
+        await trio.lowlevel.checkpoint()
+        self.check_alive()
+        listener = self.world.listeners.get(address)
+        if listener is not None:
+            await self._reach(listener, address)
+            self.check_alive()
+        if listener is None or self.world.listeners.get(address) is not listener or listener.is_full():
+            raise ConnectFailed(f"can't connect to {address}: Connection refused")
+        return self.world.join(self, listener)
+
+    async def _reach(self, listener: SimListener, address: str) -> None:
+        """Let a round trip pass, if need be after waiting for a cut link to heal."""
+        link = self.world.link(self.name, listener.node.name)
+        with trio.move_on_after(_CONNECT_TIMEOUT_S):
+            while link.is_cut:
+                await link.changed.park()
+            await trio.sleep(2 * self.world.rng.uniform(*link.delay_s))
+        if link.is_cut:
+            raise ConnectFailed(f"can't connect to {address}: Connection timed out")
+
+
+class SimNet:
+    """The world that some nodes share: their links, and who listens where."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.rng = random.Random(f"{seed}/net")
+        self.listeners: dict[str, SimListener] = {}
+        self.silent: dict[str, list[SimStream]] = {}
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._port_next = _FREE_PORT_FIRST
+        self._connection_count = 0
+
+    def node(self, name: str) -> SimNode:
+        """The network for a new process of the node `name`; resets what a power loss there left hanging."""
+        for stream in self.silent.pop(name, ()):
+            stream.close(is_reset=True)
+        return SimNode(self, name)
+
+    def link(self, a: str, b: str) -> _Link:
+        return self._links.setdefault((min(a, b), max(a, b)), _Link())
+
+    def cut(self, a: str, b: str) -> None:
+        """Hold back everything between two nodes until `heal`."""
+        link = self.link(a, b)
+        link.is_cut = True
+        link.wake()
+
+    def heal(self, a: str, b: str) -> None:
+        link = self.link(a, b)
+        link.is_cut = False
+        link.wake()
+
+    def slow(self, a: str, b: str, *, delay_s: tuple[float, float], bytes_per_s: float = math.inf) -> None:
+        """Change a link's range of delays and its throughput for what is sent from now on."""
+        link = self.link(a, b)
+        link.delay_s, link.bytes_per_s = delay_s, bytes_per_s
+
+    def free_port(self) -> int:
+        self._port_next += 1
+        return self._port_next
+
+    def join(self, client: SimNode, listener: SimListener) -> SimStream:
+        """Connect a client's node to a listener; the client's end."""
+        link = self.link(client.name, listener.node.name)
+        there, back = _Pipe(link, self.rng), _Pipe(link, self.rng)
+        self._connection_count += 1
+        listener.offer(SimStream(listener.node, there, back, f"{client.name}#{self._connection_count}"))
+        return SimStream(client, back, there, listener.address)

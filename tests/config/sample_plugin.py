@@ -1,0 +1,77 @@
+"""A plugin as a third party would write it: one of each kind, with settings of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from linn.core.errors import BindingInvalid
+from linn.core.exchange import Binding, ExchangeKind
+from linn.core.hookspecs import hookimpl
+from linn.core.lease import LeaseSettings
+from linn.core.protocol import ProtocolKind
+from linn.core.routes import Pair
+from linn.core.semantics import SemanticsKind
+from linn.core.storage import EngineKind
+
+
+class TapeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings with a unit in each key."""
+
+    tape_bytes_max: Annotated[int, msgspec.Meta(ge=1, description="Length of a tape.")] = 1 << 20
+    rewind_interval_s: Annotated[float, msgspec.Meta(ge=0, description="Time between rewinds.")] = 1.5
+    colour: Annotated[str, msgspec.Meta(description="Colour of the tape.")] = "buff"
+
+
+class TeletypeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A protocol's settings."""
+
+    baud: Annotated[int, msgspec.Meta(ge=50, description="Bits a second.")] = 110
+
+
+class Desk:
+    """An exchange for one routing key a desk, which takes the argument `urgent`."""
+
+    def __init__(self) -> None:
+        self._bindings: list[Binding] = []
+
+    def bind(self, binding: Binding) -> None:
+        if set(binding.arguments) - {"urgent"}:
+            raise BindingInvalid("a desk knows no argument but urgent")
+        self._bindings.append(binding)
+
+    def unbind(self, binding: Binding) -> None:
+        self._bindings.remove(binding)
+
+    def bindings(self) -> Sequence[Binding]:
+        return self._bindings
+
+    def route(self, pair: Pair) -> Sequence[str]:
+        return [binding.topic for binding in self._bindings if binding.key == pair.routing_key]
+
+
+def never_made(*args: Any) -> Any:
+    """Reading a configuration makes no engine, semantics or server."""
+    raise AssertionError("made while a configuration was read")
+
+
+@hookimpl
+def linn_register_engine() -> list[EngineKind]:
+    return [EngineKind(name, TapeSettings, never_made) for name in ("segmented-log", "tape")]
+
+
+@hookimpl
+def linn_register_semantics() -> SemanticsKind:
+    return SemanticsKind("at-least-once", LeaseSettings, never_made)
+
+
+@hookimpl
+def linn_register_exchange() -> ExchangeKind:
+    return ExchangeKind("desk", None, lambda name, settings: Desk())
+
+
+@hookimpl
+def linn_register_protocol() -> list[ProtocolKind]:
+    return [ProtocolKind(name, TeletypeSettings, never_made) for name in ("capnp", "teletype")]

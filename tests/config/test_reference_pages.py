@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from linn.core.config_reference import built_in, configuration_page, hooks, hooks_page
+from linn.core.config_tables import TABLES
+from linn.core.settings_decoder import meta_of
+from linn.core.topic_settings import BindingSettings
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def test_the_configuration_page_is_what_the_settings_say() -> None:
+    page = (REFERENCE / "configuration.md").read_text()
+    assert page == configuration_page(built_in()), "run: python -m linn.core.config_reference configuration"
+
+
+def test_the_hooks_page_is_what_the_hookspecs_say() -> None:
+    page = (REFERENCE / "hooks.md").read_text()
+    assert page == hooks_page(), "run: python -m linn.core.config_reference hooks"
+    assert all(f"\n## {hook}\n" in page for hook in hooks())
+
+
+@pytest.mark.parametrize("name", hooks())
+def test_every_hook_states_its_failure_policy(name: str) -> None:
+    assert "Failure policy: " in inspect.cleandoc(hooks()[name].__doc__ or "")
+
+
+def all_settings() -> list[type[msgspec.Struct]]:
+    kinds = built_in()
+    brought = [*kinds.engines.values(), *kinds.semantics.values(), *kinds.exchanges.values(), *kinds.protocols.values()]
+    return [*TABLES.values(), BindingSettings, *(kind.settings for kind in brought if kind.settings is not None)]
+
+
+def test_every_setting_has_one_line_of_help() -> None:
+    for settings in all_settings():
+        for field in msgspec.structs.fields(settings):
+            lines = [meta.description for meta in meta_of(field) if meta.description]
+            assert len(lines) == 1, f"{settings.__name__}.{field.name}"
+            assert "\n" not in lines[0]
+            assert lines[0].endswith("."), f"{settings.__name__}.{field.name}"

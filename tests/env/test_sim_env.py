@@ -1,0 +1,83 @@
+"""The life and death of a simulated process."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from linn.core.errors import LinnError
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+
+def test_a_dying_process_saves_nothing_and_sends_nothing() -> None:
+    async def process(env: SimEnv) -> None:
+        stream = await env.net.connect("peer:1")
+        file = env.disk.open("/log", create=True)
+        await env.disk.sync_dir("/")
+        try:
+            await env.clock.sleep(3600)
+        finally:
+            with trio.CancelScope(shield=True):
+                try:
+                    file.write([b"saved"])
+                finally:
+                    await stream.send([b"farewell"])
+
+    async def scenario(env: SimEnv) -> None:
+        peer = SimEnv(0, name="peer", world=env.world)
+        listener = await peer.net.listen("peer:1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(env.run_until_death, process)
+            stream = await listener.accept()
+            await trio.sleep(1)
+            env.crash()
+        assert env.is_dead
+        after = env.restart()
+        assert after.disk.open("/log").size() == 0
+        with pytest.raises(LinnError, match="reset"):
+            await stream.receive_into(memoryview(bytearray(10)))
+
+    run_simulation(0, scenario)
+
+
+def test_run_until_death_tells_a_death_from_an_end_and_from_an_error() -> None:
+    async def end(env: SimEnv) -> None:
+        env.disk.make_dir("/data")
+
+    async def fail(env: SimEnv) -> None:
+        raise LinnError("broken")
+
+    async def scenario(env: SimEnv) -> None:
+        assert not await env.run_until_death(end)
+        with pytest.raises(LinnError):
+            await env.run_until_death(fail)
+        env.disk.crash_at = 1
+        env.disk.unlink("/data/none")
+        assert await env.run_until_death(lambda env: end_in_a_nursery(env))
+
+    async def end_in_a_nursery(env: SimEnv) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            env.disk.open("/file", create=True)
+
+    run_simulation(0, scenario)
+
+
+def test_the_wall_clock_jumps_and_monotonic_does_not() -> None:
+    async def scenario(env: SimEnv) -> None:
+        wall_ms, monotonic = env.clock.now_ms(), env.clock.monotonic()
+        env.clock.jump(-60_000)
+        assert env.clock.now_ms() == wall_ms - 60_000
+        assert env.clock.monotonic() == monotonic
+        env.kill()
+        assert env.restart().clock.now_ms() == wall_ms - 60_000
+
+    run_simulation(0, scenario)
+
+
+def test_nodes_of_one_seed_draw_different_numbers() -> None:
+    first = SimEnv(3, name="a")
+    second = SimEnv(3, name="b", world=first.world)
+    assert first.rng.bytes(16) != second.rng.bytes(16)
+    assert SimEnv(3, name="a").rng.bytes(16) == SimEnv(3, name="a").rng.bytes(16)

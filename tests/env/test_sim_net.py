@@ -1,0 +1,174 @@
+"""What the simulated network holds back, cuts and resets, all in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from linn.core.env import Stream
+from linn.core.errors import ConnectFailed, ConnectionLost
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_disk import SimulatedCrash
+from linn.testing.sim_env import SimEnv
+from linn.testing.sim_net import PIPE_BYTES_MAX
+
+ADDRESS = "broker:5466"
+Scenario = Callable[[SimEnv, SimEnv, Stream, Stream], Awaitable[object]]
+
+
+def between_two_nodes(scenario: Scenario, seed: int = 0) -> object:
+    """Run `scenario(broker, client, broker's stream, client's stream)`."""
+
+    async def main(broker: SimEnv) -> object:
+        client = SimEnv(seed, name="client", world=broker.world)
+        listener = await broker.net.listen(ADDRESS)
+        mine = await client.net.connect(ADDRESS)
+        return await scenario(broker, client, await listener.accept(), mine)
+
+    return run_simulation(seed, main)
+
+
+async def receive(stream: Stream, size: int = 65536) -> bytes:
+    buffer = bytearray(size)
+    count = await stream.receive_into(memoryview(buffer))
+    return bytes(buffer[:count])
+
+
+def test_bytes_take_time_and_come_in_chunks_that_the_seed_chooses() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> list[int]:
+        began = trio.current_time()
+        await mine.send([bytes(500), bytes(500)])
+        sizes = [len(await receive(theirs))]
+        assert trio.current_time() > began
+        while sum(sizes) < 1000:
+            sizes.append(len(await receive(theirs)))
+        return sizes
+
+    chunks = [between_two_nodes(scenario, seed) for seed in range(40)]
+    assert [1000] in chunks, "two sends in one receive"
+    assert any(len(sizes) > 2 for sizes in chunks if isinstance(sizes, list)), "one send in several receives"
+    assert chunks == [between_two_nodes(scenario, seed) for seed in range(40)]
+
+
+def test_a_direction_holds_a_bounded_number_of_bytes() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        with trio.move_on_after(60):
+            await mine.send([bytes(PIPE_BYTES_MAX)])
+            await mine.send([b"one too many"])
+        await mine.aclose()
+        received = 0
+        while data := await receive(theirs):
+            received += len(data)
+        assert received == PIPE_BYTES_MAX
+
+    between_two_nodes(scenario)
+
+
+def test_a_cut_link_holds_everything_back_and_loses_nothing() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        broker.world.cut("node", "client")
+        await mine.send([b"held back"])
+        await mine.aclose()
+        with trio.move_on_after(3600) as scope:
+            await receive(theirs)
+        assert scope.cancelled_caught
+        broker.world.heal("client", "node")
+        received = b""
+        while data := await receive(theirs):
+            received += data
+        assert received == b"held back"
+
+    between_two_nodes(scenario)
+
+
+def test_connecting_across_a_cut_waits_for_the_heal_and_not_for_ever() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        broker.world.cut("node", "client")
+        with pytest.raises(ConnectFailed, match="timed out"):
+            await client.net.connect(ADDRESS)
+
+        async def heal() -> None:
+            await trio.sleep(5)
+            broker.world.heal("node", "client")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(heal)
+            began = trio.current_time()
+            await client.net.connect(ADDRESS)
+            assert trio.current_time() - began >= 5
+
+    between_two_nodes(scenario)
+
+
+def test_a_slow_link_delays_and_limits() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        broker.world.slow("node", "client", delay_s=(1.0, 1.0), bytes_per_s=1000)
+        began = trio.current_time()
+        await mine.send([bytes(2000)])
+        await receive(theirs)
+        assert trio.current_time() - began == pytest.approx(3.0)
+
+    between_two_nodes(scenario)
+
+
+def test_a_killed_process_ends_its_connections_and_frees_its_address() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        await theirs.send([b"last words"])
+        broker.kill()
+        with pytest.raises(SimulatedCrash):
+            await theirs.send([b"more"])
+        received = b""
+        while data := await receive(mine):
+            received += data
+        assert received == b"last words"
+        with pytest.raises(ConnectFailed, match=ADDRESS):
+            await client.net.connect(ADDRESS)
+        await broker.restart().net.listen(ADDRESS)
+        await client.net.connect(ADDRESS)
+
+    between_two_nodes(scenario)
+
+
+def test_a_machine_without_power_is_silent_until_it_is_back() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        broker.crash()
+        with trio.move_on_after(3600) as scope:
+            await receive(mine)
+        assert scope.cancelled_caught
+        broker.restart()
+        with pytest.raises(ConnectionLost, match="reset"):
+            await receive(mine)
+
+    between_two_nodes(scenario)
+
+
+def test_death_wakes_what_waits_in_the_dead_process() -> None:
+    async def wait_in_vain(wait: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(SimulatedCrash):
+            await wait()
+
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        other = await broker.net.listen("broker:1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_in_vain, lambda: receive(theirs))
+            nursery.start_soon(wait_in_vain, lambda: theirs.send([bytes(2 * PIPE_BYTES_MAX)]))
+            nursery.start_soon(wait_in_vain, other.accept)
+            nursery.start_soon(wait_in_vain, lambda: broker.net.connect(ADDRESS))
+            await wait_all_tasks_blocked()
+            broker.crash()
+
+    between_two_nodes(scenario)
+
+
+def test_faults_between_two_nodes_leave_a_third_alone() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        broker.world.cut("node", "client")
+        third = SimEnv(1, name="third", world=broker.world)
+        began = trio.current_time()
+        await third.net.connect(ADDRESS)
+        assert trio.current_time() - began < 1
+
+    between_two_nodes(scenario)

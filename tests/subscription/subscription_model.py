@@ -1,0 +1,154 @@
+"""A naive shared subscription: a state per record, every rule written the slow way. It shares no code with linn's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Record:
+    state: str = "new"  # new, leased, ready, delayed, dead, settled
+    attempts: int = 0
+    ready_at: float = 0.0
+    recorded_ms: int = 0
+    reason: str = ""
+    target: tuple[int, int] | None = None
+
+
+@dataclass
+class Held:
+    consumer: int
+    attempt: int
+    deadline: float
+    offsets: set[int]
+
+
+@dataclass
+class Model:
+    lease_ms: int
+    max_deliveries: int | None
+    delay_ms: int
+    delay_max_ms: int
+    backoff: str
+    records: list[Record] = field(default_factory=list)
+    leases: dict[int, Held] = field(default_factory=dict)
+    cursor: int = 0
+
+    def offsets(self, *states: str) -> list[int]:
+        return [offset for offset, record in enumerate(self.records) if record.state in states]
+
+    def promote(self, now: float) -> int:
+        due = [offset for offset in self.offsets("delayed") if self.records[offset].ready_at <= now]
+        for offset in due:
+            self.records[offset].state = "ready"
+        return len(due)
+
+    def acquire(self, records_max: int, now: float) -> tuple[int, int, int] | None:
+        """(first, end, attempt) of the lease that is due."""
+        self.promote(now)
+        waiting = self.offsets("ready", "new")
+        if not waiting:
+            return None
+        first = end = waiting[0]
+        lowest = self.records[first]
+        while (
+            end < len(self.records)
+            and end - first < records_max
+            and self.records[end].state in ("ready", "new")
+            and self.records[end].attempts == lowest.attempts
+            and (end < self.cursor) == (first < self.cursor)
+        ):
+            end += 1
+        self.cursor = max(self.cursor, end)
+        return first, end, lowest.attempts + 1
+
+    def grant(self, delivery_id: int, consumer: int, first: int, end: int, attempt: int, now: float) -> None:
+        self.leases[delivery_id] = Held(consumer, attempt, now + self.lease_ms / 1000, set(range(first, end)))
+        for offset in range(first, end):
+            self.records[offset] = Record("leased", attempt)
+
+    def current(self, consumer: int, delivery_id: int, ranges, now: float) -> list[int] | None:
+        """The offsets that a request is about; None if it must be refused."""
+        held = self.leases.get(delivery_id)
+        if held is None or held.consumer != consumer or held.deadline <= now:
+            return None
+        if ranges is None:
+            return sorted(held.offsets)
+        named = [offset for first, end in ranges for offset in range(first, end)]
+        good = (
+            len(set(named)) == len(named) and set(named) <= held.offsets and all(first < end for first, end in ranges)
+        )
+        return sorted(named) if good else None
+
+    def release(self, delivery_id: int, offsets: list[int]) -> None:
+        held = self.leases[delivery_id]
+        held.offsets -= set(offsets)
+        if not held.offsets:
+            del self.leases[delivery_id]
+
+    def settle(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            self.records[offset] = Record("settled")
+
+    def put_back(self, offsets: list[int], attempts: int, now: float, delay_ms: int | None = None) -> str:
+        """Returns the state that the records got."""
+        if self.max_deliveries is not None and attempts >= self.max_deliveries:
+            self.kill(offsets, attempts, "max_deliveries")
+            return "dead"
+        if delay_ms is None:
+            factor = {"fixed": 1, "linear": attempts, "exponential": 2 ** (attempts - 1)}[self.backoff]
+            delay_ms = min(self.delay_ms * factor, self.delay_max_ms)
+        state = "delayed" if delay_ms else "ready"
+        for offset in offsets:
+            self.records[offset] = Record(state, attempts, now + delay_ms / 1000, delay_ms)
+        return state
+
+    def kill(self, offsets: list[int], attempts: int, reason: str) -> None:
+        for offset in offsets:
+            self.records[offset] = Record("dead", attempts, reason=reason)
+
+    def end_lease(self, delivery_id: int, now: float) -> None:
+        held = self.leases.pop(delivery_id)
+        self.put_back(sorted(held.offsets), held.attempt, now)
+
+    def expire(self, now: float) -> None:
+        for delivery_id in [key for key, held in self.leases.items() if held.deadline <= now]:
+            self.end_lease(delivery_id, now)
+        self.promote(now)
+
+    def skip_to(self, offset: int) -> int:
+        """Returns how many records were lost."""
+        self.records += [Record() for _ in range(offset - len(self.records))]
+        lost = [below for below in range(offset) if self.records[below].state != "settled"]
+        self.settle(lost)
+        for delivery_id, held in list(self.leases.items()):
+            held.offsets -= set(lost)
+            if not held.offsets:
+                del self.leases[delivery_id]
+        self.cursor = max(self.cursor, offset)
+        return len(lost)
+
+    def snapshot(self, now: float) -> None:
+        """What is recorded of a delay is now what is left of it."""
+        for offset in self.offsets("delayed", "ready"):
+            record = self.records[offset]
+            left_ms = round((record.ready_at - now) * 1000)
+            record.recorded_ms = max(0, left_ms) if record.state == "delayed" else 0
+
+    def restart(self, now: float) -> None:
+        """The recorded delay is waited for anew, also where it had passed."""
+        for offset in self.offsets("delayed", "ready"):
+            record = self.records[offset]
+            record.ready_at = now + record.recorded_ms / 1000
+            record.state = "delayed" if record.recorded_ms else "ready"
+        for delivery_id in list(self.leases):
+            self.end_lease(delivery_id, now)
+
+    def next_deadline(self) -> float | None:
+        times = [held.deadline for held in self.leases.values()]
+        times += [self.records[offset].ready_at for offset in self.offsets("delayed")]
+        return min(times, default=None)
+
+    def settled_before(self) -> int:
+        unsettled = [offset for offset, record in enumerate(self.records) if record.state != "settled"]
+        return min(unsettled, default=len(self.records))

@@ -1,0 +1,110 @@
+"""The subscription log's rows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linn.core.dead_letter import DeadReason
+from linn.core.errors import LogCorrupt
+from linn.core.lease import LeaseSettings
+from linn.core.subscription import SharedSubscription
+from linn.core.subscription_event import (
+    DELIVERY_ID_MAX,
+    OFFSET_MAX,
+    Acquired,
+    DeadLetterIntended,
+    DeliveryIdsStarted,
+    Died,
+    Returned,
+    Settled,
+    Skipped,
+    Started,
+    decode_events,
+    encode_events,
+)
+
+
+def events(offset_max: int):
+    number = st.integers(0, 2**32 - 1)
+    spans = st.tuples(st.integers(0, offset_max - 1), st.integers(1, offset_max)).map(
+        lambda pair: (pair[0], min(pair[0] + pair[1], offset_max))
+    )
+    delivery_ids = st.integers(0, DELIVERY_ID_MAX)
+    offsets = st.integers(0, offset_max)
+    anything = st.integers(0, OFFSET_MAX)
+    return st.one_of(
+        st.builds(Started, offsets, delivery_ids),
+        st.builds(lambda span, *rest: Acquired(*span, *rest), spans, st.integers(1, 2**32 - 1), delivery_ids),
+        st.builds(lambda span: Settled(*span), spans),
+        st.builds(lambda span, *rest: Returned(*span, *rest), spans, number, st.integers(0, 1_000_000)),
+        st.builds(lambda span, *rest: Died(*span, *rest), spans, number, st.sampled_from(DeadReason)),
+        st.builds(lambda span, *rest: DeadLetterIntended(*span, *rest), spans, number, anything),
+        st.builds(Skipped, offsets),
+        st.builds(DeliveryIdsStarted, delivery_ids),
+    )
+
+
+@given(st.lists(events(OFFSET_MAX)))
+def test_any_events_survive_the_codec(some):
+    data = encode_events(some)
+    assert len(data) == 1 + 32 * len(some)
+    assert decode_events(data) == some
+    assert decode_events(memoryview(bytearray(data))) == some
+
+
+@given(st.binary(max_size=100) | st.binary(min_size=32, max_size=32).map(lambda row: b"\x01" + row))
+def test_any_bytes_are_events_or_corrupt(data):
+    try:
+        found = decode_events(data)
+    except LogCorrupt:
+        return
+    assert encode_events(found) == data
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "00",  # no such kind
+        "09",
+        "0300000000000000 0500000000000000 0500000000000000",  # an empty range
+        "0300000000000000 0500000000000000 0400000000000000",  # a range that ends before it begins
+        "0300000000000000 ffffffffffffffff 0400000000000000",  # a negative offset
+        "0301000000000000 0400000000000000 0500000000000000",  # a reason where there is none
+        "0500000000000000 0400000000000000 0500000000000000",  # no reason
+        "0505000000000000 0400000000000000 0500000000000000",  # no such reason
+        "0300000001000000 0400000000000000 0500000000000000",  # a number where there is none
+        "0300010000000000 0400000000000000 0500000000000000",  # the zero isn't
+        "0200000000000000 0400000000000000 0500000000000000",  # attempt 0
+        "0700000000000000 0400000000000000 0500000000000000",  # an offset that is a range
+        "0800000000000000 0000000000000000 0000000000000000 ffffffffffffff7f",  # no id left for the next restart
+    ],
+)
+def test_a_row_that_nothing_can_have_written_is_corrupt(row):
+    with pytest.raises(LogCorrupt):
+        decode_events(b"\x01" + bytes.fromhex(row).ljust(32, b"\0"))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x02", b"\x01" + bytes(31)])
+def test_another_version_or_half_a_row_is_corrupt(data):
+    with pytest.raises(LogCorrupt):
+        decode_events(data)
+
+
+@given(st.lists(events(60), max_size=25), st.integers(0, 30))
+def test_any_events_lead_to_a_sound_state_or_are_corrupt(some, start):
+    subscription = SharedSubscription(LeaseSettings(max_deliveries=3), start)
+    for event in some:
+        try:
+            subscription.apply(event)
+        except LogCorrupt:
+            return
+        subscription.check()
+    subscription.recovered(0.0)
+    subscription.check()
+    subscription.take_events()
+    again = SharedSubscription(LeaseSettings(max_deliveries=3), 0)
+    for event in subscription.snapshot_events(0.0):
+        again.apply(event)
+    assert again.snapshot_events(0.0) == subscription.snapshot_events(0.0)

@@ -1,0 +1,270 @@
+"""SharedSubscription against the naive model: any history, with crashes that lose what was not flushed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from subscription_model import Model, Record
+
+from linn.core.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.errors import DeliveryNotCurrent
+from linn.core.lease import LeaseSettings
+from linn.core.subscription import Effects, SharedSubscription
+from linn.core.subscription_event import decode_events, encode_events
+
+consumers = st.integers(1, 3)
+spans = st.tuples(st.integers(0, 3), st.integers(0, 3))
+parts = st.sampled_from([None, None, None, [(0, 1)], [(1, 1)]]) | st.lists(spans, max_size=2)
+seldom = st.sampled_from([False, False, False, True])
+forgers = st.sampled_from([None, None, None, None, 1, 2])
+
+
+class SubscriptionMachine(RuleBasedStateMachine):
+    """Offsets begin at 0; times are multiples of half a second, so that floats are exact.
+
+    Hypothesis takes each rule about as often as any other, so what disturbs the traffic shares a few rules.
+    """
+
+    @initialize(
+        max_deliveries=st.sampled_from([None, 1, 2, 3]),
+        delay_ms=st.sampled_from([0, 500, 1_000]),
+        backoff=st.sampled_from(["fixed", "linear", "exponential"]),
+    )
+    def begin(self, max_deliveries, delay_ms, backoff):
+        self.settings = LeaseSettings(
+            lease_ms=4_000,
+            max_deliveries=max_deliveries,
+            redelivery_delay_ms=delay_ms,
+            redelivery_delay_max_ms=3_000,
+            redelivery_backoff=backoff,
+        )
+        self.model = Model(4_000, max_deliveries, delay_ms, 3_000, backoff)
+        self.subscription = SharedSubscription(self.settings, 0)
+        self.now = 0.0
+        self.given: dict[int, tuple[int, int, int]] = {}
+        self.log: list[bytes] = []
+        self.model.records = [Record() for _ in range(12)]
+        self.subscription.recovered(self.now)
+        self.flush()
+
+    # --- traffic -----------------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 10))
+    def publish(self, count):
+        """Published records are durable at once: the topic's log is another log."""
+        for model in (self.model, self.durable):
+            model.records += [Record() for _ in range(count)]
+
+    @rule(consumer=consumers, records_max=st.integers(1, 4))
+    def acquire(self, consumer, records_max):
+        expected = self.model.acquire(records_max, self.now)
+        lease = self.subscription.acquire(consumer, records_max, len(self.model.records), self.now)
+        if expected is None:
+            assert lease is None
+            return
+        assert (lease.first, lease.end, lease.attempt) == expected
+        assert all(lease.delivery_id > given for given in self.given), "delivery ids grow, also over crashes"
+        self.given[lease.delivery_id] = (consumer, lease.first, lease.end)
+        self.model.grant(lease.delivery_id, consumer, *expected, self.now)
+
+    def pick(self, which, stale):
+        """A delivery id that was given at some time, and who got it; one of a current lease unless `stale`."""
+        delivery_ids = list(self.given if stale or not self.model.leases else self.model.leases)
+        delivery_id = delivery_ids[which % len(delivery_ids)]
+        return delivery_id, *self.given[delivery_id]
+
+    @precondition(lambda self: self.given)
+    @rule(which=st.integers(0, 9), stale=seldom, forger=forgers, parts=parts)
+    def ack(self, which, stale, forger, parts):
+        self.settle_or_return(which, stale, forger, parts, "ack", None)
+
+    @precondition(lambda self: self.given)
+    @rule(
+        which=st.integers(0, 9),
+        stale=seldom,
+        forger=forgers,
+        parts=parts,
+        how=st.sampled_from(["nack", "reject", "later"]),
+        delay_ms=st.sampled_from([None, 0, 1_500]),
+    )
+    def nack_or_reject(self, which, stale, forger, parts, how, delay_ms):
+        self.settle_or_return(which, stale, forger, parts, how, delay_ms)
+
+    def settle_or_return(self, which, stale, forger, parts, how, delay_ms):
+        delivery_id, consumer, first, end = self.pick(which, stale)
+        consumer = forger or consumer
+        ranges = parts and [(min(first + at, end), min(first + at + count, end + 1)) for at, count in parts]
+        offsets = self.model.current(consumer, delivery_id, ranges, self.now)
+        calls = {
+            "ack": lambda: self.subscription.ack(consumer, delivery_id, ranges, self.now),
+            "nack": lambda: self.subscription.nack(consumer, delivery_id, ranges, self.now),
+            "later": lambda: self.subscription.nack(consumer, delivery_id, ranges, self.now, delay_ms),
+            "reject": lambda: self.subscription.reject(consumer, delivery_id, ranges, self.now),
+        }
+        if offsets is None:
+            with pytest.raises(DeliveryNotCurrent):
+                calls[how]()
+            return
+        effects = calls[how]()
+        attempt = self.model.leases[delivery_id].attempt
+        self.model.release(delivery_id, offsets)
+        if how == "ack":
+            self.model.settle(offsets)
+            assert effects == Effects(settled=len(offsets))
+        elif how == "reject":
+            self.model.kill(offsets, attempt, "rejected")
+            assert effects == Effects(dead=len(offsets))
+        else:
+            state = self.model.put_back(offsets, attempt, self.now, delay_ms if how == "later" else None)
+            assert effects == Effects(**{state: len(offsets)})
+
+    @precondition(lambda self: self.given)
+    @rule(which=st.integers(0, 9), stale=seldom, forger=forgers, lease_ms=st.sampled_from([500, 2_000, 9_000]))
+    def extend(self, which, stale, forger, lease_ms):
+        delivery_id, consumer, _, _ = self.pick(which, stale)
+        consumer = forger or consumer
+        if self.model.current(consumer, delivery_id, None, self.now) is None:
+            with pytest.raises(DeliveryNotCurrent):
+                self.subscription.extend(consumer, delivery_id, lease_ms, self.now)
+            return
+        deadline = self.subscription.extend(consumer, delivery_id, lease_ms, self.now)
+        assert deadline == self.now + lease_ms / 1000
+        self.model.leases[delivery_id].deadline = deadline
+
+    @rule(
+        what=st.sampled_from(["time passes", "time passes", "expire", "expire", "consumer gone"]),
+        consumer=consumers,
+        halves=st.integers(1, 5),
+    )
+    def leases_end(self, what, consumer, halves):
+        if what == "time passes":
+            self.now += halves / 2
+        elif what == "expire":
+            self.subscription.expire(self.now)
+            self.model.expire(self.now)
+            deadline = self.subscription.next_deadline()
+            assert deadline is None or deadline > self.now
+        else:
+            self.subscription.consumer_gone(consumer, self.now)
+            for delivery_id in [key for key, held in self.model.leases.items() if held.consumer == consumer]:
+                self.model.end_lease(delivery_id, self.now)
+
+    # --- bounds and dead letters -------------------------------------------------------------------------------------
+
+    @rule(
+        what=st.sampled_from(["expired", "overflow", "purge", "skip"]), first=st.integers(0, 6), count=st.integers(1, 3)
+    )
+    def records_go(self, what, first, count):
+        first = min(self.model.settled_before() + first, len(self.model.records) - 1)
+        end = min(first + count, len(self.model.records))
+        if what == "purge":
+            self.purge(end)
+        elif what == "skip":
+            assert self.subscription.skip_to(end) == self.model.skip_to(end)
+        else:
+            self.dead_letter(first, end, DeadReason[what.upper()])
+
+    def dead_letter(self, first, end, reason):
+        waiting = [offset for offset in self.model.offsets("new", "ready", "delayed") if first <= offset < end]
+        assert self.subscription.dead_letter(first, end, reason) == Effects(dead=len(waiting))
+        for offset in waiting:
+            self.model.kill([offset], self.model.records[offset].attempts, reason.label)
+        self.model.cursor = max(self.model.cursor, end)
+
+    def purge(self, end):
+        waiting = [offset for offset in self.model.offsets("new", "ready", "delayed") if offset < end]
+        assert self.subscription.purge(end) == Effects(settled=len(waiting))
+        self.model.settle(waiting)
+        self.model.cursor = max(self.model.cursor, end)
+
+    @precondition(lambda self: self.subscription.dead())
+    @rule(copied=st.booleans(), which=st.integers(0, 3), count=st.integers(1, 4), place=spans)
+    def dead_letters_move(self, copied, which, count, place):
+        ranges = self.subscription.dead()
+        first, end = ranges[which % len(ranges)].first, ranges[which % len(ranges)].end
+        end = min(end, first + count)
+        if copied:
+            assert self.subscription.dead_lettered(first, end) == Effects(settled=end - first)
+            self.model.settle(list(range(first, end)))
+            return
+        self.subscription.dead_letter_intended(first, end, DeadLetterTarget(*place))
+        for offset in range(first, end):
+            self.model.records[offset].target = self.model.records[offset].target or place
+
+    # --- the event log -----------------------------------------------------------------------------------------------
+
+    @rule(what=st.sampled_from(["flush", "snapshot", "trim", "crash", "stop"]))
+    def event_log(self, what):
+        if what != "crash":
+            self.flush()
+        if what in ("snapshot", "trim"):
+            self.log = [] if what == "trim" else self.log
+            self.log.append(encode_events(self.subscription.snapshot_events(self.now)))
+            self.model.snapshot(self.now)
+            self.durable = copy.deepcopy(self.model)
+        if what in ("crash", "stop"):
+            self.start_again()
+
+    def flush(self):
+        events = self.subscription.take_events()
+        if events:
+            self.log.append(encode_events(events))
+        self.durable = copy.deepcopy(self.model)
+
+    def start_again(self):
+        """What was not flushed is lost, and the monotonic clock begins anew."""
+        self.now = 0.0
+        self.model = copy.deepcopy(self.durable)
+        self.subscription = SharedSubscription(self.settings, 0)
+        for data in self.log:
+            for event in decode_events(data):
+                self.subscription.apply(event)
+        self.subscription.check()
+        self.subscription.recovered(self.now)
+        self.model.restart(self.now)
+        self.flush()
+
+    # --- both agree --------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def same_state(self):
+        if not hasattr(self, "model"):
+            return
+        subscription, model = self.subscription, self.model
+        subscription.check()
+        end = len(model.records)
+        ready_beyond = [offset for offset in model.offsets("new") if offset >= model.cursor]
+        statistics = subscription.statistics()
+        assert subscription.settled_before() == model.settled_before()
+        beyond = [offset for first, stop in subscription.settled for offset in range(first, stop)]
+        assert beyond == [offset for offset in model.offsets("settled") if offset >= model.settled_before()]
+        assert subscription.ready_count(end) == len(model.offsets("new", "ready"))
+        assert statistics.ready == len(model.offsets("new", "ready")) - len(ready_beyond)
+        assert subscription.leased_count == len(model.offsets("leased"))
+        assert statistics.leases == len(model.leases)
+        assert statistics.delayed == len(model.offsets("delayed"))
+        assert statistics.cursor == model.cursor
+        assert subscription.next_deadline() == model.next_deadline()
+
+    @invariant()
+    def same_dead_letters(self):
+        if not hasattr(self, "model"):
+            return
+        found = {
+            offset: (dead.attempts, dead.reason.label, dead.target)
+            for dead in self.subscription.dead()
+            for offset in range(dead.first, dead.end)
+        }
+        records = self.model.records
+        assert found == {
+            offset: (records[offset].attempts, records[offset].reason, records[offset].target)
+            for offset in self.model.offsets("dead")
+        }
+
+
+SubscriptionMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+TestSubscription = SubscriptionMachine.TestCase
