@@ -44,6 +44,8 @@ struct Frame {
     description @25 :Description;
     administer  @26 :Administer;
     administered @27 :Administered;
+
+    ended       @28 :Ended;         # broker's push: a subscription is over
   }
 }
 
@@ -171,6 +173,12 @@ struct Refusal {
   entry @0 :UInt32;
   code  @1 :Text;
   text  @2 :Text;
+}
+
+struct Ended {
+  subscription @0 :UInt32;
+  code         @1 :Text;         # why: topic.unknown where the topic was deleted or changed its kind, log.corrupt, ...
+  text         @2 :Text;
 }
 
 struct Assigned {

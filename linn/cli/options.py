@@ -8,7 +8,5 @@ import typer
 
 DEFAULT_URL = "linn://127.0.0.1:5466"
 
-Url = Annotated[
-    str, typer.Option("--url", envvar="LINN_URL", metavar="URL", help="The broker.", show_envvar=True)
-]
+Url = Annotated[str, typer.Option("--url", envvar="LINN_URL", metavar="URL", help="The broker.", show_envvar=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from urllib.parse import quote
 
 import msgspec
 import trio
@@ -68,9 +69,7 @@ class Server:
                 nursery.cancel_scope.cancel()
             logger.info("stopped")
 
-    async def _obey(
-        self, signals: AsyncIterator[int], starting: trio.CancelScope, running: Sequence[Broker]
-    ) -> None:
+    async def _obey(self, signals: AsyncIterator[int], starting: trio.CancelScope, running: Sequence[Broker]) -> None:
         """Stop in order at the first signal, at once at the second or when the time for that is over."""
         first = await anext(signals)
         logger.info("%s: stopping; once more stops at once", signal.Signals(first).name)
@@ -124,4 +123,6 @@ def announce(config: Config, addresses: Mapping[str, str]) -> None:
 
 def url_of(address: str) -> str:
     """The URL that a client takes for an address as bound."""
-    return f"linn+{address}" if address.startswith("unix:") else f"linn://{address}"
+    if address.startswith("unix:"):
+        return f"linn+unix://{quote(os.path.abspath(address.removeprefix('unix:')))}"
+    return f"linn://{address}"

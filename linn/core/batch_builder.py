@@ -43,6 +43,8 @@ class BatchColumns:
     delays_ms: Sequence[int] | None = None
     ttls_ms: Sequence[int] | None = None
     ids: Sequence[bytes] | None = None
+    key_hashes: Sequence[int] | None = None
+    """`partitioner.key_hash` of each key, for an exchange in front of topics with partitions."""
 
 
 def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch:
@@ -63,7 +65,7 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch
         fields: list[Buffer | None] = [
             encoder(pairs) if pairs else None,
             array("H", columns.pair_index).tobytes() if columns.pair_index is not None else None,
-            None,
+            _numbers("I", columns.key_hashes),
             _numbers("B", columns.priorities),
             _numbers("I", columns.delays_ms),
             _numbers("I", columns.ttls_ms),

@@ -41,7 +41,7 @@ from linn.core.shared_dispatch import SharedDispatch
 from linn.core.storage import StorageEngine
 from linn.core.stream_reader import StreamReader
 from linn.core.topic import Topic
-from linn.core.topic_settings import TopicSettings
+from linn.core.topic_settings import TopicSettings, delivery_settings_of
 
 logger = logging.getLogger("linn.broker")
 
@@ -175,7 +175,8 @@ class Broker:
         """The semantics that a topic's settings ask for."""
         configured = self.config.delivery[settings.delivery or self.config.broker.default_delivery]
         kind = self.plugins.semantics[configured.kind]
-        made: DeliverySemantics = kind.make(delivery_settings_of(settings, configured.settings))
+        own = configured.settings and delivery_settings_of(settings, configured.settings)
+        made: DeliverySemantics = kind.make(own)
         return made
 
     def _engine(self, name: str) -> StorageEngine:

@@ -76,6 +76,9 @@ class Consumer(Protocol):
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """Carry out settlements one by one; those that are refused change nothing and stop no other."""
 
+    def is_holding(self) -> bool:
+        """Whether records are leased to this consumer."""
+
     def close(self) -> None:
         """Leave: what was leased is returned, partitions go to other members. Idempotent."""
 

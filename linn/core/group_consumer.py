@@ -203,6 +203,10 @@ class GroupConsumer:
         else:
             raise SubscriptionWrongKind("a stream has no leases: ack commits, nack reads again, nothing else is known")
 
+    def is_holding(self) -> bool:
+        """A stream has no leases."""
+        return False
+
     def close(self) -> None:
         """Leave the group. Idempotent."""
         if not self._closed:

@@ -142,6 +142,10 @@ class QueueConsumer:
                 awaits.append((dispatch.state.partition, position))
         return awaits
 
+    def is_holding(self) -> bool:
+        """Whether records are leased to this consumer."""
+        return any(dispatch.subscription.holds(self.id) for dispatch in self._queue.dispatches)
+
     def close(self) -> None:
         """Leave; everything leased is returned."""
         if self._closed:

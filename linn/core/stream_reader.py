@@ -93,6 +93,10 @@ class StreamReader:
         error = SubscriptionWrongKind(f"a reader without a group settles nothing on the stream {self.topic}")
         return SettleOutcome([(index, error) for index in range(len(settlements))], ())
 
+    def is_holding(self) -> bool:
+        """A stream has no leases."""
+        return False
+
     def close(self) -> None:
         """Stop reading. Idempotent."""
         self._closed = True

@@ -261,6 +261,10 @@ class SharedSubscription:
         """How many records are leased."""
         return self._states.leases.count
 
+    def holds(self, consumer: int) -> bool:
+        """Whether a consumer holds a lease."""
+        return bool(self._states.leases.of_consumer(consumer))
+
     def statistics(self) -> SubscriptionStatistics:
         """The subscription in numbers. Looks at every range."""
         states = self._states

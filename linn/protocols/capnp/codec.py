@@ -99,16 +99,8 @@ def _bounded(entries: Any) -> Any:
     return entries
 
 
-_BY_MEMBER = {
-    _layout(cls).member: cls
-    for cls in (
-        *(messages.Hello, messages.Welcome, messages.Failed, messages.Goodbye, messages.Publish, messages.Published),
-        *(messages.Fetch, messages.Fetched, messages.FindOffset, messages.FoundOffset, messages.Subscribe),
-        *(messages.Subscribed, messages.Unsubscribe, messages.Credit, messages.Deliver, messages.Pull),
-        *(messages.Settle, messages.Settled, messages.Assigned, messages.Describe, messages.Description),
-        *(messages.Administer, messages.Administered),
-    )
-}
+_BY_MEMBER = {_layout(cls).member: cls for cls in Message.__subclasses__()}
+"""Parts of messages are in it as well; no member of Frame has their names."""
 
 
 def _words_of(message: Message) -> int:

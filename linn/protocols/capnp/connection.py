@@ -6,15 +6,16 @@ follow it directly; after an error the connection gives no more events. It knows
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from linn.core.batch import RecordBatch
-from linn.core.errors import ProtocolError, VersionUnsupported
+from linn.core.errors import LinnError, ProtocolError, VersionUnsupported
 from linn.core.flat_message import Buffer
 from linn.protocols.capnp import codec
 from linn.protocols.capnp.framing import FrameReader
-from linn.protocols.capnp.messages import Hello, Message, Welcome
+from linn.protocols.capnp.messages import Done, Hello, Message, Welcome
 
 VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)
@@ -35,10 +36,11 @@ class Connection:
 
     def __init__(self) -> None:
         self.frames = FrameReader()
-        self._waiting: codec.Decoded | None = None
+        self._waiting = codec.Decoded(0, 0, Done())
+        self._events: deque[Event] = deque()
         self._batches: list[RecordBatch] = []
         self._missing = 0
-        self._failed = False
+        self._failure: LinnError | None = None
 
     def allow_frames(self, frame_bytes_max: int) -> None:
         """Take larger frames, once hello is through."""
@@ -51,26 +53,44 @@ class Connection:
     def received(self, count: int) -> Iterator[Event]:
         """Take note of `count` bytes in `buffer()`, and give the messages that are whole now.
 
+        The iterator may be left; what it has not given comes with the next call, `count` 0 included.
+
         Raises:
-            ProtocolError, BatchMalformed, RequestUnknown: the stream can't be trusted any more; close it.
+            ProtocolError, BatchMalformed, RequestUnknown: behind the last good message, and ever after: the stream
+                can't be trusted any more; close it.
         """
-        assert not self._failed, "a failed connection receives nothing"
-        self._failed = True
-        for frame in self.frames.received(count):
-            if self._missing:
-                self._batches.append(RecordBatch(frame))
-                self._missing -= 1
-            else:
-                self._waiting = codec.decode(frame)
-                self._missing = self._waiting.batches
-                if self._missing > BATCHES_MAX:
-                    raise ProtocolError(f"{self._missing} batches behind one frame, more than {BATCHES_MAX}")
-                self._batches = []
-            if not self._missing:
-                waiting = self._waiting
-                assert waiting is not None
-                yield Event(waiting.correlation, waiting.message, self._batches)
-        self._failed = False
+        if self._failure is None:
+            self._parse(count)
+        return self._give()
+
+    def _give(self) -> Iterator[Event]:
+        events = self._events
+        while events:
+            yield events.popleft()
+        if self._failure is not None:
+            raise self._failure
+
+    def _parse(self, count: int) -> None:
+        try:
+            for frame in self.frames.received(count):
+                if self._missing:
+                    self._batches.append(RecordBatch(frame))
+                    self._missing -= 1
+                else:
+                    self._begin(codec.decode(frame))
+                if not self._missing:
+                    correlation, _, message = self._waiting
+                    self._events.append(Event(correlation, message, self._batches))
+            self._failure = self.frames.failure
+        except LinnError as error:
+            self._failure = error
+
+    def _begin(self, decoded: codec.Decoded) -> None:
+        if decoded.batches > BATCHES_MAX:
+            raise ProtocolError(f"{decoded.batches} batches behind one frame, more than {BATCHES_MAX}")
+        self._waiting = decoded
+        self._missing = decoded.batches
+        self._batches = []
 
 
 def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch] | None = None) -> list[Buffer]:

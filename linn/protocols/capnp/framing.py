@@ -1,14 +1,13 @@
 """Cap'n Proto stream framing: bytes in, whole messages out. No I/O.
 
-Laws: any chunking of the bytes gives the same frames; a frame's size is known and checked before memory is taken for it;
-what is held is at most one receive buffer and one frame. A frame larger than the receive buffer is received into
+Laws: any chunking of the bytes gives the same frames; a frame's size is known and checked before memory is taken for
+it; what is held is at most one receive buffer and one frame. A frame larger than the receive buffer is received into
 memory of its own, so that its bytes are copied at most once.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 from linn.core.errors import FrameTooLarge, ProtocolError
 
@@ -24,7 +23,7 @@ _U32_PAIR = struct.Struct("<II")
 
 
 class FrameReader:
-    """Cuts a byte stream into frames. Put bytes at the start of `buffer()`, then iterate over `received(count)`."""
+    """Cuts a byte stream into frames. Put bytes at the start of `buffer()`, then call `received(count)`."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX_BEFORE_HELLO) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -33,6 +32,8 @@ class FrameReader:
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        self.failure: ProtocolError | None = None
+        """Why the stream can't be cut into frames any more: no Cap'n Proto framing, or a frame over the limit."""
 
     @property
     def pending_bytes(self) -> int:
@@ -45,26 +46,28 @@ class FrameReader:
             return self._frame[self._frame_filled :]
         return self._view[self._filled :]
 
-    def received(self, count: int) -> Iterator[memoryview]:
+    def received(self, count: int) -> list[memoryview]:
         """Take note of `count` bytes in `buffer()`, and give the frames that are whole now.
 
-        Each frame is memory of its own, writable. Consume the iterator before the next `buffer()`.
-
-        Raises:
-            ProtocolError: no Cap'n Proto framing. FrameTooLarge: over the limit.
+        Each frame is memory of its own, writable. What is malformed behind whole frames is found by `failure`.
         """
         if self._frame is not None:
             self._frame_filled += count
-            if self._frame_filled == len(self._frame):
-                frame, self._frame = self._frame, None
-                yield frame
-            return
+            if self._frame_filled < len(self._frame):
+                return []
+            frame, self._frame = self._frame, None
+            return [frame]
         filled = self._filled + count
-        yield from self._cut(filled)
-        if count == len(self._view) - (filled - count) and len(self._view) < BUFFER_BYTES_MAX:
+        frames: list[memoryview] = []
+        try:
+            self._cut(filled, frames)
+        except ProtocolError as error:
+            self.failure = error
+        if filled == len(self._view) and filled < BUFFER_BYTES_MAX:
             self._grow()
+        return frames
 
-    def _cut(self, filled: int) -> Iterator[memoryview]:
+    def _cut(self, filled: int, frames: list[memoryview]) -> None:
         view, position = self._view, 0
         while filled - position >= 8:
             size = self._frame_bytes(position, filled)
@@ -72,13 +75,12 @@ class FrameReader:
                 break
             end = position + size
             if end > filled:
-                if size > len(view) - position and self._frame is None:
+                if size > len(view) - position:
                     self._begin_frame(position, filled, size)
                     position = filled
                 break
-            frame = memoryview(bytearray(view[position:end]))
+            frames.append(memoryview(bytearray(view[position:end])))
             position = end
-            yield frame
         rest = filled - position
         if position and rest:
             view[:rest] = view[position:filled].tobytes()
@@ -90,7 +92,10 @@ class FrameReader:
         self._frame[: self._frame_filled] = self._view[position:filled]
 
     def _frame_bytes(self, position: int, filled: int) -> int:
-        """The whole size of the frame at `position`; 0 if its segment table has not come yet."""
+        """The whole size of the frame at `position`; 0 if its segment table has not come yet.
+
+        Raises ProtocolError, FrameTooLarge.
+        """
         segments_less_one, words = _U32_PAIR.unpack_from(self._view, position)
         if segments_less_one == 0:
             size = 8 + words * 8

@@ -194,6 +194,12 @@ class Assigned(Message):
     partitions: list[int]
 
 
+class Ended(Message):
+    subscription: int
+    code: str
+    text: str
+
+
 class Describe(Message):
     topics: list[str] = []
 

@@ -44,6 +44,7 @@ FETCH_BYTES_MAX = 16 << 20
 WAIT_MS_MAX = 60_000
 """Longest wait of a fetch or pull: connections are kept alive by other means."""
 KEEPALIVES_MISSED_MAX = 3
+DRAIN_POLL_S = 0.01
 
 
 class CapnpServer:
@@ -82,7 +83,6 @@ class _Session:
         self._waiting_publishes: deque[_WaitingPublish] = deque()
         self._waiting_bytes = 0
         self._heard = False
-        self._leaving = False
         self._handlers: dict[type[m.Message], Callable[[Event], None]] = {
             m.Publish: self._publish,
             m.Settle: self._settle,
@@ -114,7 +114,9 @@ class _Session:
                 self.outbox.finish()
                 await self._until_sent()
                 self.nursery.cancel_scope.cancel()
-        except* LinnError as group:
+        except BaseExceptionGroup as group:
+            if group.split(LinnError)[1] is not None:
+                raise
             raise _first(group) from None
         finally:
             self._close_subscribers()
@@ -122,7 +124,7 @@ class _Session:
     async def _until_sent(self) -> None:
         with trio.move_on_after(self.server.keepalive_s):
             while self.outbox.waiting_bytes or self._inflight:
-                await self.broker.env.clock.sleep(0.01)
+                await self.broker.env.clock.sleep(DRAIN_POLL_S)
 
     async def _send(self) -> None:
         try:
@@ -183,10 +185,15 @@ class _Session:
 
     async def _leave_on_drain(self) -> None:
         await self.broker.listening.wait_draining()
-        self._leaving = True
         self.outbox.put(frames_of(m.Goodbye("the broker is stopping")))
         for subscriber in self._subscribers.values():
             subscriber.pause()
+        # Who has nothing under way is let go; who still holds leases may settle them until the drain's time is up.
+        while self._inflight or any(subscriber.is_holding() for subscriber in self._subscribers.values()):
+            await self.broker.env.clock.sleep(DRAIN_POLL_S)
+        self.outbox.finish()
+        await self._until_sent()
+        self.nursery.cancel_scope.cancel()
 
     # --- reading ---
 
@@ -295,12 +302,21 @@ class _Session:
     # --- publishing ---
 
     def _publish(self, event: Event) -> None:
-        if self._waiting_publishes or not self._try_publish(event):
+        if self._waiting_publishes or self._wants_topic(event) or not self._try_publish(event):
             size = sum(batch.size for batch in event.batches)
             self._waiting_publishes.append(_WaitingPublish(event, size))
             self._waiting_bytes += size
             if len(self._waiting_publishes) == 1:
                 self.nursery.start_soon(self._publish_waiting)
+
+    def _wants_topic(self, event: Event) -> bool:
+        """Whether the request's topic has to be made first."""
+        message, broker = event.message, self.broker
+        if not broker.config.broker.auto_create_topics:
+            return False
+        if isinstance(message, m.Publish):
+            return not message.to_exchange and message.target not in broker.topics
+        return isinstance(message, m.Subscribe) and message.topic not in broker.topics
 
     def _try_publish(self, event: Event) -> bool:
         """Publish, or find that a topic has no room now. Raises LinnError."""
@@ -336,6 +352,9 @@ class _Session:
         while waiting:
             event, size = waiting[0]
             try:
+                if self._wants_topic(event):
+                    assert isinstance(event.message, m.Publish)
+                    await self.broker.administration.create_default_topic(event.message.target)
                 if not self._try_publish(event):
                     await self._wait_room(event)
                     continue
@@ -404,6 +423,9 @@ class _Session:
     def _subscribe(self, event: Event) -> None:
         subscribe = event.message
         assert isinstance(subscribe, m.Subscribe)
+        if self._wants_topic(event):
+            self._in_task(event, lambda: self._make_and_subscribe(event))
+            return
         if len(self._subscribers) >= self._settings.subscriptions_max:
             raise LimitExceeded(f"a connection has at most {self._settings.subscriptions_max} subscriptions")
         self._subscription_ids += 1
@@ -418,11 +440,16 @@ class _Session:
         subscriber.begin(subscribe.credit)
         self.nursery.start_soon(self._run_subscriber, subscriber)
 
+    async def _make_and_subscribe(self, event: Event) -> None:
+        assert isinstance(event.message, m.Subscribe)
+        await self.broker.administration.create_default_topic(event.message.topic)
+        self._subscribe(event)
+
     async def _run_subscriber(self, subscriber: Subscriber) -> None:
         try:
             await subscriber.run()
         except LinnError as error:
-            self.outbox.put(frames_of(m.Failed(error.code, f"subscription {subscriber.id}: {error.text}", False)))
+            self.outbox.put(frames_of(m.Ended(subscriber.id, error.code, error.text)))
         finally:
             self._drop(subscriber.id)
 
@@ -523,6 +550,9 @@ class _Session:
             subscriber.pause()
 
 
-def _first(group: BaseExceptionGroup[LinnError]) -> LinnError:
+def _first(group: BaseExceptionGroup[BaseException]) -> LinnError:
     error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    if isinstance(error, BaseExceptionGroup):
+        return _first(error)
+    assert isinstance(error, LinnError)
+    return error

@@ -57,6 +57,10 @@ class Subscriber:
         self._credit = 0
         self._credited = trio.Event()
 
+    def is_holding(self) -> bool:
+        """Whether the client holds leases that it may still settle."""
+        return self.consumer.is_holding()
+
     def cancel(self) -> None:
         """End `run`."""
         self._scope.cancel()

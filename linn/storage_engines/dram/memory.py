@@ -10,7 +10,7 @@ from linn.core.batch import RecordBatch
 from linn.core.errors import OffsetOutOfRange
 
 BATCH_OVERHEAD_BYTES = 2048
-"""What a RecordBatch holds beside its bytes: the object, its numbers, and a view of each column (measured: 1.3 KiB, and lists that grow ahead)."""
+"""What a RecordBatch holds beside its bytes: numbers and a view per column (measured: 1.3 KiB), and growing lists."""
 _COMPACT_FROM = 64
 _FORGOTTEN = cast(RecordBatch, None)
 """Stands where a batch was; nothing looks there."""
@@ -83,7 +83,7 @@ class MemoryRun:
         for place in range(self._first, len(self._batches)):
             batch = self._batches[place]
             if batch.max_timestamp_ms >= timestamp_ms and batch.end_offset > start:
-                return max(batch.base_offset, start)
+                return max(int(batch.base_offset), start)
         return None
 
     def forget(self, before: int) -> None:
@@ -100,7 +100,7 @@ class MemoryRun:
             self._first = 0
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
-        """The offset up to which batches are over a bound; the last one is not in excess if it is the log's `newest`."""
+        """The offset up to which batches are over a bound; the last one is never in excess if this run is the `newest`."""
         end = self.base_offset
         last = len(self._batches) - 1 if newest else len(self._batches)
         for place in range(self._first, len(self._batches)):

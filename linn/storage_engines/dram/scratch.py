@@ -1,4 +1,4 @@
-"""Scratch files: the parts of a dram log that did not fit into memory. Never synced, and never read by another process."""
+"""Scratch files: what of a dram log did not fit into memory. Never synced, and never read by another process."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ScratchRun:
         """A file gives nothing back before it is dropped as a whole."""
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
-        """The end where the whole run is over a bound (in excess only if it isn't the log's `newest`), else the base."""
+        """The end if the whole run is over a bound (in excess only if it isn't the log's `newest`), else the base."""
         over = excess_bytes > 0 and not newest
         return self.end_offset if over or bound.is_over(self.last_append_ms, self.end_offset) else self.base_offset
 

@@ -257,7 +257,7 @@ class Segment:
             raise self._corrupt(position, error.text) from error
 
     async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
-        """Offset of the first batch, or of `start` in it, that has a timestamp from `timestamp_ms` on. Raises LogCorrupt."""
+        """The first batch, or `start` in it, that has a timestamp from `timestamp_ms` on. Raises LogCorrupt."""
         if self.max_timestamp_ms < timestamp_ms:
             return None
         index = await self.index()

@@ -1,0 +1,143 @@
+"""What a configuration file means, and what is wrong with it: for people as tables, for programs as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from linn.cli.console import console
+from linn.core.config import Config, check_config, plugin_settings, read_toml
+from linn.core.plugins import PluginManager, installed
+from linn.core.problem import Problem, Problems
+from linn.core.settings_decoder import encode_settings
+from linn.core.topic_settings import TopicSettings
+
+
+def report(file: str, *, as_json: bool) -> bool:
+    """Print everything there is to say; whether a broker would start with this file.
+
+    Raises:
+        ConfigUnreadable: the file is missing or not TOML. PluginError: a plugin that it names can't be loaded.
+    """
+    source = read_toml(file)
+    plugins = PluginManager(plugin_settings(source), installed())
+    config, problems = check_config(source, plugins)
+    if as_json:
+        print(json.dumps(_as_data(file, config, problems), indent=2))
+    else:
+        _show(file, config, problems)
+    return config is not None
+
+
+def _as_data(file: str, config: Config | None, problems: Problems) -> dict[str, Any]:
+    return {
+        "file": file,
+        "ok": config is not None,
+        "problems": [_problem_data(problem) for problem in problems.in_order()],
+        "meaning": _meaning(config) if config is not None else None,
+    }
+
+
+def _problem_data(problem: Problem) -> dict[str, Any]:
+    return {
+        "line": problem.line,
+        "key": problem.key,
+        "text": problem.text,
+        "severity": problem.severity,
+        "code": problem.error.code if problem.severity == "error" else None,
+    }
+
+
+def _meaning(config: Config) -> dict[str, Any]:
+    return {
+        "broker": encode_settings(config.broker),
+        "listeners": {
+            name: {"address": listener.address, "protocol": listener.protocol}
+            for name, listener in config.listeners.items()
+        },
+        "exchanges": {name: {"type": exchange.kind} for name, exchange in config.exchanges.items()},
+        "topics": {name: encode_settings(topic) for name, topic in config.topics.items()},
+    }
+
+
+def _show(file: str, config: Config | None, problems: Problems) -> None:
+    for problem in problems.in_order():
+        colour = "red" if problem.severity == "error" else "yellow"
+        code = f" [{problem.error.code}]" if problem.severity == "error" else ""
+        line = escape(f"{problems.describe(problem)}{code}")
+        console().print(f"[{colour}]{problem.severity}[/] {line}", soft_wrap=True)
+    if config is None:
+        console().print(escape(f"{file}: {problems.error_count} errors: a broker would not start"), soft_wrap=True)
+        return
+    console().print(escape(f"{file} is good. Data goes to {config.broker.data_dir}."), soft_wrap=True)
+    _show_listeners(config)
+    if config.exchanges:
+        _show_exchanges(config)
+    if config.topics:
+        _show_topics(config)
+
+
+def _show_listeners(config: Config) -> None:
+    table = Table("listener", "address", "protocol", title="Clients connect to", title_justify="left")
+    for name, listener in config.listeners.items():
+        table.add_row(escape(name), escape(listener.address), listener.protocol)
+    console().print(table)
+
+
+def _show_exchanges(config: Config) -> None:
+    table = Table("exchange", "type", "sends to", title="Exchanges", title_justify="left")
+    for name, exchange in config.exchanges.items():
+        targets = [
+            f"{topic} ({binding.key or 'any'})"
+            for topic, settings in config.topics.items()
+            for binding in settings.bindings
+            if binding.exchange == name
+        ]
+        table.add_row(escape(name), exchange.kind, escape(", ".join(targets) or "nobody yet"))
+    console().print(table)
+
+
+def _show_topics(config: Config) -> None:
+    columns = ("topic", "kind", "partitions", "storage", "delivery", "kept", "when it fails")
+    table = Table(*columns, title="Topics", title_justify="left")
+    for name, topic in config.topics.items():
+        encoded = encode_settings(topic)
+        table.add_row(
+            escape(name),
+            topic.kind,
+            str(topic.partitions),
+            escape(str(encoded.get("storage", ""))),
+            escape(str(encoded.get("delivery", ""))),
+            escape(kept(topic)),
+            escape(_when_it_fails(topic)),
+        )
+    console().print(table)
+
+
+def kept(topic: TopicSettings) -> str:
+    """How long a topic keeps records, in words."""
+    encoded = encode_settings(topic)
+    parts = []
+    if topic.kind in ("queue", "both"):
+        parts.append("until settled")
+    if topic.kind in ("stream", "both"):
+        size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
+        parts.append(f"{encoded['retention']}{size}")
+    if topic.bytes_max is not None:
+        parts.append(f"at {encoded['bytes_max']}: {topic.overflow}")
+    return "; ".join(parts)
+
+
+def _when_it_fails(topic: TopicSettings) -> str:
+    """What becomes of a record that a consumer does not ack, in words."""
+    if topic.kind == "stream":
+        return "read again"
+    encoded = encode_settings(topic)
+    if topic.lease_ms is None:
+        return "not delivered again"
+    limit = "" if topic.max_deliveries is None else f", {topic.max_deliveries} times at most"
+    end = f", then to {topic.dead_letter}" if topic.dead_letter else ""
+    return f"back after {encoded['lease']}{limit}{end}"

@@ -1,0 +1,46 @@
+"""Confirmation: what became of one batch, for all who published into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from linn.client.answer import again
+from linn.core.errors import LinnError
+from linn.protocols.capnp.messages import Placement
+
+
+class Confirmation:
+    """Settled once, with a placement, with None (nobody asked the broker) or with an error."""
+
+    __slots__ = ("_event", "error", "placement", "settled", "watcher", "without_waiter")
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.placement: Placement | None = None
+        self.error: LinnError | None = None
+        self.watcher: Callable[[Confirmation], None] | None = None
+        """Called when settled."""
+        self.without_waiter = False
+        """Whether the batch holds messages of `publish_nowait`, whose failure the next flush reports."""
+        self._event: anyio.Event | None = None
+
+    def settle(self, placement: Placement | None, error: LinnError | None = None) -> None:
+        """Say what became of the batch."""
+        assert not self.settled, "a batch is confirmed once"
+        self.settled, self.placement, self.error = True, placement, error
+        if self._event is not None:
+            self._event.set()
+        if self.watcher is not None:
+            self.watcher(self)
+
+    async def wait(self) -> Placement | None:
+        """Wait until it is settled. Raises the batch's error."""
+        if not self.settled:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+        if self.error is not None:
+            raise again(self.error)
+        return self.placement

@@ -1,0 +1,41 @@
+"""What a producer gets back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+
+class Receipt(NamedTuple):
+    """Where one message was put."""
+
+    topic: str | None
+    """None where it went through an exchange: it may be in several topics, or in none."""
+    partition: int | None
+    """None where it went to several partitions or to none, and with acks="none"."""
+    offset: int | None
+    """None where `partition` is."""
+    id: UUID
+    """The message's id, in every topic."""
+    batch_copies: int | None
+    """Records that its whole batch became, in all topics; 0: no binding took any of it. None with acks="none"."""
+
+
+class Offsets(NamedTuple):
+    """Some records of one partition, the last included; others may lie between them."""
+
+    first: int
+    last: int
+
+
+class BulkReceipt(NamedTuple):
+    """Where the messages of one `publish_many` were put."""
+
+    count: int
+    """Messages published."""
+    topic: str | None
+    """None where they went through an exchange."""
+    partitions: dict[int, Offsets]
+    """By partition, as far as the broker said: without batches that an exchange split."""
+    copies: int | None
+    """Records stored in all topics together; None with acks="none"."""

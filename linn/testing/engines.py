@@ -1,0 +1,518 @@
+"""What every storage engine must pass: `EngineConformance`, to subclass, and `PartitionLogMachine`, a model for Hypothesis.
+
+    class TestPaperTape(EngineConformance):
+        @pytest.fixture
+        def harness(self, tmp_path: Path) -> EngineHarness:
+            return EngineHarness(RealEnv(), lambda env: PaperTapeEngine(str(tmp_path), PaperTapeSettings(), env))
+
+Laws: a test asks an engine's capabilities and never its name; settings should be small (segments of some KiB), so that
+these few batches cross every boundary that the engine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+import trio
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from trio.testing import MockClock
+
+from linn.core.batch import RecordBatch
+from linn.core.batch_builder import build_from_records
+from linn.core.env import Env
+from linn.core.errors import LogClosed, OffsetOutOfRange
+from linn.core.record import Record
+from linn.core.storage import PartitionId, PartitionLog, StorageEngine
+
+T = TypeVar("T")
+PARTITION = PartitionId("orders", 0)
+READ_ALL = 1 << 40
+
+
+def make_batch(count: int, *, value_bytes: int = 100, timestamp_ms: int = 1_000, fill: int = 0x61) -> RecordBatch:
+    """An unstamped batch of `count` records with values of `value_bytes` bytes."""
+    value = bytes([fill]) * value_bytes
+    return build_from_records([Record(value=value, timestamp_ms=timestamp_ms)] * count, base_id=1)
+
+
+@dataclass(frozen=True)
+class EngineHarness:
+    """How a test makes an engine, and makes it again as after a restart of the broker."""
+
+    env: Env
+    make: Callable[[Env], StorageEngine]
+
+    @asynccontextmanager
+    async def log(self, partition: PartitionId = PARTITION) -> AsyncIterator[PartitionLog]:
+        """A log of an engine of its own, closed at the end."""
+        engine = self.make(self.env)
+        log = await engine.open(partition)
+        yield log
+        await log.close()
+        await engine.close()
+
+
+def append_some(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000) -> list[bytes]:
+    """Append `count` batches of 1, 2, 3, 1, … records and growing sizes, a second apart; their bytes."""
+    messages = []
+    for number in range(count):
+        batch = make_batch(1 + number % 3, value_bytes=60 * number, timestamp_ms=first_ms + 1_000 * number)
+        log.append(batch)
+        messages.append(bytes(batch.message))
+    return messages
+
+
+def messages_of(batches: Sequence[RecordBatch]) -> list[bytes]:
+    """The bytes of batches."""
+    return [bytes(batch.message) for batch in batches]
+
+
+async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordBatch]:
+    """All batches from the start on, by as many reads as that takes."""
+    offset, end = log.bounds()
+    found: list[RecordBatch] = []
+    while offset < end:
+        batches = await log.read(offset, bytes_max)
+        assert batches, f"nothing was read at offset {offset}, before the end at {end}"
+        assert batches[0].base_offset <= offset < batches[0].end_offset
+        found += batches
+        offset = batches[-1].end_offset
+    return found
+
+
+class EngineConformance:
+    """The promises of `linn.core.storage`. A subclass gives the fixture `harness`."""
+
+    # --- append and bounds -------------------------------------------------------------------------------------------
+
+    async def test_an_empty_log_begins_and_ends_at_0(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            assert log.bounds() == (0, 0)
+            assert log.size_bytes() == 0
+            assert list(await log.read(0, READ_ALL)) == []
+
+    async def test_offsets_are_dense_and_stamped(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            batches = [make_batch(count) for count in (3, 1, 5)]
+            assert [log.append(batch) for batch in batches] == [0, 3, 4]
+            assert [batch.base_offset for batch in batches] == [0, 3, 4]
+            assert log.bounds() == (0, 9)
+            for batch in batches:
+                RecordBatch(batch.message).check_stored()
+
+    async def test_append_times_never_go_back(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            before = harness.env.clock.now_ms()
+            batches = [make_batch(1) for _ in range(5)]
+            for batch in batches:
+                log.append(batch)
+            times = [batch.append_time_ms for batch in batches]
+            assert times == sorted(times)
+            assert before <= times[0] <= harness.env.clock.now_ms()
+
+    async def test_the_stamp_says_what_was_durable(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            durable = log.durable()
+            batch = make_batch(1)
+            log.append(batch)
+            assert batch.durable_offset == durable
+
+    async def test_size_counts_the_batches(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = append_some(log)
+            assert log.size_bytes() == sum(map(len, messages))
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    async def test_what_was_appended_is_read_at_once_and_unchanged(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = []
+            for number in range(20):
+                batch = make_batch(2, value_bytes=50 * number)
+                log.append(batch)
+                messages.append(bytes(batch.message))
+                assert messages_of(await log.read(2 * number, 1)) == messages[-1:]
+            assert messages_of(await read_through(log)) == messages
+
+    async def test_a_read_begins_with_the_batch_that_holds_the_offset(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            for offset in range(log.bounds()[1]):
+                first = (await log.read(offset, 1))[0]
+                assert first.base_offset <= offset < first.end_offset
+
+    async def test_a_read_takes_what_fits_and_at_least_one(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = append_some(log)
+            for taken in range(1, len(messages) + 1):
+                size = sum(map(len, messages[:taken]))
+                assert messages_of(await log.read(0, size)) == messages[:taken]
+                assert messages_of(await log.read(0, size - 1)) == messages[: max(1, taken - 1)]
+            assert messages_of(await log.read(0, 0)) == messages[:1]
+
+    async def test_a_large_batch_is_stored_and_read(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log, 2)
+            batch = make_batch(3, value_bytes=400_000)
+            offset = log.append(batch)
+            append_some(log, 2)
+            assert messages_of(await log.read(offset, 1)) == [bytes(batch.message)]
+            assert len(await read_through(log)) == 5
+
+    async def test_reading_at_the_end_gives_nothing(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            assert list(await log.read(log.bounds()[1], READ_ALL)) == []
+
+    async def test_offsets_outside_are_refused(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            await log.trim(before=3)
+            for offset in (-1, 2, log.bounds()[1] + 1, (1 << 63) - 1):
+                with pytest.raises(OffsetOutOfRange):
+                    await log.read(offset, READ_ALL)
+
+    async def test_readers_and_the_writer_do_not_wait_for_one_another(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            found: list[list[bytes]] = [[], [], []]
+
+            async def follow(mine: list[bytes]) -> None:
+                offset = 0
+                while len(mine) < 30:
+                    batches = await log.read(offset, 3000)
+                    mine += messages_of(batches)
+                    offset = batches[-1].end_offset if batches else offset
+                    await trio.lowlevel.checkpoint()
+
+            messages: list[bytes] = []
+            async with trio.open_nursery() as nursery:
+                for mine in found:
+                    nursery.start_soon(follow, mine)
+                for _ in range(3):
+                    messages += append_some(log, 10)
+                    await log.sync()
+            assert found == [messages] * 3
+
+    # --- durability --------------------------------------------------------------------------------------------------
+
+    async def test_sync_makes_everything_durable(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            assert log.durable() <= log.bounds()[1]
+            await log.sync()
+            assert log.durable() == log.bounds()[1]
+            await log.sync()
+
+    async def test_appends_go_on_during_a_sync(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = append_some(log, 20)
+            end = log.bounds()[1]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(log.sync)
+                await trio.lowlevel.checkpoint()
+                messages += append_some(log, 20)
+            assert log.durable() >= end
+            assert messages_of(await read_through(log)) == messages
+
+    async def test_a_log_opened_again_is_what_its_capabilities_say(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = append_some(log)
+            bounds, size = log.bounds(), log.size_bytes()
+        async with harness.log() as log:
+            if log.capabilities.survives_restart:
+                assert (log.bounds(), log.size_bytes(), log.durable()) == (bounds, size, bounds[1])
+                assert messages_of(await read_through(log)) == messages
+                assert log.append(make_batch(1)) == bounds[1]
+            else:
+                assert (log.bounds(), log.size_bytes()) == ((0, 0), 0)
+
+    async def test_the_start_survives_a_restart_with_the_log(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            await log.trim(before=10)
+        async with harness.log() as log:
+            assert log.bounds()[0] == (10 if log.capabilities.survives_restart else 0)
+
+    # --- forgetting --------------------------------------------------------------------------------------------------
+
+    async def test_trimming_moves_the_start_and_leaves_the_rest(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            end = log.bounds()[1]
+            for start in (0, 1, 7, 6, end):
+                at_least = max(start, log.bounds()[0])
+                await log.trim(before=start)
+                assert log.bounds() == (at_least, end)
+                assert [batch.end_offset for batch in await read_through(log)][-1:] == ([end] if start < end else [])
+            assert log.append(make_batch(2)) == end
+            assert (await log.read(end, READ_ALL))[0].base_offset == end
+
+    async def test_trimming_gives_space_back(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            for _ in range(10):
+                append_some(log)
+            size = log.size_bytes()
+            await log.trim(before=log.bounds()[1])
+            assert log.size_bytes() < size / 2
+
+    async def test_trimming_beyond_the_end_is_refused(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            bounds = log.bounds()
+            with pytest.raises(OffsetOutOfRange):
+                await log.trim(before=bounds[1] + 1)
+            assert log.bounds() == bounds
+
+    async def test_cutting_the_end_off_is_exact(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = append_some(log)
+            bases = [batch.base_offset for batch in await read_through(log)]
+            for kept in (11, 8, 3, 1, 0):
+                await log.trim(after=bases[kept])
+                assert log.bounds() == (0, bases[kept])
+                assert log.durable() <= bases[kept]
+                assert messages_of(await read_through(log)) == messages[:kept]
+                assert log.size_bytes() == sum(map(len, messages[:kept]))
+            messages = append_some(log)
+            assert messages_of(await read_through(log)) == messages
+
+    async def test_cutting_within_a_batch_or_outside_is_refused(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = append_some(log)
+            end = log.bounds()[1]
+            await log.trim(before=1)
+            for after in (2, 0, end - 1, end + 1):
+                with pytest.raises(OffsetOutOfRange):
+                    await log.trim(after=after)
+            await log.trim(after=end)
+            assert messages_of(await read_through(log)) == messages[1:]
+
+    async def test_a_timestamp_finds_the_first_batch_from_then_on(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            bases = [batch.base_offset for batch in await read_through(log)]
+            assert await log.offset_at(0) == 0
+            for number, base in enumerate(bases):
+                assert await log.offset_at(1_000 * (number + 1)) == base
+                assert await log.offset_at(1_000 * number + 1) == base
+            assert await log.offset_at(12_001) == log.bounds()[1]
+            await log.trim(before=bases[5])
+            assert await log.offset_at(0) == bases[5]
+
+    async def test_retention_without_bounds_drops_nothing(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            messages = append_some(log)
+            assert await log.enforce_retention(0, age_ms=None, bytes_max=None, before=None) == 0
+            assert messages_of(await read_through(log)) == messages
+
+    async def test_retention_by_size_drops_the_oldest(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            for _ in range(6):
+                messages = append_some(log)
+            size = log.size_bytes()
+            now_ms = harness.env.clock.now_ms()
+            start = await log.enforce_retention(now_ms, age_ms=None, bytes_max=2 * size // 3, before=None)
+            assert 0 < start == log.bounds()[0]
+            assert log.size_bytes() <= 2 * size // 3
+            assert messages_of(await read_through(log))[-12:] == messages
+
+    async def test_retention_by_age_drops_what_is_older(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            now_ms, end = harness.env.clock.now_ms(), log.bounds()[1]
+            assert await log.enforce_retention(now_ms, age_ms=60_000, bytes_max=None, before=None) == 0
+            assert await log.enforce_retention(now_ms + 61_000, age_ms=60_000, bytes_max=None, before=None) == end
+            assert log.append(make_batch(1)) == end
+
+    async def test_retention_by_offset_keeps_that_offset(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            for _ in range(6):
+                messages = append_some(log)
+            end = log.bounds()[1]
+            start = await log.enforce_retention(0, age_ms=None, bytes_max=None, before=end - 24)
+            assert 0 < start <= end - 24
+            assert messages_of(await read_through(log))[-12:] == messages
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    async def test_a_closed_log_takes_no_work(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            await log.close()
+            await log.close()
+            with pytest.raises(LogClosed):
+                log.append(make_batch(1))
+            works: list[Callable[[], Awaitable[object]]] = [
+                log.sync,
+                lambda: log.read(0, 1),
+                lambda: log.trim(before=1),
+                lambda: log.offset_at(0),
+                lambda: log.enforce_retention(0, age_ms=None, bytes_max=None, before=None),
+            ]
+            for work in works:
+                with pytest.raises(LogClosed):
+                    await work()
+
+    async def test_a_deleted_log_leaves_nothing(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_some(log)
+            await log.delete()
+        async with harness.log() as log:
+            assert log.bounds() == (0, 0)
+            append_some(log)
+            assert len(await read_through(log)) == 12
+
+    async def test_partitions_have_nothing_in_common(self, harness: EngineHarness) -> None:
+        engine = harness.make(harness.env)
+        logs = [await engine.open(PartitionId(topic, index)) for topic in ("a", "b") for index in (0, 1)]
+        for number, log in enumerate(logs):
+            log.append(make_batch(1 + number, fill=number))
+        await logs[0].delete()
+        for number, log in enumerate(logs[1:], 1):
+            batches = await log.read(0, READ_ALL)
+            assert batches[0].value(0) == bytes([number]) * 100
+            assert log.bounds() == (0, 1 + number)
+            await log.close()
+        await engine.close()
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A batch in the model."""
+
+    base: int
+    end: int
+    message: bytes
+    max_timestamp_ms: int
+
+
+class PartitionLogMachine(RuleBasedStateMachine):
+    """Any engine against a plain list of batches. A subclass gives `make_harness`, and `teardown` if that needs it.
+
+    Each step runs in a trio run of its own, under virtual time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.harness = self.make_harness()
+        self.model: list[Kept] = []
+        self.start = self.end = 0
+        self.log = self.run(self._open)
+
+    def make_harness(self) -> EngineHarness:
+        """A harness over an empty folder."""
+        raise AssertionError("a subclass gives make_harness")
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a step."""
+        return trio.run(work, clock=MockClock(autojump_threshold=0))
+
+    async def _open(self) -> PartitionLog:
+        return await self.harness.make(self.harness.env).open(PARTITION)
+
+    def _kept(self) -> list[Kept]:
+        return [batch for batch in self.model if batch.end > self.start]
+
+    @rule(
+        counts=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+        value_bytes=st.integers(0, 1500),
+        timestamp_ms=st.integers(0, 50),
+    )
+    def append(self, counts: list[int], value_bytes: int, timestamp_ms: int) -> None:
+        async def step() -> None:
+            for count in counts:
+                batch = make_batch(
+                    count, value_bytes=value_bytes, timestamp_ms=timestamp_ms, fill=len(self.model) % 256
+                )
+                assert self.log.append(batch) == self.end
+                self.model.append(Kept(self.end, self.end + count, bytes(batch.message), timestamp_ms))
+                self.end += count
+
+        self.run(step)
+
+    @precondition(lambda self: self.start < self.end)
+    @rule(where=st.floats(0, 1, exclude_max=True), bytes_max=st.integers(0, 20_000))
+    def read(self, where: float, bytes_max: int) -> None:
+        offset = self.start + int(where * (self.end - self.start))
+        expected: list[bytes] = []
+        for batch in self.model:
+            if batch.end > offset:
+                if expected and sum(map(len, expected)) + len(batch.message) > bytes_max:
+                    break
+                expected.append(batch.message)
+        assert messages_of(self.run(lambda: self.log.read(offset, bytes_max))) == expected
+
+    @rule(bytes_max=st.integers(1, 20_000))
+    def read_all(self, bytes_max: int) -> None:
+        found = self.run(lambda: read_through(self.log, bytes_max))
+        assert messages_of(found) == [batch.message for batch in self._kept()]
+
+    @rule(timestamp_ms=st.integers(0, 51))
+    def find_time(self, timestamp_ms: int) -> None:
+        found = [max(batch.base, self.start) for batch in self._kept() if batch.max_timestamp_ms >= timestamp_ms]
+        expected = found[0] if found else self.end
+        assert self.run(lambda: self.log.offset_at(timestamp_ms)) == expected
+
+    @rule()
+    def sync(self) -> None:
+        self.run(self.log.sync)
+        assert self.log.durable() == self.end
+
+    @rule(where=st.floats(0, 1))
+    def trim_before(self, where: float) -> None:
+        before = self.start + int(where * (self.end - self.start))
+        self.run(lambda: self.log.trim(before=before))
+        self.start = before
+
+    @precondition(lambda self: self._kept() and self._kept()[-1].base >= self.start)
+    @rule(where=st.floats(0, 1, exclude_max=True))
+    def trim_after(self, where: float) -> None:
+        boundaries = [batch.base for batch in self._kept() if batch.base >= self.start]
+        after = boundaries[int(where * len(boundaries))]
+        self.run(lambda: self.log.trim(after=after))
+        self.model = [batch for batch in self.model if batch.base < after]
+        self.end = after
+
+    @rule(share=st.floats(0, 1.5))
+    def retain_by_size(self, share: float) -> None:
+        size = self.log.size_bytes()
+        start = self._retain(bytes_max=int(share * size))
+        if share >= 1:
+            assert start == self.start
+        self.start = start
+
+    @rule(where=st.floats(0, 1))
+    def retain_by_offset(self, where: float) -> None:
+        before = self.start + int(where * (self.end - self.start))
+        start = self._retain(before=before)
+        assert start <= before
+        self.start = start
+
+    def _retain(self, bytes_max: int | None = None, before: int | None = None) -> int:
+        start = self.run(lambda: self.log.enforce_retention(0, age_ms=None, bytes_max=bytes_max, before=before))
+        assert start == self.start or start in [batch.end for batch in self._kept()]
+        return start
+
+    @rule()
+    def open_again(self) -> None:
+        self.run(self.log.close)
+        self.log = self.run(self._open)
+        if not self.log.capabilities.survives_restart:
+            self.model.clear()
+            self.start = self.end = 0
+
+    @invariant()
+    def bounds_and_size_agree(self) -> None:
+        assert self.log.bounds() == (self.start, self.end)
+        assert self.log.durable() <= self.end
+        assert self.log.size_bytes() >= sum(len(batch.message) for batch in self._kept())
+
+    def teardown(self) -> None:
+        """Close the log."""
+        self.run(self.log.close)

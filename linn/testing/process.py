@@ -1,0 +1,181 @@
+"""`linn serve` as a real process: for tests and the demo. Every wait has an end, and what is started is also stopped.
+
+Laws: only processes that this object started are signalled, by their id; after a restart the broker has the data folder
+and the addresses that it had before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from linn.core.errors import LinnError
+
+READY_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0
+_READ_BYTES = 65536
+
+
+class BrokerNotReady(LinnError):
+    """`linn serve` ended, or said nothing, instead of becoming ready. `returncode` is None where it hung."""
+
+    code = "broker.not_ready"
+
+    def __init__(self, text: str, returncode: int | None = None) -> None:
+        super().__init__(text)
+        self.returncode = returncode
+
+
+class BrokerProcess:
+    """A broker in a process of its own. Use it with `with`: leaving the block kills what still runs."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: str | None = None,
+        *,
+        listen: Sequence[str] = ("127.0.0.1:0",),
+        options: Sequence[str] = (),
+    ) -> None:
+        """Prepare, but start nothing yet.
+
+        Args:
+            folder: takes the data (`data`), the log (`stderr.log`) and the configuration (`linn.toml`).
+            config: the TOML text, or None for defaults.
+            listen: addresses; none for those of the configuration.
+            options: more of `linn serve`'s.
+        """
+        self.folder = folder
+        self.data_dir = folder / "data"
+        self.urls: list[str] = []
+        """One per listener, once it is ready."""
+        self.ready_s = 0.0
+        """From the start of the process to its ready line."""
+        self._listen = list(listen)
+        self._options = list(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = folder / "stderr.log"
+        self._config = folder / "linn.toml"
+        self._config.write_text(config or "")
+
+    # --- life ---
+
+    def start(self) -> BrokerProcess:
+        """Start and wait until clients can connect.
+
+        Raises:
+            BrokerNotReady: it ended, or did not become ready in time (and is killed then); with what it said.
+        """
+        assert self._process is None, "it runs already"
+        started = time.monotonic()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        try:
+            output = self._await_ready(started + READY_TIMEOUT_S)
+        except BaseException:
+            self.kill()
+            raise
+        self.ready_s = time.monotonic() - started
+        self.urls = [line.removeprefix("ready ") for line in output.splitlines() if line.startswith("ready ")]
+        if self._listen:
+            # A restart takes the same port, so that clients find the broker again.
+            self._listen = [url.removeprefix("linn://").replace("linn+unix://", "unix:") for url in self.urls]
+        return self
+
+    def _command(self) -> list[str]:
+        listen = [part for address in self._listen for part in ("--listen", address)]
+        place = ["--data-dir", str(self.data_dir)]
+        return [sys.executable, "-m", "linn", "serve", str(self._config), *place, *listen, *self._options]
+
+    def _await_ready(self, deadline: float) -> str:
+        """What it printed, up to the line for people that follows the last ready line."""
+        process = self._running()
+        assert process.stdout is not None
+        output = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not (b"\nlinn " in output and output.endswith(b"\n")):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise BrokerNotReady(f"not ready after {READY_TIMEOUT_S:g} s: {self.log_text()[-500:]}")
+                chunk = os.read(process.stdout.fileno(), _READ_BYTES)
+                if not chunk:
+                    code = process.wait(STOP_TIMEOUT_S)
+                    raise BrokerNotReady(f"ended with {code}: {self.log_text()[-2000:].strip()}", code)
+                output += chunk
+        return output.decode()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "it is not running"
+        return self._process
+
+    def kill(self) -> None:
+        """SIGKILL, by process id, and wait for its end. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._ended()
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit code. A broker that does not end in time is killed: then the code is -9."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal and go on."""
+        self._running().send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for the end of a process that was told to; its exit code, -9 where it had to be killed for being late."""
+        process = self._running()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        return self._ended()
+
+    def _ended(self) -> int:
+        process, self._process = self._running(), None
+        code = process.wait(STOP_TIMEOUT_S)
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    # --- looking ---
+
+    @property
+    def url(self) -> str:
+        """Of the first listener."""
+        return self.urls[0]
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the first listener."""
+        return self.url.removeprefix("linn://")
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._running().pid
+
+    def log_text(self) -> str:
+        """Everything that it has written to stderr, over all its starts."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._log.read_text(errors="replace")
+        return ""
