@@ -55,7 +55,7 @@ app.command("check")(check.check)
 app.add_typer(topics.app, name="topics")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
-app.command("bench")(bench.bench)
+app.add_typer(bench.app, name="bench")
 app.command("demo")(demo.demo)
 
 

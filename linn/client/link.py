@@ -25,15 +25,15 @@ FRAME_BYTES_MAX = 64 << 20
 """Of any message of the broker's: a description of 100,000 partitions, or eight of the largest batches."""
 _SILENT_INTERVALS_MAX = 3
 """Keepalive intervals without a byte from the broker before the link is given up."""
-_DRAIN_S_MAX = 10.0
-"""How long answers are waited for once the broker has said goodbye."""
+_DRAIN_S_MAX = 60.0
+"""After the broker's goodbye it closes the link, when all is answered and settled; how long that is waited for."""
 
 
 class Pushed(Protocol):
     """Takes what the broker sends on its own for one subscription."""
 
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
-        """A `Deliver` or `Assigned`."""
+        """A `Deliver`, `Assigned` or `Ended`."""
 
 
 class Link:
@@ -80,11 +80,8 @@ class Link:
             count = await self._stream.receive_into(self._connection.buffer())
             if count == 0:
                 raise ConnectionLost(f"{self._stream.peer} closed the connection instead of answering hello")
-            events = list(self._connection.received(count))
-            if len(events) > 1:
-                raise ProtocolError(f"{self._stream.peer} sent more than an answer to hello")
-            if events:
-                return events[0]
+            for event in self._connection.received(count):
+                return event  # What came behind it in the same packet waits in the connection.
 
     # --- sending ---
 
@@ -181,15 +178,17 @@ class Link:
 
     async def _read(self) -> None:
         connection, stream = self._connection, self._stream
+        count = 0
         try:
             while True:
+                for event in connection.received(count):
+                    self._handle(event)
+                if self._when_ready:
+                    self._call_ready()
                 count = await stream.receive_into(connection.buffer())
                 if count == 0:
                     raise ConnectionLost(f"{stream.peer} closed the connection")
                 self._received_since_tick = True
-                for event in connection.received(count):
-                    self._handle(event)
-                self._call_ready()
         except LinnError as error:
             self.lose(error)
 
@@ -223,8 +222,6 @@ class Link:
             callbacks, self._when_ready = self._when_ready, []
             for callback in callbacks:
                 callback()
-        if self._draining and not self._callers:
-            self.lose(ConnectionLost("the broker said goodbye"))
 
     async def _write(self) -> None:
         try:

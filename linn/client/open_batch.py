@@ -37,7 +37,7 @@ class OpenBatch:
         return index
 
     def withdraw(self, index: int) -> None:
-        """Take back the message at `index`, before `columns`; the others' ids and indexes stay theirs."""
+        """Take back the message at `index`, before `columns`."""
         if index not in self._withdrawn:
             self._withdrawn.append(index)
 

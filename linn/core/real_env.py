@@ -407,6 +407,15 @@ async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]
 
 
+@contextlib.contextmanager
+def _no_such_address_passed() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise
+
+
 async def _answers(path: str) -> bool:
     """Whether something listens at a Unix socket's path, or something that is no socket lies there."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
@@ -437,7 +446,12 @@ class RealNet:
     async def listen(self, address: str) -> Listener:
         place = parse_address(address)
         try:
-            return await self._listen(address, *(await _resolve(place))[0])
+            ways = await _resolve(place)
+            for way in ways[:-1]:
+                # "localhost" is often an IPv6 address that the machine doesn't have, before the one that it has.
+                with _no_such_address_passed():
+                    return await self._listen(address, *way)
+            return await self._listen(address, *ways[-1])
         except OSError as error:
             kind = AddressInUse if error.errno == errno.EADDRINUSE else AddressInvalid
             raise kind(f"can't listen at {address}: {_reason(error)}") from error

@@ -1,4 +1,4 @@
-"""What every storage engine must pass: `EngineConformance`, to subclass, and `PartitionLogMachine`, a model for Hypothesis.
+"""What each storage engine must pass: `EngineConformance`, to subclass, and `PartitionLogMachine`, for Hypothesis.
 
     class TestPaperTape(EngineConformance):
         @pytest.fixture

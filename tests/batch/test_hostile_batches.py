@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import struct
-import time
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import forgery
 import pytest
 import zstandard
 from any_records import record_lists
+from bounds import bounded
 from forgery import forged, int32s, with_body
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,18 +29,6 @@ RICH = [
 
 def rich(codec: Codec = Codec.NONE) -> RecordBatch:
     return build_from_records(RICH, base_id=1, codec=codec)
-
-
-@contextmanager
-def bounded(seconds: float = 1.0, peak_bytes: int = 16 << 20) -> Iterator[None]:
-    tracemalloc.start()
-    start = time.perf_counter()
-    yield
-    took = time.perf_counter() - start
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert took < seconds
-    assert peak < peak_bytes
 
 
 def refused(batch: RecordBatch, text: str, error: type[BatchError] = BatchMalformed) -> None:

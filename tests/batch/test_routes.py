@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 import time
-import tracemalloc
 
 import pytest
+from bounds import bounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,32 +73,24 @@ HOSTILE = {
 def test_crafted_routes_are_refused_in_bounded_time_and_memory(name: str) -> None:
     data, count = HOSTILE[name]
     schema.load("batch")
-    tracemalloc.start()
-    start = time.perf_counter()
-    with pytest.raises(BatchMalformed):
+    with bounded(peak_bytes=4 * len(data) + (1 << 20)), pytest.raises(BatchMalformed):
         decode_routes(data, count)
-    took = time.perf_counter() - start
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert took < 1
-    assert peak < 4 * len(data) + (1 << 20)
 
 
 def test_deep_nesting_in_what_linn_does_not_read_costs_nothing() -> None:
     chain = [struct_at(0, 0, 1)] * 100_000
     data = message(struct_at(0, 0, 2), list_at(1, 7, 2), struct_at(3, 0, 1), tag(1, 0, 2), 0, 0, *chain, 0)
-    start = time.perf_counter()
-    assert decode_routes(data, 1) == [Pair("", ())]
-    assert time.perf_counter() - start < 1
+    with bounded():
+        assert decode_routes(data, 1) == [Pair("", ())]
 
 
 def test_the_largest_honest_routes_are_decoded_in_under_a_second() -> None:
     labels = tuple((f"{number:03}", number) for number in range(200))
     data = encode_routes([Pair(str(number), labels) for number in range(240)])
     assert ROUTES_BYTES_MAX * 0.9 < len(data) <= ROUTES_BYTES_MAX
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(decode_routes(data, 240)) == 240
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(

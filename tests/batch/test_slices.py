@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from any_records import contents, stored_batches
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -64,8 +66,6 @@ def test_a_slice_is_not_compressed_and_no_larger_than_what_it_was_cut_from() -> 
 
 
 def test_slices_of_many_sizes_keep_no_memory() -> None:
-    import tracemalloc
-
     batch = build_from_records([Record(value=b"")] * 50_000, base_id=0)
     slice_batch(batch, 1, 50_000)
     tracemalloc.start()

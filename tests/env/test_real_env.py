@@ -185,3 +185,37 @@ async def test_a_name_finds_its_listener() -> None:
     client = await RealNet().connect(f"localhost:{port}")
     await client.aclose()
     await listener.aclose()
+
+
+class TwoAddresses(trio.abc.HostnameResolver):
+    """Every name has two addresses, the second of which is the loopback's."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+
+    async def getaddrinfo(
+        self, host: bytes | None, port: object, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[tuple[int, int, int, str, tuple[str, object]]]:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        return [(*kind, (self.first, port)), (*kind, ("127.0.0.1", port))]
+
+    async def getnameinfo(self, sockaddr: tuple[str, int], flags: int) -> tuple[str, str]:
+        return sockaddr[0], str(sockaddr[1])
+
+
+async def test_a_name_is_bound_and_found_at_the_first_of_its_addresses_that_will_do() -> None:
+    trio.socket.set_custom_hostname_resolver(TwoAddresses("192.0.2.1"))
+    listener = await RealNet().listen("broker.example:0")
+    assert listener.address.startswith("127.0.0.1:")
+    trio.socket.set_custom_hostname_resolver(TwoAddresses("127.0.0.2"))
+    client = await RealNet().connect(f"broker.example:{listener.address.rpartition(':')[2]}")
+    await client.aclose()
+    await listener.aclose()
+
+
+async def test_an_address_in_use_is_not_evaded_by_a_names_next_one() -> None:
+    taken = await RealNet().listen("127.0.0.2:0")
+    trio.socket.set_custom_hostname_resolver(TwoAddresses("127.0.0.2"))
+    with pytest.raises(AddressInUse):
+        await RealNet().listen(f"broker.example:{taken.address.rpartition(':')[2]}")
+    await taken.aclose()

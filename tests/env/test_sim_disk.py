@@ -333,6 +333,14 @@ async def test_room_comes_back_with_deleted_and_replaced_files() -> None:
     assert after.used_bytes == sum(after.open(f"/{name}").size() for name in after.list_dir("/"))
 
 
+def test_a_deleted_file_that_is_still_written_takes_no_room() -> None:
+    disk = SimDisk(0)
+    file = disk.open("/log", create=True)
+    disk.unlink("/log")
+    file.write([bytes(100)])
+    assert disk.used_bytes == 0
+
+
 async def test_a_removal_that_was_lost_takes_room_again() -> None:
     for seed in SEEDS:
         disk = SimDisk(seed)

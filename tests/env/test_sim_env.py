@@ -33,6 +33,7 @@ def test_a_dying_process_saves_nothing_and_sends_nothing() -> None:
             await trio.sleep(1)
             env.crash()
         assert env.is_dead
+        assert trio.current_time() < 3600, "the process was cancelled"
         after = env.restart()
         assert after.disk.open("/log").size() == 0
         with pytest.raises(LinnError, match="reset"):

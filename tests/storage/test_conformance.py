@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from engine_cases import dram_in, real, segmented_log_in, simulated
 from trio.testing import MockClock
 
 from linn.testing.engines import EngineConformance, EngineHarness
-from tests.storage.engine_cases import dram_in, real, segmented_log_in, simulated
 
 
 class TestDramOnARealDisk(EngineConformance):

@@ -6,7 +6,9 @@ to the frame's bytes, whatever its pointers claim.
 
 from __future__ import annotations
 
+import struct
 import typing
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import capnp
@@ -108,8 +110,19 @@ def _words_of(message: Message) -> int:
     return 64 if not isinstance(message, messages.Settle) else 16 + 6 * len(message.entries)
 
 
-def encode(message: Message, correlation: int = 0, batches: int = 0) -> bytes:
+def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
     """One control message as it goes on the wire."""
+    if type(message) is messages.Published and len(message.placements) == 1:
+        placement = message.placements[0]
+        return _PUBLISHED.fill(correlation, placement.partition, placement.base_offset, placement.copies)
+    if type(message) is messages.Deliver:
+        return _DELIVER.fill(
+            correlation, batches, message.subscription, message.partition, message.delivery_id, message.attempt
+        )
+    return _encode(message, correlation, batches)
+
+
+def _encode(message: Message, correlation: int, batches: int) -> bytes:
     frame = schema.load("protocol").Frame.new_message(num_first_segment_words=_words_of(message))
     frame.correlation = correlation
     if batches:
@@ -122,13 +135,87 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> bytes:
     return bytes(frame.to_bytes())
 
 
-def decode(frame: Buffer) -> Decoded:
-    """Read one control message.
+class _Template:
+    """A message whose bytes are the same but for some numbers at fixed places: encoded once, then filled in.
+
+    The places are found by encoding marks, so the schema stays the one source of the layout.
+    """
+
+    def __init__(self, make: Callable[..., tuple[Message, int, int]], kinds: str) -> None:
+        """`make` takes one number per letter of `kinds` (struct's) and gives (message, correlation, batches)."""
+        zero = _encode(*make(*[0] * len(kinds)))
+        self._places: list[tuple[Callable[..., None], int]] = []
+        for index, kind in enumerate(kinds):
+            packer = struct.Struct("<" + kind)
+            mark = int.from_bytes(b"\x5a" * packer.size)
+            marked = _encode(*make(*[mark if place == index else 0 for place in range(len(kinds))]))
+            at = marked.index(packer.pack(mark))
+            assert marked[:at] + packer.pack(0) + marked[at + packer.size :] == zero
+            self._places.append((packer.pack_into, at))
+        self._zero = zero
+
+    def fill(self, *numbers: int) -> bytearray:
+        """The message with these numbers."""
+        message = bytearray(self._zero)
+        for (pack_into, at), number in zip(self._places, numbers, strict=True):
+            pack_into(message, at, number)
+        return message
+
+
+_PUBLISHED = _Template(
+    lambda correlation, partition, base_offset, copies: (
+        messages.Published([messages.Placement(partition, base_offset, copies)]),
+        correlation,
+        0,
+    ),
+    "QiqI",
+)
+_DELIVER = _Template(
+    lambda correlation, batches, subscription, partition, delivery_id, attempt: (
+        messages.Deliver(subscription, partition, delivery_id, attempt),
+        correlation,
+        batches,
+    ),
+    "QHIiQH",
+)
+
+_CORRELATION_AT = 16
+_CACHED_FRAME_BYTES_MAX = 512
+_CACHED_FRAMES_MAX = 4_096
+_decoded: dict[bytes, Decoded] = {}
+
+
+def decode(frame: memoryview) -> Decoded:
+    """Read one control message. Messages are shared: nobody changes them.
+
+    A client sends the same request again and again with another correlation, whose place is fixed where the root
+    struct comes first; the rest of the bytes is looked up among those that were read before.
 
     Raises:
         ProtocolError: the bytes are not a Frame.
         RequestUnknown: a member that this version does not know.
     """
+    if len(frame) > _CACHED_FRAME_BYTES_MAX:
+        return _decode(frame)
+    content = frame.tobytes()
+    key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
+    known = _decoded.get(key)
+    if known is not None:
+        return Decoded(int.from_bytes(content[_CORRELATION_AT : _CORRELATION_AT + 8], "little"), known[1], known[2])
+    decoded = _decode(content)
+    if content[:4] == _ONE_SEGMENT and content[8:12] == _ROOT_FIRST and type(decoded.message) in _REPEATED:
+        if len(_decoded) >= _CACHED_FRAMES_MAX:
+            _decoded.clear()
+        _decoded[key] = decoded
+    return decoded
+
+
+_ONE_SEGMENT = _ROOT_FIRST = bytes(4)
+_REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
+"""What comes often with equal content. Settlements and answers have other numbers each time."""
+
+
+def _decode(frame: Buffer) -> Decoded:
     try:
         # Twice the frame's words: overlapping pointers can't make it larger than it is.
         with schema.load("protocol").Frame.from_bytes(

@@ -100,7 +100,7 @@ class MemoryRun:
             self._first = 0
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
-        """The offset up to which batches are over a bound; the last one is never in excess if this run is the `newest`."""
+        """The offset up to which batches are over a bound; if this is the `newest` run, its last is never in excess."""
         end = self.base_offset
         last = len(self._batches) - 1 if newest else len(self._batches)
         for place in range(self._first, len(self._batches)):

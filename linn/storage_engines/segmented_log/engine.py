@@ -34,13 +34,17 @@ class SegmentedLogEngine:
         return await SegmentedLog.open(folder, self._settings, self._env, self.capabilities)
 
     async def _make_folder(self, folder: str) -> None:
-        """Make a partition's folder, durably: its name, and its parents' names up to the engine's folder."""
-        self._env.disk.make_dir(folder)
-        parent, stop = PurePosixPath(folder), PurePosixPath(self._folder)
-        while parent != stop:
-            parent = parent.parent
-            await self._env.disk.sync_dir(str(parent))
-        await self._env.disk.sync_dir(str(stop.parent))
+        """Make a partition's folder durably: its name, the names up to the engine's folder, and what else is missing.
+
+        Until the folder holds a checkpoint this is done again, because a process that was killed may not have got to
+        the end of it.
+        """
+        disk, path, own = self._env.disk, PurePosixPath(folder), PurePosixPath(self._folder)
+        parents = [path.parent, path.parent.parent, own.parent]
+        parents += [parent.parent for parent in own.parents if not disk.exists(str(parent))]
+        disk.make_dir(folder)
+        for parent in parents:
+            await disk.sync_dir(str(parent))
 
     async def close(self) -> None:
         """Nothing is held beside the logs."""

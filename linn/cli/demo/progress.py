@@ -1,0 +1,66 @@
+"""What the demo has done so far: written by the story, read by the view, also from the view's thread."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from linn.cli.demo.ledger import Ledger
+
+
+@dataclass
+class Stretch:
+    """Something that takes a while and is counted."""
+
+    name: str
+    expected: int = 0
+    done: int = 0
+    started_at: float | None = None
+    ended_at: float | None = None
+
+    def start(self) -> None:
+        """Start the clock."""
+        self.started_at = time.monotonic()
+
+    def end(self) -> None:
+        """Stop the clock."""
+        self.ended_at = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start, or until the end; 0 before the start."""
+        if self.started_at is None:
+            return 0.0
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    @property
+    def rate(self) -> float:
+        """Of what is counted, per second."""
+        return self.done / self.elapsed_s if self.elapsed_s else 0.0
+
+
+@dataclass
+class Progress:
+    """All of it."""
+
+    flights: int
+    phase: str = "starting"
+    publishing: Stretch = field(init=False)
+    working: Stretch = field(default_factory=lambda: Stretch("queue: delivered, worked and acked"))
+    first_read: Stretch = field(default_factory=lambda: Stretch("stream: first read"))
+    second_read: Stretch = field(default_factory=lambda: Stretch("stream: second read, after the restart"))
+    queue_depth: int = 0
+    """Late departures published and not yet acked."""
+    ledger: Ledger = field(default_factory=Ledger)
+    workers: dict[str, str] = field(default_factory=dict)
+    """What each worker is doing, in a word or two."""
+    recovery_s: float = 0.0
+    """From starting the killed broker again to its ready line."""
+
+    def __post_init__(self) -> None:
+        self.publishing = Stretch("published through the exchange", self.flights)
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """In the order in which they begin."""
+        return self.publishing, self.working, self.first_read, self.second_read

@@ -1,0 +1,105 @@
+"""What the demo shows while it runs: a live picture on a terminal, lines elsewhere; and the tables at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from linn.cli.demo.progress import Progress, Stretch
+from linn.cli.demo.tally import Count
+
+LINE_INTERVAL_S = 2.0
+"""How often a view without a terminal says where things stand."""
+
+
+class View:
+    """Says what happens as it happens. `tick` is called a few times a second; it prints where there is no picture."""
+
+    def __init__(self, console: Console, progress: Progress) -> None:
+        self._console = console
+        self._progress = progress
+        self._started_at = self._told_at = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """One line about something that happened."""
+        elapsed_s = time.monotonic() - self._started_at
+        self._console.print(Text(f"{elapsed_s:6.2f} s  {text}"), soft_wrap=True)
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """While inside, the picture is up to date, where the output is a terminal."""
+        if not self._console.is_terminal:
+            yield
+            return
+        live = Live(
+            get_renderable=lambda: picture(self._progress),
+            console=self._console,
+            refresh_per_second=8,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        with live:
+            yield
+
+    def tick(self) -> None:
+        """Without a picture: a line now and then."""
+        now = time.monotonic()
+        if self._console.is_terminal or now - self._told_at < LINE_INTERVAL_S:
+            return
+        self._told_at = now
+        progress = self._progress
+        running = next((stretch for stretch in progress.stretches if stretch.started_at and not stretch.ended_at), None)
+        if running is not None:
+            share = f"{running.done:,} of {running.expected:,}" if running.expected else f"{running.done:,}"
+            depth = f"; queue depth {progress.queue_depth:,}, redelivered {len(progress.ledger.redelivered):,}"
+            self.say(f"{running.name}: {share}, {running.rate:,.0f}/s{depth}")
+
+
+def picture(progress: Progress) -> Group:
+    """Everything at a glance."""
+    bars = Table.grid(padding=(0, 2))
+    for stretch in progress.stretches:
+        bars.add_row(*_bar(stretch))
+    ledger = progress.ledger
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("queue depth", f"{progress.queue_depth:,}", "redelivered", f"{len(ledger.redelivered):,}")
+    workers = Table.grid(padding=(0, 2))
+    for name, doing in progress.workers.items():
+        workers.add_row(name, doing, f"{ledger.by_worker[name]:,} acked", f"{len(ledger.held.get(name, ())):,} in hand")
+    return Group(Text(progress.phase, style="bold"), bars, facts, workers)
+
+
+def _bar(stretch: Stretch) -> tuple[object, ...]:
+    share = f"{stretch.done:,} / {stretch.expected:,}" if stretch.expected else f"{stretch.done:,}"
+    bar = ProgressBar(total=max(stretch.expected, 1), completed=stretch.done, width=30)
+    return stretch.name, bar, share, f"{stretch.rate:,.0f}/s" if stretch.started_at else ""
+
+
+def counts_table(counts: Sequence[Count]) -> Table:
+    """Every count beside what the file says."""
+    table = Table("count", "expected", "found", "", title="Checked against the file", title_justify="left")
+    for column in table.columns[1:3]:
+        column.justify = "right"
+    for count in counts:
+        mark = Text("ok", style="green") if count.right else Text("WRONG", style="bold red")
+        table.add_row(Text(count.what), f"{count.expected:,}", f"{count.found:,}", mark)
+    return table
+
+
+def rates_table(progress: Progress) -> Table:
+    """How fast each part went."""
+    table = Table("part", "messages", "seconds", "per second", title="Rates on this machine", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for stretch in progress.stretches:
+        table.add_row(stretch.name, f"{stretch.done:,}", f"{stretch.elapsed_s:.2f}", f"{stretch.rate:,.0f}")
+    table.add_row("broker ready again after SIGKILL", "", f"{progress.recovery_s:.2f}", "")
+    return table

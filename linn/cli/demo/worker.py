@@ -1,0 +1,53 @@
+"""A consumer of the queue in a process of its own: `python -m linn.cli.demo.worker URL TOPIC [HOLD_AFTER]`.
+
+It works through deliveries, acks them and reports both on stdout. With HOLD_AFTER it stops acking once it has acked that
+many, but goes on receiving: it is about to be killed, and shall die with leases in hand.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import anyio
+import msgspec
+
+import linn
+from linn.cli.demo.flights import Flight
+from linn.cli.demo.report import Report, encode
+from linn.cli.exit_code import boundary
+
+_read = msgspec.json.Decoder(Flight).decode
+
+
+def _tell(report: Report) -> None:
+    sys.stdout.buffer.write(encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def work(url: str, topic: str, hold_after: int | None) -> None:
+    """Consume until killed. Raises LinnError where the broker is gone."""
+    acked = 0
+    async with linn.connect(url) as client, client.consumer(topic) as consumer:
+        _tell(Report("ready"))
+        async for batch in consumer.batches():
+            numbers = [_read(message.value).number for message in batch]
+            _tell(Report("received", time.monotonic(), numbers, batch.attempt))
+            if hold_after is not None and acked >= hold_after:
+                _tell(Report("holding"))
+                continue
+            await batch.ack()
+            acked += len(numbers)
+            _tell(Report("acked", time.monotonic(), numbers))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Ends the process as commands of linn end."""
+    url, topic, *hold_after = arguments
+    with boundary():
+        anyio.run(work, url, topic, int(hold_after[0]) if hold_after else None, backend="trio")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,74 @@
+"""`linn topics`: look at topics, make, change and delete them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from linn.cli.options import DEFAULT_URL, Json, Url
+
+app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings as in TOML: kind=stream partitions=4 retention=14d"),
+]
+
+
+@app.callback()
+def topics(context: typer.Context, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """Without a command: list."""
+    if context.invoked_subcommand is None:
+        list_topics(url, as_json)
+
+
+@app.command("list")
+def list_topics(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """All topics with what they hold."""
+    from linn.cli.topic_admin import list_all
+
+    list_all(url, as_json=as_json)
+
+
+@app.command("show")
+def show(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """One topic: its settings, partitions and queue."""
+    from linn.cli.topic_admin import show_one
+
+    show_one(url, name, as_json=as_json)
+
+
+@app.command("create")
+def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL) -> None:
+    """Make a topic. Where it exists with the same settings, nothing happens."""
+    from linn.cli.topic_admin import create_one
+    from linn.cli.typed_value import named_values
+
+    create_one(url, name, named_values(settings or (), "KEY=VALUE"))
+
+
+@app.command("alter")
+def alter(name: Name, settings: Settings = None, url: Url = DEFAULT_URL) -> None:
+    """Change settings of a topic while it is used; what can't change in place says so."""
+    if not settings:
+        raise typer.BadParameter("name at least one KEY=VALUE to change")
+    from linn.cli.topic_admin import alter_one
+    from linn.cli.typed_value import named_values
+
+    alter_one(url, name, named_values(settings, "KEY=VALUE"))
+
+
+@app.command("delete")
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Delete a topic and everything in it."""
+    if not yes:
+        typer.confirm(f"Delete the topic {name} and everything in it?", abort=True)
+    from linn.cli.topic_admin import delete_one
+
+    delete_one(url, name)

@@ -1,0 +1,230 @@
+"""What `publish_many` needs: its messages by column, cut into batches by slices, and one receipt for all of them.
+
+Law: no Python loop over records but where the user gave each record a partition, a routing key or labels of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+
+from linn.client.answer import again
+from linn.client.confirmation import Confirmation
+from linn.client.properties import HeadersInput, as_bytes, checked_headers, checked_pair, index_pairs
+from linn.client.receipt import BulkReceipt, Offsets
+from linn.core.batch import Codec, RecordBatch
+from linn.core.batch_builder import BatchColumns, build_batch
+from linn.core.errors import LinnError, MessageInvalid, MessageTooLarge
+from linn.core.partitioner import key_hash
+from linn.core.record import Headers, Labels
+from linn.core.routes import NO_PAIR, Pair
+
+_SAMPLE = 64
+"""Values whose sizes foretell the first batch's."""
+RECORDS_MAX = 32_768
+"""In one batch: half of what a UInt16 can tell apart in routes."""
+_RECORD_BYTES = 4
+
+
+def _as_list(values: Any, what: str, count: int) -> Any:
+    if isinstance(values, list | tuple):
+        found: Sequence[Any] = values
+    elif isinstance(values, str | bytes | bytearray | Mapping):
+        raise MessageInvalid(f"{what} is a sequence with an entry per message, not {type(values).__name__}")
+    else:
+        found = list(values)
+    if count >= 0 and len(found) != count:
+        raise MessageInvalid(f"{len(found)} {what} for {count} values")
+    return found
+
+
+@dataclass(slots=True)
+class BulkColumns:
+    """The messages of one call. A `pair` holds for all; `pairs` has one per message."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    pair: Pair = NO_PAIR
+    pairs: Sequence[Pair] | None = None
+    headers: Sequence[Headers] | None = None
+    timestamp_ms: int = 0
+    priority: int = 0
+    delay_ms: int = 0
+    ttl_ms: int = 0
+
+    @classmethod
+    def checked(
+        cls,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        routing_keys: str | Sequence[str] | None,
+        labels: Labels | Sequence[Labels | None] | None,
+        headers: Sequence[HeadersInput | None] | None,
+    ) -> BulkColumns:
+        """Raises MessageInvalid."""
+        columns = cls(_as_list(values, "values", -1))
+        count = len(columns.values)
+        if keys is not None:
+            keys = _as_list(keys, "keys", count)
+            if not set(map(type, keys)) <= {bytes, type(None)}:
+                keys = [None if key is None else as_bytes(key, "a key") for key in keys]
+            columns.keys = keys
+        if headers is not None:
+            columns.headers = [checked_headers(entry) for entry in _as_list(headers, "headers", count)]
+        columns._pair_up(routing_keys, labels, count)
+        return columns
+
+    def _pair_up(self, routing_keys: Any, labels: Any, count: int) -> None:
+        one_key = routing_keys is None or isinstance(routing_keys, str)
+        one_labels = labels is None or isinstance(labels, Mapping)
+        if one_key and one_labels:
+            self.pair = checked_pair(routing_keys or "", labels)
+        elif one_labels:
+            routing_keys = _as_list(routing_keys, "routing_keys", count)
+            made = {routing_key: checked_pair(routing_key, labels) for routing_key in dict.fromkeys(routing_keys)}
+            self.pairs = list(map(made.__getitem__, routing_keys))
+        else:
+            every = [routing_keys or ""] * count if one_key else _as_list(routing_keys, "routing_keys", count)
+            each = _as_list(labels, "labels", count)
+            self.pairs = [checked_pair(*pair) for pair in zip(every, each, strict=True)]
+
+    def by_partition(self, partitions: int) -> dict[int, BulkColumns]:
+        """The messages by their key's partition; -1: those that may go to any."""
+        if not self.values:
+            return {}
+        if self.keys is None or partitions == 1:
+            return {-1: self}
+        indexes: dict[int, list[int]] = {}
+        for index, key in enumerate(self.keys):
+            indexes.setdefault(key_hash(key) % partitions if key is not None else -1, []).append(index)
+        return {partition: self._take(found) for partition, found in indexes.items()}
+
+    def _take(self, indexes: list[int]) -> BulkColumns:
+        def taken(column: Any) -> Any:
+            return [column[index] for index in indexes] if column is not None else None
+
+        return replace(
+            self,
+            values=taken(self.values),
+            keys=taken(self.keys),
+            pairs=taken(self.pairs),
+            headers=taken(self.headers),
+        )
+
+    def columns(self, first: int, last: int, base_id: int, with_key_hashes: bool) -> BatchColumns:
+        """Messages `first` to `last` (exclusive) for one batch."""
+        count = last - first
+        columns = BatchColumns(self.values[first:last], self.timestamp_ms, base_id)
+        if self.keys is not None:
+            columns.keys = self.keys[first:last]
+            columns.key_hashes = list(map(key_hash, columns.keys)) if with_key_hashes else None
+        if self.pairs is not None:
+            columns.pairs, columns.pair_index = index_pairs(self.pairs[first:last])
+        elif self.pair != NO_PAIR:
+            columns.pairs = (self.pair,)
+        columns.headers = self.headers[first:last] if self.headers is not None else None
+        columns.priorities = [self.priority] * count if self.priority else None
+        columns.delays_ms = [self.delay_ms] * count if self.delay_ms else None
+        columns.ttls_ms = [self.ttl_ms] * count if self.ttl_ms else None
+        return columns
+
+    def check_sizes(self, first: int, last: int, bytes_max: int) -> None:
+        """Raises MessageTooLarge."""
+        for index in range(first, last):
+            size = len(self.values[index] or b"") + len((self.keys[index] if self.keys else None) or b"")
+            headers = self.headers[index] if self.headers is not None else ()
+            size += sum(len(name.encode()) + len(value or b"") for name, value in headers)
+            if size > bytes_max:
+                raise MessageTooLarge(f"message {index} has {size} bytes, more than {bytes_max}")
+
+
+class Bulk:
+    """One call of `publish_many`: cuts its batches, and counts what became of them."""
+
+    def __init__(self, with_key_hashes: bool, codec: Codec, batch_bytes_max: int, batch_bytes_limit: int) -> None:
+        self.error: LinnError | None = None
+        self.message_bytes_max = 0
+        self._with_key_hashes = with_key_hashes
+        self._codec = codec
+        self._batch_bytes_max = batch_bytes_max
+        self._batch_bytes_limit = batch_bytes_limit
+        self._average = 0.0
+        self._unsettled: dict[Confirmation, int] = {}
+        self._changed = anyio.Event()
+        self._count = 0
+        self._partitions: dict[int, Offsets] = {}
+        self._copies: int | None = None
+
+    # --- cutting ---
+
+    def cut(self, columns: BulkColumns, first: int, base_id: int) -> RecordBatch:
+        """The next batch, from `first` on; about `batch_bytes_max` in size.
+
+        Raises MessageInvalid, MessageTooLarge.
+        """
+        last = min(len(columns.values), first + self._guess(columns.values, first))
+        while True:
+            batch = build_batch(columns.columns(first, last, base_id, self._with_key_hashes), self._codec)
+            size = max(batch.size, batch.body_bytes)
+            if size > self.message_bytes_max:  # A batch that is smaller holds no message that is larger.
+                columns.check_sizes(first, last, self.message_bytes_max)
+            self._average = size / batch.count
+            if last - first == 1 or (size <= 2 * self._batch_bytes_max and size <= self._batch_bytes_limit):
+                return batch
+            last = first + (last - first) // 2  # Values grew along the way.
+
+    def _guess(self, values: Sequence[bytes | None], first: int) -> int:
+        """How many records make a batch, from the last one's average size."""
+        if not self._average:
+            sample = values[first : first + _SAMPLE]
+            try:
+                self._average = sum(len(value) if value is not None else 0 for value in sample) / len(sample)
+            except TypeError as error:
+                raise MessageInvalid(f"a value is bytes: {error}") from error
+            self._average += _RECORD_BYTES
+        return max(1, min(RECORDS_MAX, int(self._batch_bytes_max / self._average)))
+
+    # --- counting ---
+
+    def expect(self, count: int) -> Confirmation:
+        """The confirmation of a batch of so many messages."""
+        confirmation = Confirmation()
+        confirmation.watcher = self._settled
+        self._unsettled[confirmation] = count
+        return confirmation
+
+    def fail(self, error: LinnError) -> None:
+        """The first error counts."""
+        self.error = self.error or error
+
+    def _settled(self, confirmation: Confirmation) -> None:
+        count = self._unsettled.pop(confirmation)
+        if confirmation.error is not None:
+            self.fail(confirmation.error)
+        else:
+            self._count += count
+        placement = confirmation.placement
+        if placement is not None:
+            self._copies = (self._copies or 0) + placement.copies
+            if placement.partition >= 0:
+                self._note(placement.partition, placement.base_offset, placement.base_offset + count - 1)
+        if not self._unsettled:
+            self._changed.set()
+
+    def _note(self, partition: int, first: int, last: int) -> None:
+        known = self._partitions.get(partition, Offsets(first, last))
+        self._partitions[partition] = Offsets(min(known.first, first), max(known.last, last))
+
+    async def receipt(self, topic: str | None) -> BulkReceipt:
+        """Wait for all batches. Raises the first error, with a note."""
+        while self._unsettled:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        if self.error is not None:
+            error = again(self.error)
+            error.add_note(f"{self._count} messages of this publish_many were confirmed")
+            raise error
+        return BulkReceipt(self._count, topic, self._partitions, self._copies)

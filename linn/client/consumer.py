@@ -1,0 +1,421 @@
+"""Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
+
+Laws: records of a partition come in order, but for those that are delivered again. What was refused or failed is raised
+by the next step of an iteration, after which the iteration may go on. After a reconnection the consumer subscribes
+again: a queue delivers what was not settled again, a group goes on where it committed, a reader behind what it has read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+import anyio
+import anyio.lowlevel
+
+from linn.client.answer import Answer, again
+from linn.client.message import Batch, Message
+from linn.client.settling import Settling
+from linn.client.subscription import Subscription
+from linn.core.batch import RecordBatch
+from linn.core.errors import ConnectionLost, FeatureUnsupported, LinnError, ProtocolError, SubscriptionWrongKind
+from linn.protocols.capnp import messages
+from linn.protocols.capnp.messages import START_EARLIEST, START_LATEST, Deliver, Pull, Subscribe, Subscribed, Unsubscribe
+
+if TYPE_CHECKING:
+    from linn.client.client import Client
+    from linn.client.link import Link
+
+Start = Literal["earliest", "latest"] | int | datetime
+Mode = Literal["push", "pull"]
+_PULL_WAIT_S = 10.0
+"""How long a pull of an iteration waits at the broker before it is asked again."""
+_BATCHES_IN_A_ROW_MAX = 8
+"""Batches that an iteration hands over before other tasks have their turn."""
+
+
+class Consumer:
+    """Made by `Client.consumer`, used in `async with`. One task iterates; any task may settle."""
+
+    def __init__(self, client: Client, topic: str, group: str, prefetch: int, mode: Mode, start: Start) -> None:
+        self.topic = topic
+        self._client = client
+        self._group = group
+        self._prefetch = prefetch
+        self._mode = mode
+        self._start = start
+        self._subscriptions: list[Subscription] = []
+        self._positions: dict[int, int] = {}
+        self._partitions: list[int] | None = None
+        """Those that a group's member owns; None where there is no group."""
+        self._arrived: deque[Batch] = deque()
+        self._messages: Iterator[Message] = iter(())
+        self._current: Batch | None = None
+        self._handed_in_a_row = 0
+        self._errors: list[LinnError] = []
+        self._broken: LinnError | None = None
+        self._closed = True
+        self._changed: anyio.Event | None = None
+
+    # --- life ---
+
+    async def __aenter__(self) -> Self:
+        """Subscribe. Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, RequestTimeout and other refusals."""
+        link = await self._client.ready_link()
+        await self._subscribe(link)
+        self._closed = False
+        self._client.consumers.append(self)
+        if not link.ready and link.error is not None:
+            self.link_down()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if exc is None:
+            await self.aclose()
+        elif isinstance(exc, Exception):
+            with contextlib.suppress(LinnError):  # The block's own error is the one to hear of.
+                await self.aclose()
+        else:
+            self._leave()
+
+    async def aclose(self) -> None:
+        """Settle what waits to be settled, and unsubscribe. Records that were not settled go back to a queue.
+
+        Raises:
+            LinnError: a settlement that nobody awaited was refused.
+        Cancellation: settlements and the end of the subscription are on their way all the same.
+        """
+        if self._closed:
+            await anyio.lowlevel.checkpoint()
+            return
+        with anyio.move_on_after(self._client.options.request_timeout_s):
+            for answer in self._leave():
+                with contextlib.suppress(LinnError):
+                    await answer.wait()
+        await anyio.lowlevel.checkpoint()
+        self._raise_errors()
+
+    def _leave(self) -> list[Answer]:
+        """Send settlements and unsubscribe, without waiting; what to wait for."""
+        answers: list[Answer] = []
+        if self._closed:
+            return answers
+        self._closed = True
+        self._client.consumers.remove(self)
+        for subscription in self._subscriptions:
+            subscription.flush()
+            if subscription.alive:
+                answer = _Leaving(subscription)
+                subscription.link.ask(answer, Unsubscribe(subscription.id))
+                answers.append(answer)
+        self._subscriptions = []
+        self._wake()
+        return answers
+
+    # --- subscribing ---
+
+    async def _subscribe(self, link: Link) -> None:
+        requests = await self._requests()
+        credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
+        answers = []
+        for request, positions in requests:
+            request.credit = credit
+            answer = _Subscribing(self, link, credit, positions)
+            link.ask(answer, request)
+            answers.append(answer)
+        with self._client.time_limit(f"subscribe to {self.topic}"):
+            for answer in answers:
+                await answer.wait()
+
+    async def _requests(self) -> list[tuple[Subscribe, dict[int, int]]]:
+        """What to subscribe to, and where each partition's reading goes on."""
+        if self._positions:
+            await self._find_partitions()
+            return [
+                (Subscribe(self.topic, start=position, partitions=[partition]), {partition: position})
+                for partition, position in self._positions.items()
+            ]
+        start = self._start
+        if isinstance(start, datetime):
+            return await self._requests_by_time(int(start.timestamp() * 1000))
+        number = {"earliest": START_EARLIEST, "latest": START_LATEST}.get(start) if isinstance(start, str) else start
+        if number is None:
+            raise FeatureUnsupported(f"start is earliest, latest, an offset or a datetime, not {start!r}")
+        return [(Subscribe(self.topic, self._group, 0, number), {})]
+
+    async def _requests_by_time(self, timestamp_ms: int) -> list[tuple[Subscribe, dict[int, int]]]:
+        (info,) = (await self._client.describe(self.topic)).topics
+        partitions = range(len(info.partitions))
+        if self._group and len(partitions) != 1:
+            raise FeatureUnsupported("a group starts at a time only in a topic of one partition")
+        if info.kind == "queue":
+            return [(Subscribe(self.topic, self._group), {})]
+        found = [await self._client.find_offset(self.topic, partition, timestamp_ms) for partition in partitions]
+        if self._group:
+            return [(Subscribe(self.topic, self._group, 0, found[0]), {})]
+        return [
+            (Subscribe(self.topic, start=offset, partitions=[partition]), {partition: offset})
+            for partition, offset in enumerate(found)
+        ] or [(Subscribe(self.topic), {})]
+
+    async def _find_partitions(self) -> None:
+        """Those of which nothing was read yet are read from their start, or from where `start` says."""
+        (info,) = (await self._client.describe(self.topic)).topics
+        first = self._start if isinstance(self._start, int) else START_EARLIEST
+        for partition in range(len(info.partitions)):
+            self._positions.setdefault(partition, first)
+
+    def subscribed(self, subscription: Subscription) -> None:
+        """The broker has agreed to a subscription."""
+        self._subscriptions.append(subscription)
+
+    def link_down(self) -> None:
+        """The connection is gone."""
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            self._positions.update(subscription.end())
+        current = self._current
+        if current is not None and current.subscription is not None and not current.subscription.wants(current):
+            self._messages = iter(())
+        self._partitions = None
+        self._wake()
+
+    async def link_up(self, link: Link) -> None:
+        """There is a connection again: subscribe again. What the broker refuses is raised by the next step."""
+        try:
+            await self._subscribe(link)
+        except ConnectionLost:
+            return  # The next connection's turn.
+        except LinnError as error:
+            self._broken = error
+        self._wake()
+
+    def give_up(self, error: LinnError) -> None:
+        """There is no broker to be found; the next step raises it, the one after that has the client try again."""
+        self._errors.append(error)
+        self._wake()
+
+    # --- what arrives ---
+
+    def arrived(self, batches: list[Batch]) -> None:
+        """Batches of one delivery."""
+        self._arrived.extend(batches)
+        if self._changed is not None:
+            self._wake()
+
+    def assigned(self, partitions: Iterable[int]) -> None:
+        """The group has given this member other partitions."""
+        self._partitions = list(partitions)
+        self._drop_unwanted()
+
+    def set_back(self, partition: int) -> None:
+        """Reading of a partition begins again at an earlier offset."""
+        self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
+        current = self._current
+        if current is not None and current.subscription is not None and not current.subscription.wants(current):
+            self._messages = iter(())
+
+    def refused(self, error: LinnError) -> None:
+        """A settlement that nobody awaits was refused: the next step says so, before it hands over more."""
+        self._errors.append(error)
+        self._wake()
+
+    def ended(self, error: LinnError) -> None:
+        """The broker has ended the subscription."""
+        self._broken = error
+        self._wake()
+
+    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay_s` seconds."""
+        self._client.timers.after(delay_s, callback)
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    @property
+    def partitions(self) -> list[int] | None:
+        """Partitions that this member of a group owns now; None where there is no group, or none is known yet."""
+        return self._partitions
+
+    # --- iterating ---
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message, in the order of the broker's deliveries.
+
+        Returns without letting other tasks run while a batch lasts, and lets them at least every few batches.
+
+        Raises:
+            DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody awaited was refused; iterate on.
+            ConnectionLost: no broker was found in `retries_max` attempts; iterating on tries again.
+            TopicUnknown, ...: the subscription is over for good.
+        Cancellation: no message is lost.
+        """
+        if not self._errors:
+            for message in self._messages:
+                return message
+        return await self._turn()
+
+    async def _turn(self) -> Message:
+        if self._errors:
+            self._raise_errors()
+        batch = self._current = await self._next_batch()
+        self._messages = iter(batch)
+        return next(self._messages)
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Not for use: replaced below."""
+        raise AssertionError
+        yield
+
+    async def _next_batch(self) -> Batch:
+        while True:
+            if self._errors:
+                self._raise_errors()
+            if self._arrived:
+                batch = self._arrived.popleft()
+                subscription = batch.subscription
+                assert subscription is not None
+                subscription.handed_over(batch)
+                if subscription.wants(batch):
+                    await self._be_fair()
+                    batch.records.check_crc()
+                    return batch
+                continue
+            if self._closed:
+                raise StopAsyncIteration
+            if self._broken is not None:
+                raise again(self._broken)
+            for subscription in self._subscriptions:
+                subscription.flush()
+            await self._wait()
+
+    async def _be_fair(self) -> None:
+        self._handed_in_a_row += 1
+        if self._handed_in_a_row >= _BATCHES_IN_A_ROW_MAX:
+            self._handed_in_a_row = 0
+            await anyio.lowlevel.checkpoint()
+
+    async def _wait(self) -> None:
+        """Wait for something to happen; for a pull, make it happen."""
+        self._handed_in_a_row = 0
+        if self._client.link is None:
+            self._client.want_link()
+        if self._mode == "pull" and self._subscriptions:
+            self.arrived(await self._pull(self._prefetch, _PULL_WAIT_S))
+            return
+        if self._arrived or self._errors or self._closed:
+            return
+        self._changed = self._changed or anyio.Event()
+        await self._changed.wait()
+
+    def _raise_errors(self) -> None:
+        if self._errors:
+            errors, self._errors = self._errors, []
+            error = again(errors[0])
+            if len(errors) > 1:
+                error.add_note(f"and {len(errors) - 1} more")
+            raise error
+
+    # --- pulling ---
+
+    async def pull(self, records_max: int, wait_s: float = 0.0) -> list[Batch]:
+        """Up to `records_max` records, waiting up to `wait_s` seconds for the first; none when the time has passed.
+
+        Only with mode="pull".
+
+        Raises:
+            SubscriptionWrongKind: the consumer's mode is push.
+            ConnectionLost: the connection ended; records that were on their way come again if they are leased.
+            LinnError: a settlement that nobody awaited was refused, or the subscription is over.
+        Cancellation: records that were on their way are leased until the lease ends.
+        """
+        if self._mode != "pull":
+            raise SubscriptionWrongKind('pull needs a consumer with mode="pull"')
+        self._raise_errors()
+        if self._broken is not None:
+            raise again(self._broken)
+        while not self._subscriptions:
+            if self._closed:
+                raise ConnectionLost("the consumer is closed")
+            self._client.want_link()
+            self._changed = self._changed or anyio.Event()
+            await self._changed.wait()
+            self._raise_errors()
+        batches = [*self._arrived, *await self._pull(records_max, wait_s)]
+        self._arrived.clear()
+        return batches
+
+    async def _pull(self, records_max: int, wait_s: float) -> list[Batch]:
+        """Ask each subscription in turn; there is more than one only after a reader's reconnection."""
+        subscription = self._subscriptions[0]
+        self._subscriptions.append(self._subscriptions.pop(0))
+        subscription.flush()
+        answer = Answer()
+        wait_s = wait_s / len(self._subscriptions)
+        correlation = subscription.link.ask(answer, Pull(subscription.id, records_max, int(wait_s * 1000)))
+        try:
+            with self._client.time_limit(f"pull from {self.topic}", wait_s):
+                message = await answer.wait()
+        finally:
+            subscription.link.forget(correlation)
+        if not isinstance(message, Deliver):
+            raise ProtocolError(f"the broker answered pull with {type(message).__name__}")
+        return subscription.delivered(message, answer.batches)
+
+
+class Batches:
+    """Iterates over a consumer's batches. See `Consumer.__anext__` for what a step promises."""
+
+    def __init__(self, next_batch: Callable[[], object]) -> None:
+        self._next_batch = next_batch
+
+
+class _Subscribing(Answer):
+    """The caller of one Subscribe: makes the subscription before anything that is pushed to it is read."""
+
+    __slots__ = ("_consumer", "_credit", "_link", "_positions")
+
+    def __init__(self, consumer: Consumer, link: Link, credit: int, positions: dict[int, int]) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._link = link
+        self._credit = credit
+        self._positions = positions
+
+    def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
+        if isinstance(message, Subscribed):
+            made = Subscription(self._consumer, self._link, message, self._credit, self._positions)
+            self._consumer.subscribed(made)
+            super().answered(message, batches)
+        else:
+            self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
+
+
+class _Leaving(Answer):
+    """The caller of one Unsubscribe."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__()
+        self._subscription = subscription
+
+    def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
+        self._subscription.end()
+        super().answered(message, batches)
+
+
+__all__ = ["Batches", "Consumer", "Settling"]

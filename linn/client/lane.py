@@ -1,0 +1,72 @@
+"""Lane: the batches of one producer for one partition, in their order."""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING
+
+from linn.client.confirmation import Confirmation
+from linn.core.batch import RecordBatch
+from linn.core.errors import LinnError
+from linn.protocols.capnp.messages import Message
+
+if TYPE_CHECKING:
+    from linn.client.open_batch import OpenBatch
+    from linn.client.shipping import Shipping
+
+
+class Shipment:
+    """A finished batch on its way; the caller of its publish request."""
+
+    __slots__ = ("attempts", "batch", "confirmation", "correlation", "lane", "sent_at", "sequence", "shipping")
+
+    def __init__(self, shipping: Shipping, lane: Lane, batch: RecordBatch, confirmation: Confirmation) -> None:
+        self.shipping = shipping
+        self.lane = lane
+        self.batch = batch
+        self.confirmation = confirmation
+        self.sequence = lane.next_sequence
+        lane.next_sequence += 1
+        self.attempts = 0
+        self.correlation = 0
+        self.sent_at = 0.0
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """The broker confirmed it."""
+        self.shipping.confirmed(self, message)
+
+    def failed(self, error: LinnError) -> None:
+        """The broker refused it, or the connection ended first."""
+        self.shipping.refused(self, error)
+
+    def __lt__(self, other: Shipment) -> bool:
+        return self.sequence < other.sequence
+
+
+class Lane:
+    """One partition's batches: one that is open, those that are ready to be sent, those in flight."""
+
+    __slots__ = ("held", "in_flight", "next_sequence", "open", "partition", "queued", "ready")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        """-1: the broker chooses, or an exchange does."""
+        self.open: OpenBatch | None = None
+        self.ready: list[Shipment] = []
+        """Ascending; short, because publishers wait when it grows."""
+        self.in_flight: dict[int, Shipment] = {}
+        """By sequence."""
+        self.next_sequence = 0
+        self.queued = False
+        """Whether it is among the lanes that wait for their turn."""
+        self.held = False
+        """Nothing is sent: a batch was refused, and goes again when those behind it have been answered."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self.in_flight and not self.ready
+
+    def put_back(self, shipment: Shipment) -> None:
+        """Have a shipment sent again, before all that came later."""
+        insort(self.ready, shipment)

@@ -1,0 +1,192 @@
+"""Shipping: gets a producer's batches to the broker: how many at once, in which order, how often again.
+
+Laws: the batches of a lane are sent in order; after the connection was lost, all that were not answered are sent again
+in that order (the broker may have stored some already: then they are there twice). Where the broker refuses a batch for
+now, its lane stands still until the refused batch was sent again; batches that were in flight behind it may have been
+stored before it, unless `in_flight_max` is 1. Each confirmation is settled exactly once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from linn.client.confirmation import Confirmation
+from linn.client.lane import Lane, Shipment
+from linn.core.batch import RecordBatch
+from linn.core.errors import ConnectionLost, LinnError, ProtocolError, RequestTimeout
+from linn.protocols.capnp.messages import Acks, Message, Publish, Published
+
+if TYPE_CHECKING:
+    from linn.client.client import Client
+    from linn.client.link import Link
+
+_READY_MAX = 2
+"""Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
+
+
+class Shipping:
+    """One producer's. `on_idle` is called when a lane has nothing on its way any more."""
+
+    def __init__(
+        self, client: Client, target: str, to_exchange: bool, acks: Acks, in_flight_max: int, on_idle: Callable[[Lane], None]
+    ) -> None:
+        self.buffered_bytes = 0
+        """Of finished batches that are not settled."""
+        self._client = client
+        self._target = target
+        self._to_exchange = to_exchange
+        self._acks = acks
+        self._in_flight_max = in_flight_max
+        self._on_idle = on_idle
+        self._in_flight: dict[Shipment, None] = {}
+        self._waiting: deque[Lane] = deque()
+        self._ready_count = 0
+        self._listening_to: Link | None = None
+        self._room: anyio.Event | None = None
+        self._watching_time = False
+
+    # --- in ---
+
+    def enqueue(self, lane: Lane, batch: RecordBatch, confirmation: Confirmation) -> None:
+        """Take a batch; it is sent within the call if nothing is in its way."""
+        lane.ready.append(Shipment(self, lane, batch, confirmation))
+        self.buffered_bytes += batch.size
+        self._ready_count += 1
+        self._queue(lane)
+        self.pump()
+
+    async def room(self, bytes_max: int) -> None:
+        """Wait until there is room for another batch. Cancellation: nothing happens."""
+        while self._ready_count >= _READY_MAX or self.buffered_bytes >= bytes_max:
+            self._room = self._room or anyio.Event()
+            await self._room.wait()
+
+    def unsettled(self, lanes: list[Lane]) -> list[Confirmation]:
+        """Of all batches that are on their way."""
+        waiting = [shipment.confirmation for lane in lanes for shipment in lane.ready]
+        return [*(shipment.confirmation for shipment in self._in_flight), *waiting]
+
+    # --- out ---
+
+    def pump(self) -> None:
+        """Send what may be sent now."""
+        while self._waiting and len(self._in_flight) < self._in_flight_max:
+            link = self._client.link
+            if link is None:
+                self._client.want_link()
+                return
+            if not link.ready:
+                if self._listening_to is not link:
+                    self._listening_to = link
+                    link.when_ready(self._link_ready)
+                return
+            lane = self._waiting.popleft()
+            lane.queued = False
+            self._send(link, lane)
+            self._queue(lane)
+
+    def _link_ready(self) -> None:
+        self._listening_to = None
+        self.pump()
+
+    def _queue(self, lane: Lane) -> None:
+        if lane.ready and not lane.queued and not lane.held:
+            lane.queued = True
+            self._waiting.append(lane)
+
+    def _send(self, link: Link, lane: Lane) -> None:
+        shipment = lane.ready.pop(0)
+        self._ready_count -= 1
+        message = Publish(self._target, self._to_exchange, self._acks, lane.partition)
+        if self._acks == Acks.NONE:
+            link.tell(message, [shipment.batch])
+            self._settle(shipment, None, None)
+            return
+        shipment.attempts += 1
+        shipment.sent_at = self._client.env.clock.monotonic()
+        lane.in_flight[shipment.sequence] = shipment
+        self._in_flight[shipment] = None
+        shipment.correlation = link.ask(shipment, message, [shipment.batch])
+        if not self._watching_time:
+            self._watching_time = True
+            self._client.timers.after(self._client.options.request_timeout_s / 4, self._watch_time)
+        self._make_room()
+
+    # --- what became of a shipment ---
+
+    def confirmed(self, shipment: Shipment, message: Message) -> None:
+        """The broker answered."""
+        self._landed(shipment)
+        if isinstance(message, Published) and len(message.placements) == 1:
+            self._settle(shipment, message, None)
+        else:
+            self._settle(shipment, None, ProtocolError(f"the broker answered publish with {type(message).__name__}"))
+        self._go_on(shipment.lane)
+
+    def refused(self, shipment: Shipment, error: LinnError) -> None:
+        """The broker refused, or the connection was lost."""
+        self._landed(shipment)
+        lane = shipment.lane
+        if error.retriable and shipment.attempts <= self._client.options.retries_max and not self._client.closed:
+            lane.put_back(shipment)
+            self._ready_count += 1
+            lane.held = lane.held or not isinstance(error, ConnectionLost)
+        else:
+            self._settle(shipment, None, error)
+        if lane.held and not lane.in_flight:
+            self._client.timers.after(self._client.backoff_of(shipment.attempts), lambda: self._release(lane))
+        self._go_on(lane)
+
+    def _landed(self, shipment: Shipment) -> None:
+        del self._in_flight[shipment]
+        del shipment.lane.in_flight[shipment.sequence]
+
+    def _go_on(self, lane: Lane) -> None:
+        self._queue(lane)
+        if lane.idle:
+            self._on_idle(lane)
+        self.pump()
+
+    def _release(self, lane: Lane) -> None:
+        lane.held = False
+        self._go_on(lane)
+
+    def _settle(self, shipment: Shipment, answer: Published | None, error: LinnError | None) -> None:
+        self.buffered_bytes -= shipment.batch.size
+        shipment.confirmation.settle(answer.placements[0] if answer is not None else None, error)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
+    def _watch_time(self) -> None:
+        timeout_s = self._client.options.request_timeout_s
+        oldest = self._client.env.clock.monotonic() - timeout_s
+        link = self._client.link
+        for shipment in [shipment for shipment in self._in_flight if shipment.sent_at <= oldest]:
+            if link is not None:
+                link.forget(shipment.correlation)
+            self._landed(shipment)
+            text = f"{self._target} did not confirm a batch within {timeout_s:g} s; it may or may not be stored"
+            self._settle(shipment, None, RequestTimeout(text))
+            self._go_on(shipment.lane)
+        self._watching_time = bool(self._in_flight)
+        if self._watching_time:
+            self._client.timers.after(timeout_s / 4, self._watch_time)
+
+    def give_up(self, lanes: list[Lane], error: LinnError) -> None:
+        """Fail everything that has not been sent, because there is no broker to send it to."""
+        self._waiting.clear()
+        for lane in lanes:
+            lane.queued = lane.held = False
+            ready, lane.ready = lane.ready, []
+            self._ready_count -= len(ready)
+            for shipment in ready:
+                self._settle(shipment, None, error)
+        self._make_room()

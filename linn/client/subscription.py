@@ -1,0 +1,222 @@
+"""Subscription: one of a consumer's, on one link. It ends with the link; the consumer then makes another.
+
+Laws: credit is given back in chunks, when records are settled (leases) or handed over (everything else); what was
+delivered under a lease is worth nothing once the link is gone; a settlement that the broker can't answer any more ends in
+DeliveryNotCurrent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linn.client.message import Batch
+from linn.client.settling import NOTHING_TO_SETTLE, Delivery, Settled, Settling, latest_commits, merged
+from linn.core.batch import RecordBatch
+from linn.core.errors import ConnectionLost, DeliveryNotCurrent, LinnError, MessageInvalid, error_from_code
+from linn.protocols.capnp import messages
+from linn.protocols.capnp.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
+
+if TYPE_CHECKING:
+    from linn.client.consumer import Consumer
+    from linn.client.link import Link
+
+SETTLE_LINGER_S = 0.005
+"""How long a settlement that nobody awaits may wait for more: far below any lease, and worth thousands of records."""
+SETTLINGS_MAX = 1_024
+"""Settlements that wait together: a Settle frame of them has about 50 kB."""
+_MS_MAX = (1 << 32) - 1
+
+
+class Subscription:
+    """Takes what the broker pushes, gives credit, sends settlements."""
+
+    def __init__(self, consumer: Consumer, link: Link, subscribed: Subscribed, credit: int, positions: dict[int, int]) -> None:
+        self.id = subscribed.subscription
+        self.kind = SubscriptionKind(subscribed.kind)
+        self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
+        self.alive = True
+        self.last_ack: Settling | None = None
+        """The latest settlement, where it is an ack that was not sent."""
+        self._consumer = consumer
+        self._link = link
+        self._chunk = max(1, credit // 2)
+        self._credit = credit
+        self._spent = 0
+        self._open: list[Settling] = []
+        self._unanswered: dict[Settling, None] = {}
+        self._flush_planned = False
+        self._positions = positions
+        """Readers: the next offset of each partition. Members: where reading goes on after a nack."""
+        self._owned: set[int] | None = None
+        link.subscriptions[self.id] = self
+
+    # --- what the broker sends ---
+
+    def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
+        """A `Deliver`, `Assigned` or `Ended`."""
+        if isinstance(message, Deliver):
+            self._consumer.arrived(self.delivered(message, batches))
+        elif isinstance(message, messages.Assigned):
+            self._owned = set(message.partitions)
+            self._consumer.assigned(message.partitions)
+        elif isinstance(message, messages.Ended):
+            self.end()
+            self._consumer.ended(error_from_code(message.code, message.text))
+
+    def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
+        """The batches of one delivery, without what was read before."""
+        partition = message.partition
+        delivery = Delivery(partition, message.delivery_id, message.attempt, sum(batch.count for batch in batches))
+        topic = self._consumer.topic
+        if self.kind == SubscriptionKind.SHARED:
+            return [Batch(topic, partition, records, 0, delivery, self) for records in batches]
+        found = []
+        for records in batches:
+            first = self._skip(partition, records)
+            if first < records.count:
+                found.append(Batch(topic, partition, records, first, delivery, self))
+            self._spend(first)
+        return found
+
+    def _skip(self, partition: int, records: RecordBatch) -> int:
+        """How many records of a stream's batch the consumer does not want (any more)."""
+        position = self._positions.get(partition)
+        first = 0
+        if position is not None and self.kind == SubscriptionKind.GROUP:
+            if not records.base_offset <= position < records.end_offset:
+                return records.count  # On its way when reading was set back.
+            first = position - records.base_offset
+            del self._positions[partition]
+        elif position is not None:
+            first = min(max(0, position - records.base_offset), records.count)
+        if self.kind == SubscriptionKind.READER:
+            self._positions[partition] = max(position or 0, records.end_offset)
+        return first
+
+    def wants(self, batch: Batch) -> bool:
+        """Whether a batch that arrived is still to be handed over."""
+        if not self.alive:
+            # Without a lease it was settled by being sent; a reader goes on behind what arrived.
+            return not self.leased and self.kind != SubscriptionKind.GROUP
+        if self._owned is not None and batch.partition not in self._owned:
+            return False
+        return not (self.kind == SubscriptionKind.GROUP and batch.partition in self._positions)
+
+    # --- credit ---
+
+    def handed_over(self, batch: Batch) -> None:
+        """A batch has gone to the application, or was dropped."""
+        if not self.leased:
+            self._spend(len(batch))
+
+    def _spend(self, records: int) -> None:
+        if not self._credit or not self.alive:
+            return
+        self._spent += records
+        if self._spent >= self._chunk:
+            self._link.tell(Credit(self.id, self._spent))
+            self._spent = 0
+
+    # --- settling ---
+
+    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle a range; see `Batch.ack`. Raises MessageInvalid where `ms` is not a number that fits."""
+        if not 0 <= ms <= _MS_MAX:
+            raise MessageInvalid(f"milliseconds from 0 to {_MS_MAX}, not {ms}")
+        if verdict == Verdict.ACK and not self.leased and self.kind != SubscriptionKind.GROUP:
+            return NOTHING_TO_SETTLE
+        settling = Settling(delivery, first, end, verdict, ms, self.flush)
+        if not self.alive:
+            self._finish([settling], _too_late())
+            return settling
+        self._open.append(settling)
+        self.last_ack = settling if verdict == Verdict.ACK else None
+        if verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP:
+            self._positions[delivery.partition] = first
+            self._consumer.set_back(delivery.partition)
+        if len(self._open) >= SETTLINGS_MAX or end - first >= self._chunk:
+            self.flush()
+        elif not self._flush_planned:
+            self._flush_planned = True
+            self._consumer.later(SETTLE_LINGER_S, self._flush_as_planned)
+        return settling
+
+    def _flush_as_planned(self) -> None:
+        self._flush_planned = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send all settlements that wait."""
+        settlings, self._open = self._open, []
+        self.last_ack = None
+        if not settlings or not self.alive:
+            return
+        entries = latest_commits(settlings) if self.kind == SubscriptionKind.GROUP else merged(settlings)
+        for settling in settlings:
+            settling.state = 1
+            self._unanswered[settling] = None
+        request = _SettleRequest(self, [settled for _, settled in entries])
+        self._link.ask(request, Settle(self.id, [entry for entry, _ in entries]))
+        if self.leased:
+            self._spend(sum(self._given_back(settling) for settling in settlings))
+
+    @staticmethod
+    def _given_back(settling: Settling) -> int:
+        if settling.verdict == Verdict.EXTEND:
+            return 0
+        count = min(settling.end - settling.first, settling.delivery.unsettled)
+        settling.delivery.unsettled -= count
+        return count
+
+    def answered(self, settlings: list[Settling], error: LinnError | None) -> None:
+        """What became of some settlements that were sent."""
+        for settling in settlings:
+            self._unanswered.pop(settling, None)
+        self._finish(settlings, error)
+
+    def _finish(self, settlings: list[Settling], error: LinnError | None) -> None:
+        for settling in settlings:
+            settling.finish(error)
+        if error is not None and not any(settling.awaited for settling in settlings):
+            self._consumer.refused(error)
+
+    def unanswered(self) -> list[Settling]:
+        """Settlements that were sent and not answered."""
+        return list(self._unanswered)
+
+    def end(self) -> None:
+        """The link, or the subscription, is over."""
+        if self.alive:
+            self.alive = False
+            self._link.subscriptions.pop(self.id, None)
+            lost, self._open, self._unanswered = [*self._unanswered, *self._open], [], {}
+            self.last_ack = None
+            if lost:
+                self._finish(lost, _too_late())
+
+
+def _too_late() -> DeliveryNotCurrent:
+    return DeliveryNotCurrent("the connection that the records came by is gone; the broker may deliver them again")
+
+
+class _SettleRequest:
+    """The caller of one Settle."""
+
+    __slots__ = ("_entries", "_subscription")
+
+    def __init__(self, subscription: Subscription, entries: list[list[Settling]]) -> None:
+        self._subscription = subscription
+        self._entries = entries
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        refused: dict[int, LinnError] = {}
+        if isinstance(message, messages.Settled):
+            refused = {refusal.entry: error_from_code(refusal.code, refusal.text) for refusal in message.refused}
+        for index, settlings in enumerate(self._entries):
+            self._subscription.answered(settlings, refused.get(index))
+
+    def failed(self, error: LinnError) -> None:
+        if isinstance(error, ConnectionLost):
+            error = _too_late()
+        for settlings in self._entries:
+            self._subscription.answered(settlings, error)

@@ -1,0 +1,250 @@
+"""A life, or several, of a segmented log on a simulated disk, and what must be true after each death.
+
+What is promised (linn.storage_engines.segmented_log): after power loss the log holds a prefix of what was appended, at
+least up to `durable()`; after the death of the process alone, all of it. Opening can itself be interrupted.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import trio
+
+from linn.core.batch import RecordBatch
+from linn.core.errors import DiskFull, LogClosed, SyncFailed
+from linn.core.storage import PartitionId
+from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
+from linn.storage_engines.segmented_log.log import SegmentedLog
+from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
+from linn.testing.engines import make_batch, read_through
+from linn.testing.sim_env import SimEnv
+
+PARTITION = PartitionId("orders", 0)
+_TEMPLATES = [
+    bytes(make_batch(1 + number % 3, value_bytes=value_bytes, fill=number).message)
+    for number, value_bytes in enumerate((0, 10, 90, 200, 333, 460, 500, 700, 1000, 1700, 2500) * 3)
+]
+
+
+@dataclass(frozen=True)
+class Appended:
+    base: int
+    end: int
+    message: bytes
+
+
+class CrashRun:
+    """One seed's run."""
+
+    def __init__(self, seed: int | str, env: SimEnv) -> None:
+        self.rng = random.Random(seed)
+        self.env = env
+        self.settings = SegmentedLogSettings(
+            segment_bytes_max=self.rng.choice((4096, 4096, 6000, 9000)),
+            segment_age_ms=self.rng.choice((5, 10_000)),
+            index_interval_bytes=self.rng.choice((512, 1500)),
+        )
+        self.log: SegmentedLog | None = None
+        self.model: list[Appended] = []
+        self.start = self.durable = 0
+        self.pending: RecordBatch | None = None
+        self.cut: int | None = None
+
+    async def open(self, env: SimEnv) -> SegmentedLog:
+        return await SegmentedLogEngine("data/segmented-log", self.settings, env).open(PARTITION)
+
+    @property
+    def end(self) -> int:
+        return max(self.model[-1].end, self.start) if self.model else self.start
+
+    # --- a life ------------------------------------------------------------------------------------------------------
+
+    async def live(self, steps: int, crash_at: int | None) -> bool:
+        """Take random steps; whether the machine died in one of them."""
+        self.env.disk.crash_at = crash_at
+
+        async def process(env: SimEnv) -> None:
+            self.log = await self.open(env)
+            for _ in range(steps):
+                await self.step(env)
+
+        return await self.env.run_until_death(process)
+
+    async def step(self, env: SimEnv) -> None:
+        choices = (
+            (self.append_some, 8),
+            (self.append_during_sync, 3),
+            (self.sync, 2),
+            (self.retain, 2),
+            (self.trim_before, 2),
+            (self.trim_after, 1),
+            (self.open_again, 1),
+            (self.fill_the_disk, 1),
+            (self.read, 1),
+        )
+        chosen = self.rng.choices([step for step, _ in choices], [weight for _, weight in choices])[0]
+        await chosen()
+        if self.rng.random() < 0.3:
+            await env.clock.sleep(self.rng.random() / 100)
+
+    def append(self) -> None:
+        assert self.log is not None
+        self.pending = batch = RecordBatch(bytearray(self.rng.choice(_TEMPLATES)))
+        base = self.log.append(batch)
+        self.pending = None
+        self.model.append(Appended(base, batch.end_offset, bytes(batch.message)))
+        self.note()
+
+    def note(self) -> None:
+        """Remember what the log has promised so far."""
+        if self.log is not None:
+            self.start = max(self.start, self.log.bounds()[0])
+            self.durable = max(self.durable, self.log.durable())
+
+    async def append_some(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            self.append()
+
+    async def append_during_sync(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.sync)
+            for _ in range(self.rng.randint(1, 5)):
+                self.append()
+                await self.env.clock.sleep(self.rng.random() / 1000)
+
+    async def sync(self) -> None:
+        assert self.log is not None
+        end = self.log.bounds()[1]
+        await self.log.sync()
+        assert self.log.durable() >= end
+        self.note()
+
+    async def retain(self) -> None:
+        assert self.log is not None
+        bytes_max = self.rng.choice((None, 5000, 10_000))
+        before = self.rng.choice((None, self.end))
+        age_ms = self.rng.choice((None, None, 20))
+        now_ms = self.env.clock.now_ms()
+        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
+        self.note()
+
+    async def trim_before(self) -> None:
+        assert self.log is not None
+        await self.log.trim(before=self.rng.randint(self.start, self.end))
+        self.note()
+
+    async def trim_after(self) -> None:
+        assert self.log is not None
+        boundaries = [batch.base for batch in self.model[-6:] if batch.base >= self.start]
+        if boundaries:
+            self.cut = self.rng.choice(boundaries)
+            self.durable = min(self.durable, self.cut)
+            await self.log.trim(after=self.cut)
+            self.model = [batch for batch in self.model if batch.base < self.cut]
+            self.cut = None
+            self.note()
+
+    async def open_again(self) -> None:
+        assert self.log is not None
+        await self.log.close()
+        self.note()
+        self.log = await self.open(self.env)
+        assert self.log.bounds() == (self.start, self.end)
+
+    async def fill_the_disk(self) -> None:
+        assert self.log is not None
+        disk = self.env.disk
+        capacity, disk.capacity_bytes = disk.capacity_bytes, disk.used_bytes + self.rng.randint(0, 3000)
+        bounds, size = self.log.bounds(), self.log.size_bytes()
+        try:
+            while True:
+                self.append()
+                bounds, size = self.log.bounds(), self.log.size_bytes()
+        except DiskFull:
+            self.pending = None
+        assert (self.log.bounds(), self.log.size_bytes()) == (bounds, size)
+        await self.sync()
+        disk.capacity_bytes = capacity
+
+    async def read(self) -> None:
+        assert self.log is not None
+        batches = await read_through(self.log, 3000)
+        assert [bytes(batch.message) for batch in batches] == [b.message for b in self.model if b.end > self.start]
+
+    # --- a death -----------------------------------------------------------------------------------------------------
+
+    async def fail_a_sync(self) -> None:
+        """A sync fails: nothing more is promised, and the log takes no more work."""
+        assert self.log is not None
+        self.env.disk.crash_at = None
+        self.append()
+        self.env.disk.fail_next_sync()
+        durable = self.log.durable()
+        try:
+            await self.log.sync()
+        except SyncFailed:
+            assert self.log.durable() == durable
+        else:
+            raise AssertionError("a failed sync is reported")
+        try:
+            self.log.append(make_batch(1))
+        except LogClosed:
+            return
+        raise AssertionError("a log whose sync failed takes no more work")
+
+    async def rise(self, *, lost_power: bool) -> None:
+        """Open the log in the next process, perhaps after more deaths, and check what is in it."""
+        if self.log is not None:
+            self.note_at_death()
+        log: SegmentedLog | None = None
+        for attempt in range(4):
+            self.env = self.env.restart()
+            self.env.disk.capacity_bytes = 1 << 30
+            # The last attempt is left alone. The others may die in any operation of the recovery, or none.
+            self.env.disk.crash_at = self.rng.randrange(20) if attempt < 3 and self.rng.random() < 0.5 else None
+
+            async def process(env: SimEnv) -> None:
+                nonlocal log
+                log = await self.open(env)
+
+            if not await self.env.run_until_death(process):
+                break
+            lost_power = True
+        assert log is not None
+        self.env.disk.crash_at = None
+        self.log = log
+        await self.check(lost_power=lost_power)
+
+    def note_at_death(self) -> None:
+        assert self.log is not None
+        self.start = max(self.start, self.log.bounds()[0])
+        durable = self.log.durable()
+        self.durable = max(self.durable, durable if self.cut is None else min(durable, self.cut))
+
+    async def check(self, *, lost_power: bool) -> None:
+        assert self.log is not None
+        start, end = self.log.bounds()
+        known = list(self.model)
+        if self.pending is not None and self.pending.base_offset == self.end:
+            known.append(Appended(self.end, self.pending.end_offset, bytes(self.pending.message)))
+        assert start <= self.start, f"the start moved from {self.start} to {start}"
+        assert end >= self.durable, f"{self.durable} was durable, but the log ends at {end}"
+        assert lost_power or end >= self.end, f"the process died, and the log ends at {end} instead of {self.end}"
+        assert self.log.durable() == end
+        found = [bytes(batch.message) for batch in await read_through(self.log, 3000)]
+        expected = [batch for batch in known if batch.end > start and batch.end <= end]
+        assert found == [batch.message for batch in expected], f"{start} to {end}: {expected} is not what was read"
+        assert end in {start, *(batch.end for batch in known)}
+        self.model = [batch for batch in known if batch.end <= end]
+        self.start, self.durable = start, end
+        self.pending = self.cut = None
+
+    async def open_twice(self) -> None:
+        """Opening changes nothing the second time, also after a clean close."""
+        assert self.log is not None
+        bounds = self.log.bounds()
+        for _ in range(2):
+            await self.log.close()
+            self.log = await self.open(self.env)
+            assert self.log.bounds() == bounds

@@ -1,0 +1,303 @@
+"""Damage that no torn write explains is refused and changes nothing; a torn tail is cut off (hostile inputs, 33)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from engine_cases import segmented_log_in
+
+from linn.core.errors import LogCorrupt, StorageError
+from linn.core.real_env import RealEnv
+from linn.core.storage import PartitionLog
+from linn.testing.engines import (
+    PARTITION,
+    EngineHarness,
+    append_some,
+    make_batch,
+    messages_of,
+    read_through,
+)
+
+Messages = list[bytes]
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> EngineHarness:
+    return segmented_log_in(str(tmp_path), RealEnv())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / PARTITION.topic / str(PARTITION.index)
+
+
+async def fill(harness: EngineHarness, *, rounds: int = 3) -> Messages:
+    """A log of several sealed segments and an active one, closed."""
+    messages: Messages = []
+    async with harness.log() as log:
+        for _ in range(rounds):
+            messages += append_some(log)
+            await log.sync()
+    return messages
+
+
+async def kill(harness: EngineHarness, *, syncs: int, unsynced: int = 6) -> Messages:
+    """A log whose process dies without closing it: some rounds that were synced, and some batches that were not."""
+    log = await harness.make(harness.env).open(PARTITION)
+    messages: Messages = []
+    for _ in range(syncs):
+        messages += append_some(log)
+        await log.sync()
+    return messages + append_some(log, unsynced)
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(data)
+
+
+def cut(path: Path, count: int) -> None:
+    path.write_bytes(path.read_bytes()[:-count])
+
+
+def swap(first: Path, second: Path) -> None:
+    between = first.with_suffix(".between")
+    first.rename(between)
+    second.rename(first)
+    between.rename(second)
+
+
+async def refusal(harness: EngineHarness, folder: Path) -> str:
+    """The text of the error that opening raises, or reading the log through, having changed nothing."""
+    before = snapshot(folder)
+    with pytest.raises(LogCorrupt) as raised:
+        await use(harness)
+    after = snapshot(folder)
+    assert {name: data for name, data in after.items() if name in before} == before
+    return raised.value.text
+
+
+async def use(harness: EngineHarness) -> Messages:
+    """Open the log and read it through, as a process that never writes."""
+    log = await harness.make(harness.env).open(PARTITION)
+    return messages_of(await read_through(log))
+
+
+async def opened(harness: EngineHarness) -> tuple[PartitionLog, Messages]:
+    log = await harness.make(harness.env).open(PARTITION)
+    return log, messages_of(await read_through(log))
+
+
+# --- before the tail -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [0.0, 0.1, 0.5, 0.999])
+async def test_a_flipped_byte_in_a_sealed_segment_is_found(harness: EngineHarness, folder: Path, place: float) -> None:
+    await fill(harness)
+    for path in segments(folder)[:3]:
+        position = int(place * path.stat().st_size)
+        flip(path, position)
+        assert str(path) in await refusal(harness, folder)
+        flip(path, position)
+    assert len(await use(harness)) == 36
+
+
+async def test_any_flipped_byte_of_a_closed_log_is_found_or_harmless(harness: EngineHarness, folder: Path) -> None:
+    messages = await fill(harness, rounds=1)
+    for path in sorted(folder.iterdir()):
+        for position in range(0, path.stat().st_size, 97):
+            original = path.read_bytes()
+            flip(path, position)
+            try:
+                assert await use(harness) == messages
+            except LogCorrupt:
+                assert path.suffix == ".log"
+            finally:
+                path.write_bytes(original)
+
+
+async def test_a_cut_sealed_segment_is_refused(harness: EngineHarness, folder: Path) -> None:
+    await fill(harness)
+    last_batch = 8 * (len(segments(folder)[1].read_bytes()) // 16)
+    for count in (1, 8, last_batch):
+        path = segments(folder)[1]
+        original = path.read_bytes()
+        cut(path, count)
+        assert str(path) in await refusal(harness, folder)
+        path.write_bytes(original)
+
+
+async def test_a_missing_segment_is_refused(harness: EngineHarness, folder: Path) -> None:
+    await fill(harness)
+    for path in segments(folder):
+        original = path.read_bytes()
+        path.unlink()
+        assert "nothing was deleted" in await refusal(harness, folder)
+        path.write_bytes(original)
+    assert len(await use(harness)) == 36
+
+
+async def test_a_log_without_any_segment_is_refused(harness: EngineHarness, folder: Path) -> None:
+    await fill(harness)
+    for path in [*folder.glob("*.log"), *folder.glob("*.index")]:
+        path.unlink()
+    await refusal(harness, folder)
+
+
+async def test_swapped_segments_are_refused(harness: EngineHarness, folder: Path) -> None:
+    await fill(harness)
+    paths = segments(folder)
+    swap(paths[0], paths[1])
+    await refusal(harness, folder)
+    swap(paths[0], paths[1])
+    swap(paths[-1], paths[-2])
+    await refusal(harness, folder)
+
+
+async def test_a_closed_log_that_became_shorter_is_refused(harness: EngineHarness, folder: Path) -> None:
+    messages = await fill(harness)
+    path = segments(folder)[-1]
+    for count in (1, len(messages[-1])):
+        original = path.read_bytes()
+        cut(path, count)
+        assert "was on stable storage" in await refusal(harness, folder)
+        path.write_bytes(original)
+
+
+async def test_damage_before_what_a_later_batch_knew_to_be_durable_is_refused(
+    harness: EngineHarness, folder: Path
+) -> None:
+    log = await harness.make(harness.env).open(PARTITION)
+    sizes = []
+    for _ in range(4):
+        batch = make_batch(2, value_bytes=150)
+        log.append(batch)
+        sizes.append(batch.size)
+        await log.sync()
+    [path] = segments(folder)
+    flip(path, sizes[0] + 100)
+    text = await refusal(harness, folder)
+    assert str(path) in text
+    assert f"byte {sizes[0]}" in text
+    assert "stable storage" in text
+
+
+async def test_a_damaged_checkpoint_is_refused_and_a_missing_one_is_made_again(
+    harness: EngineHarness, folder: Path
+) -> None:
+    messages = await fill(harness)
+    path = folder / "checkpoint"
+    original = path.read_bytes()
+    for damaged in (b"", original[:10], bytes(len(original))):
+        path.write_bytes(damaged)
+        assert str(path) in await refusal(harness, folder)
+    path.unlink()
+    assert await use(harness) == messages
+
+
+# --- indexes ---------------------------------------------------------------------------------------------------------
+
+
+DAMAGE_TO_AN_INDEX: dict[str, Callable[[Path], None]] = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: cut(path, 5),
+    "header": lambda path: flip(path, 20),
+    "entries": lambda path: flip(path, 90),
+    "garbage": lambda path: path.write_bytes(b"\xff" * 500),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE_TO_AN_INDEX.values(), ids=DAMAGE_TO_AN_INDEX)
+async def test_indexes_are_rebuilt(harness: EngineHarness, folder: Path, damage: Callable[[Path], None]) -> None:
+    messages = await fill(harness)
+    for path in sorted(folder.glob("*.index")):
+        damage(path)
+    log, found = await opened(harness)
+    assert found == messages
+    for offset in range(*log.bounds()):
+        assert (await log.read(offset, 1))[0].base_offset <= offset
+    assert await log.offset_at(12_001) == log.bounds()[1]
+    await log.close()
+    assert await use(harness) == messages
+
+
+async def test_swapped_indexes_are_rebuilt(harness: EngineHarness, folder: Path) -> None:
+    messages = await fill(harness)
+    paths = sorted(folder.glob("*.index"))
+    swap(paths[0], paths[1])
+    swap(paths[-1], paths[-2])
+    assert await use(harness) == messages
+
+
+async def test_the_index_of_another_log_does_no_harm(harness: EngineHarness, folder: Path, tmp_path: Path) -> None:
+    messages = await fill(harness)
+    other = segmented_log_in(str(tmp_path / "other"), RealEnv())
+    async with other.log() as log:
+        log.append(make_batch(7, value_bytes=33))
+    [foreign] = (tmp_path / "other").rglob("*.index")
+    shutil.copy(foreign, sorted(folder.glob("*.index"))[0])
+    assert await use(harness) == messages
+
+
+# --- the tail --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 100, 300])
+async def test_a_torn_tail_is_cut_off(
+    harness: EngineHarness, folder: Path, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = await kill(harness, syncs=1, unsynced=2)
+    whole, last = messages[:-1], segments(folder)[-1]
+    cut(last, count)
+    torn_bytes = len(messages[-1]) - count
+    log, found = await opened(harness)
+    assert found == whole
+    assert log.durable() == log.bounds()[1]
+    assert f"cut off a torn tail of {torn_bytes} bytes" in caplog.text
+    log.append(make_batch(1))
+    await log.close()
+    assert len(await use(harness)) == len(whole) + 1
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 3000, b"\xff" * 3000, b"\0\0\0\0\xff\xff\xff\xff" * 40, b"\0" * 3])
+async def test_garbage_behind_the_end_is_cut_off(harness: EngineHarness, folder: Path, garbage: bytes) -> None:
+    messages = await kill(harness, syncs=1)
+    with segments(folder)[-1].open("ab") as file:
+        file.write(garbage)
+    assert await use(harness) == messages
+
+
+async def test_damage_to_what_was_never_synced_cuts_there(harness: EngineHarness, folder: Path) -> None:
+    messages = await kill(harness, syncs=0, unsynced=9)
+    flip(segments(folder)[0], len(messages[0]) + 70)
+    log, found = await opened(harness)
+    assert found == messages[:1]
+    await log.close()
+    assert len(segments(folder)) == 1
+    assert await use(harness) == messages[:1]
+
+
+async def test_a_process_that_was_killed_loses_nothing(harness: EngineHarness) -> None:
+    messages = await kill(harness, syncs=0, unsynced=30)
+    assert await use(harness) == messages
+    assert await use(harness) == messages
+
+
+async def test_folders_are_not_made_outside_the_engines(harness: EngineHarness) -> None:
+    engine = harness.make(harness.env)
+    for topic in ("", ".", "..", "../x", "a/b", "a\0b"):
+        with pytest.raises(StorageError):
+            await engine.open(type(PARTITION)(topic, 0))
