@@ -20,11 +20,12 @@ import trio
 
 from linn import __version__
 from linn.cli.exit_code import ExitCode, complain
+from linn.core.address import parse_address
 from linn.core.broker import Broker, running_broker
 from linn.core.config import Config, load_config, plugin_settings, read_toml
 from linn.core.config_checks import Listener
 from linn.core.plugins import PluginManager, installed
-from linn.core.real_env import RealEnv, parse_address
+from linn.core.real_env import RealEnv
 from linn.core.toml_source import TomlSource
 
 DEFAULT_FILE = "linn.toml"

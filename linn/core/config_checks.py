@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from linn.core.address import parse_address
 from linn.core.config_tables import (
     TABLES,
     BrokerSettings,
@@ -26,7 +27,6 @@ from linn.core.exchange import Binding, Exchange
 from linn.core.kinds import Kind, Kinds
 from linn.core.nearest import did_you_mean, nearest
 from linn.core.problem import Problems
-from linn.core.real_env import parse_address
 from linn.core.settings_decoder import decode_settings, known_keys
 from linn.core.toml_source import Path, TomlSource
 from linn.core.topic_checks import Surroundings, check_name, check_topic

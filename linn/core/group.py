@@ -44,13 +44,17 @@ class ConsumerGroup:
         """A group without members and without committed offsets.
 
         Raises:
-            DeliveryError: the name is empty.
+            DeliveryError: the name is empty, or not encodable as UTF-8.
             LimitExceeded: the name is longer than GROUP_NAME_BYTES_MAX bytes of UTF-8.
         """
         assert partitions > 0
+        try:
+            name_bytes = len(name.encode())
+        except UnicodeEncodeError as error:
+            raise DeliveryError("a group's name must be encodable as UTF-8") from error
         if not name:
             raise DeliveryError("a group's name must not be empty")
-        if len(name.encode(errors="replace")) > GROUP_NAME_BYTES_MAX:
+        if name_bytes > GROUP_NAME_BYTES_MAX:
             raise LimitExceeded(f"a group's name has at most {GROUP_NAME_BYTES_MAX} bytes")
         self.name = name
         self.generation = 0

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 import trio
 
+from linn.core.address import parse_address
 from linn.core.env import Listener, Stream
 from linn.core.errors import AddressInUse, ConnectFailed, ConnectionLost
 from linn.core.flat_message import Buffer
-from linn.core.real_env import parse_address
 from linn.testing.sim_disk import LOST_POWER, WAS_KILLED, SimulatedCrash
 
 PIPE_BYTES_MAX = 64 * 1024

@@ -16,7 +16,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, DiskFull, DiskReadOnly, StorageError
-from linn.core.real_env import RealDisk, RealNet
+from linn.core.real_disk import RealDisk
+from linn.core.real_net import RealNet
 
 NOBODY = 65534
 

@@ -81,6 +81,7 @@ class Recovery:
         await self._make_durable()
         await self._seal_finished()
         await self._whole[-1].grow()
+        self._sweep()
         for segment in self._whole[:-1]:
             segment.unload()
         return Recovered(self._whole, max(self._checkpoint.start, self._whole[0].base_offset))
@@ -236,6 +237,14 @@ class Recovery:
         for segment in self._whole:
             segment.unlink()
         self._whole = [first]
+
+    def _sweep(self) -> None:
+        """Delete what interrupted work left beside the segments."""
+        kept = {segment.index_path for segment in self._whole}
+        for name in self._disk.list_dir(self._folder):
+            path = f"{self._folder}/{name}"
+            if name.endswith(".tmp") or (name.endswith(".index") and path not in kept):
+                self._disk.unlink(path)
 
     async def _make_durable(self) -> None:
         """Sync what a process that was killed may have left in the page cache only."""

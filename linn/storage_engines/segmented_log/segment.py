@@ -76,6 +76,7 @@ class Segment:
 
     def create(self) -> None:
         """Make the file. Raises DiskFull, DiskReadOnly, StorageError."""
+        self._disk.unlink(self.index_path)
         self._file = self._disk.open(self.path, create=True)
         if self._file.size():
             self.shut()
@@ -111,8 +112,9 @@ class Segment:
         """Delete the segment's files. Raises StorageError."""
         self.retired = True
         self.shut()
-        self._disk.unlink(self.path)
+        # The index goes first: left alone, it would be taken for a proof about the next segment of that name.
         self._disk.unlink(self.index_path)
+        self._disk.unlink(self.path)
 
     async def sync(self) -> None:
         """Put everything in it on stable storage. Raises SyncFailed."""

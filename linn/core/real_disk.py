@@ -1,0 +1,220 @@
+"""RealDisk: the machine's file system, behind the ports of `linn.core.env`.
+
+Laws: an `OSError` never leaves this file, it becomes one line that names the path. What may wait for a disk runs in a
+thread, and a file's descriptor is not closed under a thread that uses it. One handle at a time writes a file, because
+each keeps the file's end itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import trio
+
+from linn.core.errors import DataDirLocked, DiskFull, DiskReadOnly, StorageError, SyncFailed
+from linn.core.flat_message import Buffer
+from linn.core.real_os import IOV_MAX, reason, without_first
+
+T = TypeVar("T")
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_READ_ONLY = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
+
+
+def _disk_error(error: OSError, deed: str, path: str) -> StorageError:
+    text = f"can't {deed} {path}: {reason(error)}"
+    if error.errno in _FULL:
+        return DiskFull(text)
+    if error.errno in _READ_ONLY:
+        return DiskReadOnly(text)
+    return StorageError(text)
+
+
+@contextlib.contextmanager
+def _translated(deed: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _disk_error(error, deed, path) from error
+
+
+class RealFile:
+    """A descriptor and where its file ends."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._end = os.fstat(descriptor).st_size
+        self._threads = 0
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        total = sum(map(len, buffers))
+        try:
+            written = os.pwritev(self._descriptor, buffers[:IOV_MAX], self._end)
+            if written != total:
+                self._write_rest(without_first(buffers, written), self._end + written)
+        except OSError as error:
+            raise self._take_back(error) from error
+        self._end += total
+        return total
+
+    def _write_rest(self, buffers: Sequence[Buffer], position: int) -> None:
+        while buffers:
+            written = os.pwritev(self._descriptor, buffers[:IOV_MAX], position)
+            position += written
+            buffers = without_first(buffers, written)
+
+    def _take_back(self, error: OSError) -> StorageError:
+        """Cut off what a failed append left; the error to raise."""
+        try:
+            if os.fstat(self._descriptor).st_size > self._end:
+                os.ftruncate(self._descriptor, self._end)
+        except OSError as second:
+            return StorageError(f"can't append to {self._path}, nor cut it back: {reason(second)}")
+        return _disk_error(error, "append to", self._path)
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        with _translated("write", self._path):
+            self._write_rest([data] if len(data) else [], position)
+        self._end = max(self._end, position + len(data))
+
+    def size(self) -> int:
+        with _translated("measure", self._path):
+            return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        with _translated("truncate", self._path):
+            assert size <= os.fstat(self._descriptor).st_size, "truncate cuts, it does not extend"
+            os.ftruncate(self._descriptor, size)
+        self._end = size
+
+    async def read(self, position: int, bytes_max: int) -> bytearray:
+        """As the port says. What the page cache holds is read without leaving the task, so this may not yield."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with _translated("read", self._path):
+            available = os.fstat(self._descriptor).st_size - position
+            buffer = bytearray(max(0, min(bytes_max, available)))
+            count = self._read_cached(buffer, position)
+            if count < len(buffer):
+                count = await self._in_thread(lambda descriptor: _read_fully(descriptor, buffer, count, position))
+        # A file that is cut during the read is shorter than it was measured.
+        del buffer[count:]
+        return buffer
+
+    def _read_cached(self, buffer: bytearray, position: int) -> int:
+        try:
+            return os.preadv(self._descriptor, (buffer,), position, os.RWF_NOWAIT)
+        except OSError as error:
+            # EAGAIN: nothing of it is cached. EOPNOTSUPP: the file system can't tell. Both go to the thread.
+            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise
+            return 0
+
+    async def sync(self) -> None:
+        try:
+            await self._in_thread(os.fdatasync)
+        except OSError as error:
+            raise SyncFailed(f"can't sync {self._path}: {reason(error)}") from error
+
+    async def _in_thread(self, work: Callable[[int], T]) -> T:
+        """Run `work(descriptor)` in a thread, which a cancellation waits for."""
+        descriptor = self._descriptor
+        if descriptor < 0:
+            raise OSError(errno.EBADF, "closed")
+        self._threads += 1
+        try:
+            return await trio.to_thread.run_sync(work, descriptor)
+        finally:
+            self._threads -= 1
+            if self._descriptor < 0 and not self._threads:
+                _close(descriptor)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0 and not self._threads:
+            _close(descriptor)
+
+
+def _close(descriptor: int) -> None:
+    # Linux frees the descriptor whatever close() says, and `close` promises nothing about the data.
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -> int:
+    """Fill `buffer`, whose first `count` bytes are there; the bytes in it, fewer only at the end of the file."""
+    with memoryview(buffer) as view:
+        while count < len(buffer):
+            with view[count:] as rest:
+                got = os.preadv(descriptor, (rest,), position + count)
+            if not got:
+                break
+            count += got
+    return count
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        _close(descriptor)
+
+
+class RealDisk:
+    """The machine's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        with _translated("open", path):
+            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+        return RealFile(path, descriptor)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        with _translated("list", path):
+            return sorted(os.listdir(path))
+
+    def make_dir(self, path: str) -> None:
+        with _translated("make the folder", path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with _translated(f"rename {source} to", target):
+            os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        with _translated("delete", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        with _translated("delete the folder", path), contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+
+    async def sync_dir(self, path: str) -> None:
+        try:
+            await trio.to_thread.run_sync(_sync_folder, path)
+        except OSError as error:
+            raise SyncFailed(f"can't sync the folder {path}: {reason(error)}") from error
+
+    def free_bytes(self, path: str) -> int:
+        with _translated("measure the disk of", path):
+            found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def lock(self, path: str) -> Callable[[], None]:
+        file = self.open(path, create=True)
+        try:
+            with _translated("lock", path):
+                fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except StorageError as error:
+            file.close()
+            if isinstance(error.__cause__, BlockingIOError):
+                raise DataDirLocked(f"another process holds {path}") from error
+            raise
+        return file.close

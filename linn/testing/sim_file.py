@@ -1,0 +1,94 @@
+"""SimFile: a handle on a file of `sim_disk.SimDisk`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from linn.core.errors import DiskFull, StorageError, SyncFailed
+from linn.core.flat_message import Buffer
+from linn.testing.sim_platter import Inode
+
+if TYPE_CHECKING:
+    from linn.testing.sim_disk import SimDisk
+
+
+class SimFile:
+    """A handle. As with `RealFile`, one handle at a time writes a file; here a second one is caught."""
+
+    def __init__(self, disk: SimDisk, inode: Inode, path: str) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._path = path
+        self._end = len(inode.data)
+        self._closed = False
+
+    def _live(self, deed: str) -> Inode:
+        self._disk.check_alive()
+        if self._closed:
+            raise StorageError(f"can't {deed} {self._path}: it is closed")
+        return self._inode
+
+    def _writer(self, deed: str) -> Inode:
+        inode = self._live(deed)
+        assert self._end == len(inode.data), f"two handles write {self._path}"
+        self._disk.check_writable(deed, self._path)
+        return inode
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        inode, disk, data = self._writer("append to"), self._disk, b"".join(buffers)
+        dying = disk.begin("write", self._path)
+        room = disk.room_bytes()
+        if len(data) > room:
+            # As the real one: write what fits, then cut it off. A crash may keep the first without the second.
+            disk.change(inode, self._end, data[:room])
+            disk.change(inode, self._end, None)
+            disk.end(dying)
+            raise DiskFull(f"can't append to {self._path}: No space left on device")
+        disk.change(inode, self._end, data)
+        self._end += len(data)
+        disk.end(dying, torn=inode)
+        return len(data)
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        inode, disk = self._writer("write"), self._disk
+        dying = disk.begin("write_at", self._path)
+        if position + len(data) - self._end > disk.room_bytes():
+            disk.end(dying)
+            raise DiskFull(f"can't write {self._path}: No space left on device")
+        disk.change(inode, position, bytes(data))
+        self._end = len(inode.data)
+        disk.end(dying, torn=inode)
+
+    def size(self) -> int:
+        return len(self._live("measure").data)
+
+    def truncate(self, size: int) -> None:
+        inode = self._writer("truncate")
+        assert size <= self._end, "truncate cuts, it does not extend"
+        dying = self._disk.begin("truncate", self._path)
+        self._disk.change(inode, size, None)
+        self._end = size
+        self._disk.end(dying)
+
+    async def read(self, position: int, bytes_max: int) -> bytearray:
+        self._live("read")
+        if self._disk.rng.random() < 0.5:
+            await trio.lowlevel.checkpoint()
+        else:
+            # The real one doesn't yield for what the page cache holds.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        self._disk.check_alive()
+        return self._inode.data[position : position + max(0, bytes_max)]
+
+    async def sync(self) -> None:
+        try:
+            inode = self._live("sync")
+        except StorageError as error:
+            raise SyncFailed(error.text) from error
+        await self._disk.sync_node("sync", self._path, inode)
+
+    def close(self) -> None:
+        self._closed = True

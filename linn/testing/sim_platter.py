@@ -1,0 +1,172 @@
+"""What lies on a simulated disk: files' bytes and folders' entries, as a process sees them and as they surely are.
+
+The model is told in `sim_disk`; this is the part of it that decides what becomes of what was not synced. No task and no
+clock is known here.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+SECTOR_BYTES = 512
+
+
+class Fate(enum.Enum):
+    """What becomes of a pending change when power is lost."""
+
+    LOST = "lost"
+    TORN = "torn"
+    KEPT = "kept"
+
+
+_FATES = tuple(Fate)
+Fates = Callable[[random.Random, int], list[Fate]]
+
+
+def _all_lost(rng: random.Random, count: int) -> list[Fate]:
+    return [Fate.LOST] * count
+
+
+def _all_kept(rng: random.Random, count: int) -> list[Fate]:
+    return [Fate.KEPT] * count
+
+
+def _cut_once(rng: random.Random, count: int) -> list[Fate]:
+    kept = rng.randint(0, count)
+    return [*[Fate.KEPT] * kept, Fate.TORN, *[Fate.LOST] * count][:count]
+
+
+def each_its_own(rng: random.Random, count: int) -> list[Fate]:
+    return rng.choices(_FATES, k=count)
+
+
+MOODS: tuple[Fates, ...] = (_all_lost, _all_kept, _cut_once, each_its_own)
+"""One is chosen per crash, because independent choices alone would hardly ever lose, or keep, many writes at once."""
+
+
+def _apply(content: bytearray, position: int, data: bytes | None) -> None:
+    """Write `data` at `position`, or cut to `position` bytes where it is None."""
+    if data is None:
+        del content[position:]
+        return
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _tear(rng: random.Random, content: bytearray, position: int, data: bytes) -> None:
+    """Write a part of `data`: a prefix, or some sectors over zeros or over garbage."""
+    manner = rng.randrange(3)
+    if manner == 0:
+        _apply(content, position, data[: rng.randrange(len(data) + 1)])
+        return
+    end = position + len(data)
+    grown = max(0, end - len(content))
+    content.extend(bytes(grown) if manner == 1 else rng.randbytes(grown))
+    for sector in range(position - position % SECTOR_BYTES, end, SECTOR_BYTES):
+        start, stop = max(sector, position), min(sector + SECTOR_BYTES, end)
+        if rng.random() < 0.5:
+            content[start:stop] = data[start - position : stop - position]
+
+
+class Inode:
+    """A file's bytes. A pending change is (position, bytes), or (size, None) for a truncation."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.pending: list[tuple[int, bytes | None]] = []
+        self.settled = 0
+        """Changes that have left `pending`, ever: with it a sync names those it covers, whatever settles meanwhile."""
+        self.linked = True
+
+    def change(self, position: int, data: bytes | None) -> None:
+        _apply(self.data, position, data)
+        self.pending.append((position, data))
+
+    def make_durable(self, covered: int) -> None:
+        """Put the first `covered` changes, counted from the file's birth, on stable storage."""
+        count = max(0, covered - self.settled)
+        for position, data in self.pending[:count]:
+            _apply(self.durable, position, data)
+        self._forget(count)
+
+    def decide(self, covered: int, rng: random.Random, mood: Fates, *, tear_last: bool = False) -> None:
+        """Let power loss or a failed sync have its way with the first `covered` changes."""
+        count = max(0, covered - self.settled)
+        fates = mood(rng, count)
+        if tear_last and fates:
+            fates[-1] = Fate.TORN
+        for (position, data), fate in zip(self.pending[:count], fates, strict=True):
+            if fate is Fate.TORN and data is not None:
+                _tear(rng, self.durable, position, data)
+            elif fate is Fate.KEPT:
+                _apply(self.durable, position, data)
+        self._forget(count)
+
+    def _forget(self, count: int) -> None:
+        del self.pending[:count]
+        self.settled += count
+
+    def reboot(self) -> None:
+        self.data = bytearray(self.durable)
+
+
+class Folder:
+    """A folder's entries. A pending change is some (name, node or None for none) that happen together."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Inode | Folder] = {}
+        self.durable: dict[str, Inode | Folder] = {}
+        self.pending: list[Effects] = []
+        self.settled = 0
+
+    def change(self, effects: Effects) -> None:
+        _rewrite(self.entries, effects)
+        self.pending.append(effects)
+
+    def make_durable(self, covered: int) -> None:
+        count = max(0, covered - self.settled)
+        self._settle(count, [Fate.KEPT] * count)
+
+    def decide(self, covered: int, rng: random.Random, mood: Fates, *, tear_last: bool = False) -> None:
+        count = max(0, covered - self.settled)
+        self._settle(count, mood(rng, count))
+
+    def _settle(self, count: int, fates: list[Fate]) -> None:
+        for effects, fate in zip(self.pending[:count], fates, strict=True):
+            if fate is not Fate.KEPT:
+                break
+            _rewrite(self.durable, effects)
+        del self.pending[:count]
+        self.settled += count
+
+    def reboot(self) -> None:
+        self.entries = dict(self.durable)
+
+
+Effects = tuple[tuple[str, Inode | Folder | None], ...]
+Node = TypeVar("Node", Inode, Folder)
+
+
+def _rewrite(entries: dict[str, Inode | Folder], effects: Effects) -> None:
+    for name, node in effects:
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+def take_stock(folder: Folder) -> int:
+    """Mark the files below `folder` as linked, those too whose removal was lost; the sum of their bytes."""
+    total = 0
+    for node in folder.entries.values():
+        if isinstance(node, Folder):
+            total += take_stock(node)
+        else:
+            node.linked = True
+            total += len(node.data)
+    return total

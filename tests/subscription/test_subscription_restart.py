@@ -1,0 +1,103 @@
+"""What a restart keeps, what it returns, and what it never gives out twice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from linn.core.dead_letter import DeadLetterTarget
+from linn.core.errors import DeliveryNotCurrent, LogCorrupt
+from linn.core.lease import LeaseSettings
+from linn.core.subscription import DELIVERY_ID_GAP, Effects, SharedSubscription
+from linn.core.subscription_event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
+
+END = 1_000
+ANN = 1
+
+
+def make(**settings: object) -> SharedSubscription:
+    return SharedSubscription(LeaseSettings(lease_ms=10_000, **settings), 0)
+
+
+def restarted(log: list[bytes], **settings: object) -> SharedSubscription:
+    subscription = make(**settings)
+    for data in log:
+        for event in decode_events(data):
+            subscription.apply(event)
+    return subscription
+
+
+def test_what_was_leased_is_returned_with_its_attempts_and_its_old_id_is_dead():
+    before = make()
+    settled, held = before.acquire(ANN, 2, END, 0.0), before.acquire(ANN, 3, END, 0.0)
+    before.ack(ANN, settled.delivery_id, None, 0.0)
+    after = restarted([encode_events(before.take_events())])
+    assert after.recovered(0.0) == Effects(ready=3)
+    with pytest.raises(DeliveryNotCurrent):
+        after.ack(ANN, held.delivery_id, None, 0.0)
+    lease = after.acquire(ANN, 9, END, 0.0)
+    assert (lease.first, lease.end, lease.attempt) == (2, 5, 2)
+    assert after.settled_before() == 2
+
+
+def test_attempts_that_were_used_up_by_a_crash_make_a_dead_letter():
+    before = make(max_deliveries=1)
+    before.acquire(ANN, 2, END, 0.0)
+    after = restarted([encode_events(before.take_events())], max_deliveries=1)
+    assert after.recovered(0.0) == Effects(dead=2)
+
+
+def test_delivery_ids_jump_at_each_restart_although_nothing_was_logged_in_between():
+    log, delivery_ids = [], []
+    for _ in range(3):
+        subscription = restarted(log)
+        subscription.recovered(0.0)
+        log.append(encode_events(subscription.take_events()))
+        delivery_ids.append(subscription.acquire(ANN, 1, END, 0.0).delivery_id)
+    assert [later - earlier for earlier, later in pairwise(delivery_ids)] == [DELIVERY_ID_GAP] * 2
+
+
+def test_a_delay_is_waited_for_again_after_a_restart():
+    before = make(redelivery_delay_ms=5_000)
+    before.nack(ANN, before.acquire(ANN, 2, END, 0.0).delivery_id, None, 0.0)
+    after = restarted([encode_events(before.take_events())])
+    after.recovered(100.0)
+    assert after.next_deadline() == 105.0
+
+
+def test_a_dead_letter_under_way_is_reported_again_with_its_target():
+    before = make()
+    lease = before.acquire(ANN, 4, END, 0.0)
+    before.reject(ANN, lease.delivery_id, None, 0.0)
+    before.dead_letter_intended(0, 3, DeadLetterTarget(2, 77))
+    before.dead_lettered(0, 1)
+    after = restarted([encode_events(before.take_events())])
+    after.recovered(0.0)
+    assert [(dead.first, dead.end) for dead in after.dead()] == [(1, 3), (3, 4)]
+    (intent,) = after.dead_letter_intents()
+    assert (intent.first, intent.end, intent.target) == (1, 3, DeadLetterTarget(2, 77))
+
+
+def test_a_snapshot_replaces_what_stands_before_it_in_the_log():
+    before = make()
+    held = before.acquire(ANN, 4, END, 0.0)
+    before.ack(ANN, held.delivery_id, [(1, 2)], 0.0)
+    history = encode_events(before.take_events())
+    snapshot = encode_events(before.snapshot_events(0.0))
+    alone, after_history = restarted([snapshot]), restarted([history, snapshot])
+    assert alone.snapshot_events(0.0) == after_history.snapshot_events(0.0)
+    assert alone.recovered(0.0) == Effects(ready=3)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [Settled(0, 4), Acquired(3, 5, 1, 1)],
+        [Settled(2, 4), Returned(0, 3, 1, 0)],
+        [Acquired(0, 4, 1, 1), DeadLetterIntended(0, 4, 0, 0)],
+    ],
+)
+def test_a_history_that_can_not_have_been_is_corrupt(events):
+    with pytest.raises(LogCorrupt):
+        restarted([encode_events(events)])
