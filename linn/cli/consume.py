@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,12 +13,8 @@ Group = Annotated[str, typer.Option("--group", metavar="NAME", help="On a stream
 CountMax = Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many messages.")]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or leave it in the queue.")]
-Start = Annotated[
-    str, typer.Option("--start", metavar="PLACE", help="Of a stream: earliest, latest or an offset.")
-]
+Start = Annotated[str, typer.Option("--start", metavar="PLACE", help="Of a stream: earliest, latest or an offset.")]
 Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="value: a line each; json: everything.")]
-
-PLACES = {"earliest": -2, "latest": -1}
 
 
 def consume(
@@ -34,9 +30,16 @@ def consume(
     """Print messages as they come, and ack them once they are written. A stream without --group is only read."""
     if form not in ("value", "json"):
         raise typer.BadParameter("must be value or json", param_hint="--format")
-    if start not in PLACES and not (start.isascii() and start.isdigit()):
-        raise typer.BadParameter("must be earliest, latest or an offset", param_hint="--start")
+    place = place_of(start)
     from linn.cli.consuming import Consuming
 
-    place = PLACES[start] if start in PLACES else int(start)
     Consuming(topic, group, count=count, follow=follow, ack=ack, start=place, as_json=form == "json").run(url)
+
+
+def place_of(start: str) -> Literal["earliest", "latest"] | int:
+    """What `--start` says. Raises BadParameter."""
+    if start == "earliest" or start == "latest":
+        return start
+    if start.isascii() and start.isdigit() and int(start) < 1 << 63:
+        return int(start)
+    raise typer.BadParameter("must be earliest, latest or an offset", param_hint="--start")

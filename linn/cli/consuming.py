@@ -15,18 +15,19 @@ import anyio
 
 from linn.cli.session import with_client
 from linn.client.client import Client
+from linn.client.consumer import Start
 from linn.client.message import Batch, Message
 
 IDLE_S = 1.0
 """How long `--no-follow` waits for one more batch."""
-_CREDIT = 1000
+_PREFETCH = 1000
 
 
 class Consuming:
     """`linn consume`."""
 
     def __init__(
-        self, topic: str, group: str, *, count: int | None, follow: bool, ack: bool, start: int, as_json: bool
+        self, topic: str, group: str, *, count: int | None, follow: bool, ack: bool, start: Start, as_json: bool
     ) -> None:
         self._topic = topic
         self._group = group
@@ -42,8 +43,8 @@ class Consuming:
 
     async def _work(self, client: Client) -> None:
         # No more is taken from a queue than will be printed: others may be waiting for it.
-        credit = _CREDIT if self._left is None else min(self._left, _CREDIT)
-        async with client.consumer(self._topic, group=self._group, start=self._start, credit=credit) as consumer:
+        prefetch = _PREFETCH if self._left is None else min(self._left, _PREFETCH)
+        async with client.consumer(self._topic, group=self._group, start=self._start, prefetch=prefetch) as consumer:
             batches = aiter(consumer.batches())
             while self._left is None or self._left > 0:
                 batch: Batch | None = None

@@ -104,11 +104,11 @@ def added(total: BulkReceipt, receipt: BulkReceipt) -> BulkReceipt:
 
 async def stdin_lines() -> AsyncIterator[list[bytes]]:
     """The lines that are there, as soon as there are any; without their ends."""
-    read = sys.stdin.buffer.raw.read  # type: ignore[attr-defined]
+    stdin = sys.stdin.fileno()
     rest: list[bytes] = []
     while True:
         # The thread may wait for ever for a terminal; a cancelled command leaves it behind.
-        chunk: bytes = await anyio.to_thread.run_sync(read, _CHUNK_BYTES, abandon_on_cancel=True) or b""
+        chunk = await anyio.to_thread.run_sync(os.read, stdin, _CHUNK_BYTES, abandon_on_cancel=True)
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             yield (b"".join(rest) + head).split(b"\n")

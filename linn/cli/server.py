@@ -1,8 +1,8 @@
 """A broker as a process: its configuration, its log, its signals.
 
 Laws: "ready" is printed when a client can connect, and not before. The first SIGTERM or SIGINT drains, the second ends
-the process at once; a drain that takes longer than `drain_timeout` and a margin ends it as well. Ending at once is safe:
-what was confirmed is in the log already.
+the process at once; a drain that takes longer than `drain_timeout` and a margin ends it as well. Ending at once is
+safe: what was confirmed is in the log already.
 """
 
 from __future__ import annotations

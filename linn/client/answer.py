@@ -31,12 +31,13 @@ def again(error: LinnError) -> LinnError:
 class Answer:
     """A caller that one task waits on."""
 
-    __slots__ = ("_event", "_outcome", "batches")
+    __slots__ = ("_event", "_outcome", "batches", "message")
 
     def __init__(self) -> None:
         self._event = anyio.Event()
         self._outcome: Message | LinnError | None = None
         self.batches: list[RecordBatch] = []
+        self.message: Message | None = None
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         """Wake the task."""
@@ -55,4 +56,5 @@ class Answer:
         if isinstance(outcome, LinnError):
             raise outcome
         assert outcome is not None
+        self.message = outcome
         return outcome

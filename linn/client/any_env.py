@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import anyio
 import anyio.lowlevel
 
+from linn.core.address import parse_address
 from linn.core.env import Clock, Rng, Stream
-from linn.core.errors import AddressInvalid, ConnectFailed, ConnectionLost
+from linn.core.errors import ConnectFailed, ConnectionLost
 from linn.core.flat_message import Buffer
 
 _IOV_MAX = 1024
@@ -28,8 +29,6 @@ _JOIN_BYTES_MAX = 16 * 1024
 """Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
 _RECEIVES_IN_A_ROW_MAX = 8
 """2 MiB at full buffers: about a millisecond in which no other task runs."""
-_UNIX_PATH_BYTES_MAX = 107
-"""`sun_path` of Linux without its closing zero."""
 
 
 class ClientNet(Protocol):
@@ -83,7 +82,7 @@ def _reason(error: OSError) -> str:
     return "it is closed" if error.errno == errno.EBADF else (error.strerror or str(error))
 
 
-def _without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+def without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
     """`buffers` without their first `count` bytes, by views."""
     for index, buffer in enumerate(buffers):
         if count < len(buffer):
@@ -106,38 +105,37 @@ class AnyStream:
         if self._received_in_a_row >= _RECEIVES_IN_A_ROW_MAX:
             self._received_in_a_row = 0
             await anyio.lowlevel.checkpoint()
-        while True:
-            try:
-                count = self._socket.recv_into(buffer)
-            except BlockingIOError:
-                self._received_in_a_row = 0
-                await self._wait(anyio.wait_readable)
-            except OSError as error:
-                raise self._lost(_reason(error)) from error
-            else:
-                self._received_in_a_row += 1
-                return count
+        while (count := self.receive_nowait(buffer)) is None:
+            self._received_in_a_row = 0
+            await self._wait(anyio.wait_readable)
+        self._received_in_a_row += 1
+        return count
 
-    def try_send(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Send what the socket takes now, without waiting; return what is left. Raises ConnectionLost."""
+    def receive_nowait(self, buffer: memoryview) -> int | None:
         try:
-            if len(buffers) == 1:
-                sent = self._socket.send(buffers[0])
-            elif sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
-                sent = self._socket.send(b"".join(buffers))
-            else:
-                sent = self._socket.sendmsg(buffers[:_IOV_MAX])
+            return self._socket.recv_into(buffer)
         except BlockingIOError:
-            return buffers
+            return None
         except OSError as error:
             raise self._lost(_reason(error)) from error
-        return _without_first(buffers, sent)
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        try:
+            if len(buffers) == 1:
+                return self._socket.send(buffers[0])
+            if sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
+                return self._socket.send(b"".join(buffers))
+            return self._socket.sendmsg(buffers[:_IOV_MAX])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(_reason(error)) from error
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
-        left = self.try_send(buffers)
+        left = without_first(buffers, self.send_nowait(buffers))
         while left:
             await self._wait(anyio.wait_writable)
-            left = self.try_send(left)
+            left = without_first(left, self.send_nowait(left))
 
     async def _wait(self, until: Any) -> None:
         try:
@@ -153,18 +151,6 @@ class AnyStream:
         if self._socket.fileno() >= 0:
             anyio.notify_closing(self._socket)
             self._socket.close()
-
-
-def _parse(address: str) -> tuple[str, int] | str:
-    if address.startswith("unix:"):
-        path = address[5:]
-        if not path or "\0" in path or len(os.fsencode(path)) > _UNIX_PATH_BYTES_MAX:
-            raise AddressInvalid(f"{address!r}: a Unix socket's path has 1 to {_UNIX_PATH_BYTES_MAX} bytes")
-        return path
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
-        raise AddressInvalid(f"{address!r} is not HOST:PORT, [V6]:PORT or unix:PATH")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
@@ -186,7 +172,7 @@ class AnyNet:
     """The machine's network, outward only."""
 
     async def connect(self, address: str) -> Stream:
-        place = _parse(address)
+        place = parse_address(address)
         try:
             ways = await _resolve(place)
             for way in ways[:-1]:

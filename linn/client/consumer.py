@@ -1,15 +1,16 @@
 """Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
 
-Laws: records of a partition come in order, but for those that are delivered again. What was refused or failed is raised
-by the next step of an iteration, after which the iteration may go on. After a reconnection the consumer subscribes
-again: a queue delivers what was not settled again, a group goes on where it committed, a reader behind what it has read.
+Laws: records of a partition come in order, but for those that are delivered again. What was refused or failed is
+raised by the next step of an iteration, after which the iteration may go on. After a reconnection the consumer
+subscribes again: a queue delivers again what was not settled, a group goes on where it committed, a reader behind what
+it has read.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -19,12 +20,19 @@ import anyio.lowlevel
 
 from linn.client.answer import Answer, again
 from linn.client.message import Batch, Message
-from linn.client.settling import Settling
 from linn.client.subscription import Subscription
 from linn.core.batch import RecordBatch
 from linn.core.errors import ConnectionLost, FeatureUnsupported, LinnError, ProtocolError, SubscriptionWrongKind
 from linn.protocols.capnp import messages
-from linn.protocols.capnp.messages import START_EARLIEST, START_LATEST, Deliver, Pull, Subscribe, Subscribed, Unsubscribe
+from linn.protocols.capnp.messages import (
+    START_EARLIEST,
+    START_LATEST,
+    Deliver,
+    Pull,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
 
 if TYPE_CHECKING:
     from linn.client.client import Client
@@ -69,8 +77,10 @@ class Consumer:
         await self._subscribe(link)
         self._closed = False
         self._client.consumers.append(self)
-        if not link.ready and link.error is not None:
+        if link.error is not None:  # It was lost before this consumer could be told.
             self.link_down()
+            if self._client.link is not None:
+                await self.link_up(self._client.link)
         return self
 
     async def __aexit__(
@@ -144,6 +154,8 @@ class Consumer:
         start = self._start
         if isinstance(start, datetime):
             return await self._requests_by_time(int(start.timestamp() * 1000))
+        if start == "latest" and not self._group:
+            return await self._requests_by_time(START_LATEST)  # The place is kept, whatever happens before a record.
         number = {"earliest": START_EARLIEST, "latest": START_LATEST}.get(start) if isinstance(start, str) else start
         if number is None:
             raise FeatureUnsupported(f"start is earliest, latest, an offset or a datetime, not {start!r}")
@@ -154,15 +166,15 @@ class Consumer:
         partitions = range(len(info.partitions))
         if self._group and len(partitions) != 1:
             raise FeatureUnsupported("a group starts at a time only in a topic of one partition")
-        if info.kind == "queue":
-            return [(Subscribe(self.topic, self._group), {})]
+        if info.kind != "stream" and not self._group:
+            return [(Subscribe(self.topic), {})]  # A queue has no start; an unknown topic is the broker's to name.
         found = [await self._client.find_offset(self.topic, partition, timestamp_ms) for partition in partitions]
         if self._group:
             return [(Subscribe(self.topic, self._group, 0, found[0]), {})]
         return [
             (Subscribe(self.topic, start=offset, partitions=[partition]), {partition: offset})
             for partition, offset in enumerate(found)
-        ] or [(Subscribe(self.topic), {})]
+        ]
 
     async def _find_partitions(self) -> None:
         """Those of which nothing was read yet are read from their start, or from where `start` says."""
@@ -180,10 +192,8 @@ class Consumer:
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             self._positions.update(subscription.end())
-        current = self._current
-        if current is not None and current.subscription is not None and not current.subscription.wants(current):
-            self._messages = iter(())
         self._partitions = None
+        self._drop_unwanted()
         self._wake()
 
     async def link_up(self, link: Link) -> None:
@@ -219,8 +229,13 @@ class Consumer:
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
-        current = self._current
-        if current is not None and current.subscription is not None and not current.subscription.wants(current):
+        arrived, self._arrived = self._arrived, deque()
+        for batch in arrived:
+            if batch.is_wanted():
+                self._arrived.append(batch)
+            else:
+                batch.handed_over()
+        if self._current is not None and not self._current.is_wanted():
             self._messages = iter(())
 
     def refused(self, error: LinnError) -> None:
@@ -271,29 +286,27 @@ class Consumer:
     async def _turn(self) -> Message:
         if self._errors:
             self._raise_errors()
-        batch = self._current = await self._next_batch()
+        batch = self._current = await self.next_batch()
         self._messages = iter(batch)
         return next(self._messages)
 
-    async def batches(self) -> AsyncIterator[Batch]:
-        """Not for use: replaced below."""
-        raise AssertionError
-        yield
+    def batches(self) -> Batches:
+        """The batches, for `async for`; see `__anext__` for what a step promises."""
+        return Batches(self)
 
-    async def _next_batch(self) -> Batch:
+    async def next_batch(self) -> Batch:
+        """The next batch whole, what is left of the one before it left out; raises as `__anext__` does."""
         while True:
             if self._errors:
                 self._raise_errors()
             if self._arrived:
+                await self._be_fair()
+                if not self._arrived:
+                    continue
                 batch = self._arrived.popleft()
-                subscription = batch.subscription
-                assert subscription is not None
-                subscription.handed_over(batch)
-                if subscription.wants(batch):
-                    await self._be_fair()
-                    batch.records.check_crc()
-                    return batch
-                continue
+                batch.handed_over()
+                batch.records.check_crc()
+                return batch
             if self._closed:
                 raise StopAsyncIteration
             if self._broken is not None:
@@ -314,7 +327,8 @@ class Consumer:
         if self._client.link is None:
             self._client.want_link()
         if self._mode == "pull" and self._subscriptions:
-            self.arrived(await self._pull(self._prefetch, _PULL_WAIT_S))
+            with contextlib.suppress(ConnectionLost):  # The client connects again, and the consumer subscribes again.
+                self.arrived(await self._pull(self._prefetch, _PULL_WAIT_S))
             return
         if self._arrived or self._errors or self._closed:
             return
@@ -377,10 +391,19 @@ class Consumer:
 
 
 class Batches:
-    """Iterates over a consumer's batches. See `Consumer.__anext__` for what a step promises."""
+    """Iterates over a consumer's batches."""
 
-    def __init__(self, next_batch: Callable[[], object]) -> None:
-        self._next_batch = next_batch
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        """The next batch. See `Consumer.__anext__`."""
+        return await self._consumer.next_batch()
 
 
 class _Subscribing(Answer):
@@ -416,6 +439,3 @@ class _Leaving(Answer):
     def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
         self._subscription.end()
         super().answered(message, batches)
-
-
-__all__ = ["Batches", "Consumer", "Settling"]

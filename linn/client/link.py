@@ -12,6 +12,7 @@ from typing import Protocol
 import anyio
 
 from linn.client.answer import Caller
+from linn.client.any_env import without_first
 from linn.core.batch import RecordBatch
 from linn.core.env import Clock, Stream
 from linn.core.errors import ConnectionLost, LinnError, ProtocolError, error_from_code
@@ -45,7 +46,6 @@ class Link:
         """Why the link is over."""
         self.subscriptions: dict[int, Pushed] = {}
         self._stream = stream
-        self._try_send: Callable[[Sequence[Buffer]], Sequence[Buffer]] | None = getattr(stream, "try_send", None)
         self._clock = clock
         self._connection = Connection()
         self._callers: dict[int, Caller] = {}
@@ -126,12 +126,13 @@ class Link:
 
     def _send(self, frames: Sequence[Buffer]) -> None:
         self._sent_since_tick = True
-        if self._try_send is not None and not self._writing:
+        if not self._writing:
             try:
-                frames = self._try_send(frames)
+                sent = self._stream.send_nowait(frames)
             except ConnectionLost as error:
                 self.lose(error)
                 return
+            frames = without_first(frames, sent)
             if not frames:
                 return
         self._outgoing.extend(frames)

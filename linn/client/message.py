@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from linn.client.settling import OPEN, Delivery, Settled, Settling
+from linn.client.settling import Delivery, Settled
 from linn.core.batch import RecordBatch
 from linn.core.errors import SubscriptionWrongKind
 from linn.core.record import Headers, LabelValue, Record
@@ -25,7 +25,12 @@ class Batch:
     __slots__ = ("_values", "base_offset", "delivery", "first", "partition", "records", "subscription", "topic")
 
     def __init__(
-        self, topic: str, partition: int, records: RecordBatch, first: int = 0, delivery: Delivery | None = None,
+        self,
+        topic: str,
+        partition: int,
+        records: RecordBatch,
+        first: int = 0,
+        delivery: Delivery | None = None,
         subscription: Subscription | None = None,
     ) -> None:
         self.topic = topic
@@ -48,7 +53,7 @@ class Batch:
     @property
     def end_offset(self) -> int:
         """The offset behind the last record."""
-        return self.records.end_offset
+        return int(self.records.end_offset)
 
     @property
     def attempt(self) -> int:
@@ -67,7 +72,7 @@ class Batch:
         return self._values
 
     def __len__(self) -> int:
-        return self.records.count - self.first
+        return int(self.records.count) - self.first
 
     def __iter__(self) -> Iterator[Message]:
         return map(Message, repeat(self), range(self.first, self.records.count))
@@ -97,6 +102,15 @@ class Batch:
         if subscription is None or delivery is None:
             raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
         return subscription.settle(delivery, self.base_offset + first, self.base_offset + end, verdict, ms)
+
+    def is_wanted(self) -> bool:
+        """Whether it is still to be handed over: its lease, or its partition, may be gone."""
+        return self.subscription is None or self.subscription.wants(self)
+
+    def handed_over(self) -> None:
+        """The application has it, or it was dropped."""
+        if self.subscription is not None:
+            self.subscription.handed_over(self)
 
     def __repr__(self) -> str:
         return f"<Batch {self.topic}/{self.partition} {self.start_offset}..{self.end_offset}>"
@@ -178,14 +192,11 @@ class Message(msgspec.Struct, gc=False, eq=False, frozen=True):
     def ack(self) -> Settled:
         """It is done with; on a stream, the group's place is behind it. Await it, or let it be."""
         batch, index = self.batch, self.index
-        subscription = batch.subscription
-        if subscription is not None:
-            last = subscription.last_ack
-            if last is not None and last.end == batch.base_offset + index and last.delivery is batch.delivery:
-                # The common case by far: the record behind the one that was acked last, which is not sent yet.
-                if last.state == OPEN:
-                    last.end += 1
-                    return last
+        last = batch.subscription.last_ack if batch.subscription is not None else None
+        if last is not None and last.end == batch.base_offset + index and last.delivery is batch.delivery:
+            # The common case by far: the record behind the one that was acked last, which is not sent yet.
+            last.end += 1
+            return last
         return batch.settle(index, index + 1, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
@@ -205,6 +216,3 @@ class Message(msgspec.Struct, gc=False, eq=False, frozen=True):
 
     def __repr__(self) -> str:
         return f"<Message {self.topic}/{self.partition}@{self.offset}>"
-
-
-__all__ = ["Batch", "Message", "Settling"]

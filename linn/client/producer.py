@@ -70,7 +70,7 @@ class Producer:
     # --- life ---
 
     async def __aenter__(self) -> Self:
-        """Look the topic up. Raises ConnectionLost, RequestTimeout; what the broker has not, the first publish finds."""
+        """Look the topic up. Raises ConnectionLost, RequestTimeout; the first publish says if it is unknown."""
         partitions = [-1]
         welcome = (await self._client.ready_link()).welcome
         self._message_bytes_max = welcome.message_bytes_max
@@ -387,4 +387,3 @@ class Producer:
                     batch.confirmation.watcher = self._watch_nowait
                 batch.confirmation.settle(None, error)
         self._shipping.give_up(self._lanes, error)
-

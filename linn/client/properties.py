@@ -53,7 +53,9 @@ def checked_pair(routing_key: str, labels: Labels | None) -> Pair:
             return _checked_pair(routing_key, (), ())
         return _checked_pair(routing_key, tuple(labels.items()), tuple(map(type, labels.values())))
     except (TypeError, AttributeError) as error:
-        raise MessageInvalid(f"the routing key is text, labels are text, int, float or bool by name: {error}") from error
+        raise MessageInvalid(
+            f"the routing key is text, labels are text, int, float or bool by name: {error}"
+        ) from error
 
 
 @lru_cache(maxsize=4096)

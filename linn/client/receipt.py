@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -28,7 +29,8 @@ class Offsets(NamedTuple):
     last: int
 
 
-class BulkReceipt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BulkReceipt:
     """Where the messages of one `publish_many` were put."""
 
     count: int

@@ -1,7 +1,7 @@
 """Settling: what a consumer said of some records, until the broker has answered. Pure: no I/O.
 
-Laws: settlements reach the broker in the order in which they were made, merged where they adjoin; each is either carried
-out, or its refusal is raised by whoever awaits it, or else it is put before the consumer's next step.
+Laws: settlements reach the broker in the order in which they were made, merged where they adjoin; each is either
+carried out, or its refusal is raised by whoever awaits it, or else it is put before the consumer's next step.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from linn.client.answer import again
 from linn.core.errors import LinnError
@@ -116,9 +117,7 @@ def merged(settlings: list[Settling]) -> list[tuple[Settlement, list[Settling]]]
 
 def _entry(settling: Settling, first: int) -> Settlement:
     delivery = settling.delivery
-    return Settlement(
-        delivery.partition, delivery.delivery_id, first, settling.end, settling.verdict, settling.ms
-    )
+    return Settlement(delivery.partition, delivery.delivery_id, first, settling.end, settling.verdict, settling.ms)
 
 
 def latest_commits(settlings: list[Settling]) -> list[tuple[Settlement, list[Settling]]]:

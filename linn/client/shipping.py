@@ -32,7 +32,13 @@ class Shipping:
     """One producer's. `on_idle` is called when a lane has nothing on its way any more."""
 
     def __init__(
-        self, client: Client, target: str, to_exchange: bool, acks: Acks, in_flight_max: int, on_idle: Callable[[Lane], None]
+        self,
+        client: Client,
+        target: str,
+        to_exchange: bool,
+        acks: Acks,
+        in_flight_max: int,
+        on_idle: Callable[[Lane], None],
     ) -> None:
         self.buffered_bytes = 0
         """Of finished batches that are not settled."""

@@ -1,8 +1,8 @@
 """Subscription: one of a consumer's, on one link. It ends with the link; the consumer then makes another.
 
 Laws: credit is given back in chunks, when records are settled (leases) or handed over (everything else); what was
-delivered under a lease is worth nothing once the link is gone; a settlement that the broker can't answer any more ends in
-DeliveryNotCurrent.
+delivered under a lease is worth nothing once the link is gone; a settlement that the broker can't answer any more ends
+in DeliveryNotCurrent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linn.client.message import Batch
-from linn.client.settling import NOTHING_TO_SETTLE, Delivery, Settled, Settling, latest_commits, merged
+from linn.client.settling import NOTHING_TO_SETTLE, SENT, Delivery, Settled, Settling, latest_commits, merged
 from linn.core.batch import RecordBatch
 from linn.core.errors import ConnectionLost, DeliveryNotCurrent, LinnError, MessageInvalid, error_from_code
 from linn.protocols.capnp import messages
@@ -24,13 +24,17 @@ SETTLE_LINGER_S = 0.005
 """How long a settlement that nobody awaits may wait for more: far below any lease, and worth thousands of records."""
 SETTLINGS_MAX = 1_024
 """Settlements that wait together: a Settle frame of them has about 50 kB."""
+_PULL_CHUNK = 2_048
+"""Where there is no credit: records settled in one go that are not held back for more."""
 _MS_MAX = (1 << 32) - 1
 
 
 class Subscription:
     """Takes what the broker pushes, gives credit, sends settlements."""
 
-    def __init__(self, consumer: Consumer, link: Link, subscribed: Subscribed, credit: int, positions: dict[int, int]) -> None:
+    def __init__(
+        self, consumer: Consumer, link: Link, subscribed: Subscribed, credit: int, positions: dict[int, int]
+    ) -> None:
         self.id = subscribed.subscription
         self.kind = SubscriptionKind(subscribed.kind)
         self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
@@ -38,8 +42,8 @@ class Subscription:
         self.last_ack: Settling | None = None
         """The latest settlement, where it is an ack that was not sent."""
         self._consumer = consumer
-        self._link = link
-        self._chunk = max(1, credit // 2)
+        self.link = link
+        self._chunk = max(1, (credit or _PULL_CHUNK) // 2)
         self._credit = credit
         self._spent = 0
         self._open: list[Settling] = []
@@ -58,6 +62,8 @@ class Subscription:
             self._consumer.arrived(self.delivered(message, batches))
         elif isinstance(message, messages.Assigned):
             self._owned = set(message.partitions)
+            for partition in self._positions.keys() - self._owned:
+                del self._positions[partition]
             self._consumer.assigned(message.partitions)
         elif isinstance(message, messages.Ended):
             self.end()
@@ -84,7 +90,7 @@ class Subscription:
         first = 0
         if position is not None and self.kind == SubscriptionKind.GROUP:
             if not records.base_offset <= position < records.end_offset:
-                return records.count  # On its way when reading was set back.
+                return int(records.count)  # On its way when reading was set back.
             first = position - records.base_offset
             del self._positions[partition]
         elif position is not None:
@@ -114,7 +120,7 @@ class Subscription:
             return
         self._spent += records
         if self._spent >= self._chunk:
-            self._link.tell(Credit(self.id, self._spent))
+            self.link.tell(Credit(self.id, self._spent))
             self._spent = 0
 
     # --- settling ---
@@ -153,10 +159,10 @@ class Subscription:
             return
         entries = latest_commits(settlings) if self.kind == SubscriptionKind.GROUP else merged(settlings)
         for settling in settlings:
-            settling.state = 1
+            settling.state = SENT
             self._unanswered[settling] = None
         request = _SettleRequest(self, [settled for _, settled in entries])
-        self._link.ask(request, Settle(self.id, [entry for entry, _ in entries]))
+        self.link.ask(request, Settle(self.id, [entry for entry, _ in entries]))
         if self.leased:
             self._spend(sum(self._given_back(settling) for settling in settlings))
 
@@ -172,6 +178,8 @@ class Subscription:
         """What became of some settlements that were sent."""
         for settling in settlings:
             self._unanswered.pop(settling, None)
+            if settling.verdict == Verdict.NACK:  # What comes from now on was read after reading was set back.
+                self._positions.pop(settling.delivery.partition, None)
         self._finish(settlings, error)
 
     def _finish(self, settlings: list[Settling], error: LinnError | None) -> None:
@@ -180,19 +188,16 @@ class Subscription:
         if error is not None and not any(settling.awaited for settling in settlings):
             self._consumer.refused(error)
 
-    def unanswered(self) -> list[Settling]:
-        """Settlements that were sent and not answered."""
-        return list(self._unanswered)
-
-    def end(self) -> None:
-        """The link, or the subscription, is over."""
+    def end(self) -> dict[int, int]:
+        """The link, or the subscription, is over; where a reader goes on."""
         if self.alive:
             self.alive = False
-            self._link.subscriptions.pop(self.id, None)
+            self.link.subscriptions.pop(self.id, None)
             lost, self._open, self._unanswered = [*self._unanswered, *self._open], [], {}
             self.last_ack = None
             if lost:
                 self._finish(lost, _too_late())
+        return self._positions if self.kind == SubscriptionKind.READER else {}
 
 
 def _too_late() -> DeliveryNotCurrent:

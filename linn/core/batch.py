@@ -84,8 +84,8 @@ class RecordBatch:
 
     __slots__ = (
         "_body",
-        "_fields",
         "_pairs",
+        "_views",
         "append_time_ms",
         "attributes",
         "base_id",
@@ -110,14 +110,17 @@ class RecordBatch:
     )
 
     def __init__(self, message: Buffer) -> None:
-        """Look at the bytes of one message. Checks the frame's structure, not its content: see `verify`.
+        """Look at the numbers of one message. Nothing else is checked before it is read, or by `verify`.
 
         Raises BatchMalformed.
         """
         view = message if type(message) is memoryview else memoryview(message)
         self.message = view
         self.size = len(view)
-        self._fields = flat_message.decode(view, NUMBER_BYTES, FIELD_COUNT)
+        if self.size < BATCH_BYTES_MIN:
+            raise BatchMalformed(f"{self.size} bytes hold no record batch")
+        flat_message.check_head(view, NUMBER_BYTES, FIELD_COUNT)
+        self._views: list[memoryview | None] | None = None
         self._body: Body | None = None
         self._pairs: list[Pair] | None = None
         (
@@ -143,6 +146,17 @@ class RecordBatch:
             self.transaction,
         ) = _HEADER.unpack_from(view, DATA_AT)
         self.base_id: int = id_high << 64 | id_low
+
+    @property
+    def _fields(self) -> list[memoryview | None]:
+        """The Data fields. Raises BatchMalformed."""
+        if self._views is None:
+            self._views = flat_message.decode(self.message, NUMBER_BYTES, FIELD_COUNT)
+        return self._views
+
+    def forget_views(self) -> None:
+        """Let go of what was decoded, for one who keeps the batch: reading decodes it again."""
+        self._views = self._body = self._pairs = None
 
     # --- stamping and checking ---
 

@@ -130,6 +130,18 @@ class Stream(Protocol):
         Raises ConnectionLost. Cancellation: no byte is lost, it stays in the socket.
         """
 
+    def receive_nowait(self, buffer: memoryview) -> int | None:
+        """As `receive_into` where something is there already; None: nothing is, or wait to find out.
+
+        Raises ConnectionLost. It gives no other task a turn: bound how often it is called in a row.
+        """
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Send what the connection takes without waiting; the number of bytes, from 0 to all.
+
+        Not while another task is in `send`. Raises ConnectionLost.
+        """
+
     async def send(self, buffers: Sequence[Buffer]) -> None:
         """Send all buffers in order.
 

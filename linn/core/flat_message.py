@@ -59,13 +59,10 @@ def encode(numbers: bytes, fields: Sequence[Buffer | None]) -> bytearray:
     return message
 
 
-def decode(message: memoryview, number_bytes: int, field_count: int) -> list[memoryview | None]:
-    """The first `field_count` Data fields of a message, as views; the numbers lie at `DATA_AT`.
+def check_head(message: memoryview, number_bytes: int, field_count: int) -> tuple[int, int]:
+    """(words of numbers, number of fields) of a message, if it is one segment with a root struct of that size first.
 
-    Raises:
-        BatchMalformed: the message is not one segment with the root struct first, has fewer numbers or fields than
-            asked for, a pointer leads anywhere but to bytes inside it, or the fields overlap so much that together
-            they are longer than the message: a copy of them is never larger than what was sent.
+    Raises BatchMalformed.
     """
     total = len(message)
     if total < DATA_AT:
@@ -75,6 +72,19 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
         raise BatchMalformed("the message is not one segment that fills its frame")
     if root != 0 or number_words * WORD < number_bytes or pointer_count < field_count:
         raise BatchMalformed("the root struct is not first in its segment, or has too few fields")
+    return number_words, pointer_count
+
+
+def decode(message: memoryview, number_bytes: int, field_count: int) -> list[memoryview | None]:
+    """The first `field_count` Data fields of a message, as views; the numbers lie at `DATA_AT`.
+
+    Raises:
+        BatchMalformed: the message is not one segment with the root struct first, has fewer numbers or fields than
+            asked for, a pointer leads anywhere but to bytes inside it, or the fields overlap so much that together
+            they are longer than the message: a copy of them is never larger than what was sent.
+    """
+    total = len(message)
+    number_words, pointer_count = check_head(message, number_bytes, field_count)
     pointers_at = DATA_AT + number_words * WORD
     bytes_left = total - pointers_at - pointer_count * WORD
     if bytes_left < 0:
@@ -97,6 +107,15 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
             raise BatchMalformed(f"field {index} leads out of the message")
         fields.append(message[start:end])
     return fields
+
+
+def without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """`buffers` without their first `count` bytes, by views."""
+    for index, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [memoryview(buffer)[count:], *buffers[index + 1 :]]
+        count -= len(buffer)
+    return []
 
 
 def message_bytes(head: Buffer) -> int:

@@ -17,8 +17,8 @@ from typing import TypeVar
 import trio
 
 from linn.core.errors import DataDirLocked, DiskFull, DiskReadOnly, StorageError, SyncFailed
-from linn.core.flat_message import Buffer
-from linn.core.real_os import IOV_MAX, reason, without_first
+from linn.core.flat_message import Buffer, without_first
+from linn.core.real_os import IOV_MAX, reason
 
 T = TypeVar("T")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))

@@ -17,8 +17,8 @@ import trio
 from linn.core.address import parse_address
 from linn.core.env import Listener, Stream
 from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost
-from linn.core.flat_message import Buffer
-from linn.core.real_os import IOV_MAX, reason, without_first
+from linn.core.flat_message import Buffer, without_first
+from linn.core.real_os import IOV_MAX, reason
 
 _JOIN_BYTES_MAX = 16 * 1024
 """Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
@@ -43,6 +43,25 @@ class RealStream:
         try:
             return await self._socket.recv_into(buffer)
         except (OSError, trio.ClosedResourceError) as error:
+            raise self._lost(error) from error
+
+    def receive_nowait(self, buffer: memoryview) -> int | None:
+        # trio has no call that does not yield; its sockets are non-blocking, so the descriptor does.
+        try:
+            return os.readv(self._socket.fileno(), [buffer])
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        try:
+            if len(buffers) > 1 and sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
+                return os.write(self._socket.fileno(), b"".join(buffers))
+            return os.writev(self._socket.fileno(), buffers[:IOV_MAX])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
             raise self._lost(error) from error
 
     async def send(self, buffers: Sequence[Buffer]) -> None:

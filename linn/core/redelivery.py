@@ -70,10 +70,10 @@ class ReturnedRecords:
         while heap and heap[0][0] <= now:
             ready_at, first, end = heappop(heap)
             for start, stop, delay in self.delayed.pieces(first, end):
-                if delay.ready_at == ready_at:
-                    self.delayed.take(start, stop)
-                    self.ready.set(start, stop, delay.attempts)
-                    promoted += stop - start
+                assert delay.ready_at == ready_at, "the heap has one entry for each return, and drop() makes it anew"
+                self.delayed.take(start, stop)
+                self.ready.set(start, stop, delay.attempts)
+                promoted += stop - start
         return promoted
 
     def next_ready_at(self) -> float | None:

@@ -31,7 +31,8 @@ QUEUE_STATE = "__s."
 GROUP_STATE = "__g."
 """Internal topics with this prefix hold the offsets of consumer groups."""
 
-DeadLetterCopier = Callable[[SharedDispatch], Awaitable[None]]
+DROP_HEAD_SHARE = 16
+"""With `overflow = "drop-head"` this part of `bytes_max` is dropped at once, so that it need not be for each batch."""
 
 
 class Topic:
@@ -212,7 +213,7 @@ class Topic:
         bytes_max = self.settings.bytes_max
         if bytes_max is None:
             return
-        share = bytes_max // len(self.partitions)
+        share = (bytes_max - bytes_max // DROP_HEAD_SHARE) // len(self.partitions)
         for partition in self.partitions.values():
             log = partition.log
             start, end = log.bounds()

@@ -134,7 +134,7 @@ class BrokerProcess:
         self._running().send_signal(number)
 
     def wait(self) -> int:
-        """Wait for the end of a process that was told to; its exit code, -9 where it had to be killed for being late."""
+        """Wait for the end of a process that was told to; its exit code, or -9 where it was late and killed."""
         process = self._running()
         try:
             process.wait(STOP_TIMEOUT_S)

@@ -76,6 +76,10 @@ class _Pipe:
             return PIPE_BYTES_MAX
         return PIPE_BYTES_MAX - self._flying_bytes - len(self._landed)
 
+    def flips_coin(self) -> bool:
+        """A seeded choice."""
+        return self._rng.random() < 0.5
+
     def put(self, data: bytes) -> None:
         if self._reader_gone_at == math.inf:
             self._flying.append((self._arrival(len(data)), data))
@@ -172,6 +176,21 @@ class SimStream:
             if count is not None:
                 return count
             await self._incoming.wait_readable()
+
+    def receive_nowait(self, buffer: memoryview) -> int | None:
+        self._check()
+        return self._incoming.take(buffer)
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Takes nothing half of the time, and else part of it where there is little room."""
+        self._check()
+        if self._outgoing.writer_learned_of_loss():
+            raise ConnectionLost(f"the connection to {self.peer} is lost: Broken pipe")
+        data = b"".join(buffers)
+        count = min(len(data), self._outgoing.room()) if self._outgoing.flips_coin() else 0
+        if count:
+            self._outgoing.put(data[:count])
+        return count
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
         await trio.lowlevel.checkpoint()

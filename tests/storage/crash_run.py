@@ -76,9 +76,10 @@ class CrashRun:
             (self.append_some, 8),
             (self.append_during_sync, 3),
             (self.sync, 2),
+            (self.give_up_waiting, 2),
             (self.retain, 2),
             (self.trim_before, 2),
-            (self.trim_after, 1),
+            (self.trim_after, 2),
             (self.open_again, 1),
             (self.fill_the_disk, 1),
             (self.read, 1),
@@ -118,6 +119,12 @@ class CrashRun:
         end = self.log.bounds()[1]
         await self.log.sync()
         assert self.log.durable() >= end
+        self.note()
+
+    async def give_up_waiting(self) -> None:
+        """Cancel a sync or retention somewhere on its way."""
+        with trio.move_on_after(self.rng.random() / 300):
+            await self.rng.choice((self.sync, self.retain))()
         self.note()
 
     async def retain(self) -> None:

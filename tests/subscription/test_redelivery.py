@@ -44,3 +44,13 @@ def test_dropped_records_leave_no_deadline_behind():
     assert returned.next_ready_at() == 1.0
     assert returned.drop(0, 9) == [(3, 5, 1)]
     assert returned.next_ready_at() is None
+
+
+def test_dropping_keeps_the_next_deadline_of_what_is_left():
+    returned = ReturnedRecords()
+    for first, delay_ms in ((0, 3_000), (1, 2_000), (2, 4_000), (3, 1_000)):
+        returned.add(first, first + 1, attempts=1, delay_ms=delay_ms, now=0.0)
+    returned.drop(3, 4)
+    assert returned.next_ready_at() == 2.0
+    assert returned.promote(2.0) == 1
+    assert returned.next_ready_at() == 3.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.dead_letter import DeadReason
+from linn.core.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
 from linn.core.errors import LogCorrupt
 from linn.core.lease import LeaseSettings
 from linn.core.subscription import SharedSubscription
@@ -17,6 +17,7 @@ from linn.core.subscription_event import (
     DeadLetterIntended,
     DeliveryIdsStarted,
     Died,
+    EventBuffer,
     Returned,
     Settled,
     Skipped,
@@ -108,3 +109,33 @@ def test_any_events_lead_to_a_sound_state_or_are_corrupt(some, start):
     for event in subscription.snapshot_events(0.0):
         again.apply(event)
     assert again.snapshot_events(0.0) == subscription.snapshot_events(0.0)
+
+
+def test_the_buffer_joins_only_what_is_alike():
+    buffer = EventBuffer()
+    buffer.acquired(0, 1, 2, 7)
+    buffer.acquired(1, 2, 1, 8)
+    buffer.acquired(2, 3, 1, 9)
+    apart = [Returned(0, 1, 2, 5), Returned(1, 2, 1, 5), Returned(2, 3, 1, 6)]
+    dead = [Died(0, 1, 2, DeadReason.REJECTED), Died(1, 2, 3, DeadReason.REJECTED), Died(2, 3, 3, DeadReason.EXPIRED)]
+    for event in (*apart, *dead):
+        buffer.add(event)
+    assert buffer.take() == [Acquired(0, 1, 2, 7), Acquired(1, 3, 1, 9), *apart, *dead]
+
+
+def test_the_buffer_joins_what_goes_on_and_puts_settled_offsets_last():
+    buffer = EventBuffer()
+    buffer.settled(4, 5)
+    for event in (Returned(0, 1, 2, 5), Returned(1, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED)):
+        buffer.add(event)
+    buffer.settled(3, 4)
+    assert buffer.take() == [Returned(0, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED), Settled(3, 5)]
+    assert not buffer
+
+
+def test_settled_dead_letters_leave_no_intent_behind():
+    dead = DeadLetters()
+    dead.add(0, 4, 1, DeadReason.REJECTED)
+    dead.intend(0, 4, DeadLetterTarget(0, 9))
+    assert dead.take(0, 4) == [(0, 4)]
+    assert len(dead) == 0

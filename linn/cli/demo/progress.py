@@ -49,8 +49,6 @@ class Progress:
     working: Stretch = field(default_factory=lambda: Stretch("queue: delivered, worked and acked"))
     first_read: Stretch = field(default_factory=lambda: Stretch("stream: first read"))
     second_read: Stretch = field(default_factory=lambda: Stretch("stream: second read, after the restart"))
-    queue_depth: int = 0
-    """Late departures published and not yet acked."""
     ledger: Ledger = field(default_factory=Ledger)
     workers: dict[str, str] = field(default_factory=dict)
     """What each worker is doing, in a word or two."""
@@ -59,6 +57,11 @@ class Progress:
 
     def __post_init__(self) -> None:
         self.publishing = Stretch("published through the exchange", self.flights)
+
+    @property
+    def queue_depth(self) -> int:
+        """Late departures published and not yet acked."""
+        return max(0, self.working.expected - self.working.done)
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:

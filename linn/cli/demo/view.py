@@ -67,7 +67,8 @@ def picture(progress: Progress) -> Group:
     """Everything at a glance."""
     bars = Table.grid(padding=(0, 2))
     for stretch in progress.stretches:
-        bars.add_row(*_bar(stretch))
+        name, bar, share, rate = _bar(stretch)
+        bars.add_row(name, bar, share, rate)
     ledger = progress.ledger
     facts = Table.grid(padding=(0, 2))
     facts.add_row("queue depth", f"{progress.queue_depth:,}", "redelivered", f"{len(ledger.redelivered):,}")
@@ -77,7 +78,7 @@ def picture(progress: Progress) -> Group:
     return Group(Text(progress.phase, style="bold"), bars, facts, workers)
 
 
-def _bar(stretch: Stretch) -> tuple[object, ...]:
+def _bar(stretch: Stretch) -> tuple[str, ProgressBar, str, str]:
     share = f"{stretch.done:,} / {stretch.expected:,}" if stretch.expected else f"{stretch.done:,}"
     bar = ProgressBar(total=max(stretch.expected, 1), completed=stretch.done, width=30)
     return stretch.name, bar, share, f"{stretch.rate:,.0f}/s" if stretch.started_at else ""

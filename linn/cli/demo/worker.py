@@ -1,7 +1,7 @@
 """A consumer of the queue in a process of its own: `python -m linn.cli.demo.worker URL TOPIC [HOLD_AFTER]`.
 
-It works through deliveries, acks them and reports both on stdout. With HOLD_AFTER it stops acking once it has acked that
-many, but goes on receiving: it is about to be killed, and shall die with leases in hand.
+It works through deliveries, acks them and reports both on stdout. With HOLD_AFTER it stops acking once it has acked
+that many, but goes on receiving: it is about to be killed, and shall die with leases in hand.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from linn.cli.demo.flights import Flight
 from linn.cli.demo.report import Report, encode
 from linn.cli.exit_code import boundary
 
+PREFETCH = 500
+"""Few, so that the work is spread, and because a worker that dies has these in hand."""
+
 _read = msgspec.json.Decoder(Flight).decode
 
 
@@ -29,10 +32,10 @@ def _tell(report: Report) -> None:
 async def work(url: str, topic: str, hold_after: int | None) -> None:
     """Consume until killed. Raises LinnError where the broker is gone."""
     acked = 0
-    async with linn.connect(url) as client, client.consumer(topic) as consumer:
+    async with linn.connect(url) as client, client.consumer(topic, prefetch=PREFETCH) as consumer:
         _tell(Report("ready"))
         async for batch in consumer.batches():
-            numbers = [_read(message.value).number for message in batch]
+            numbers = [_read(message.value or b"").number for message in batch]
             _tell(Report("received", time.monotonic(), numbers, batch.attempt))
             if hold_after is not None and acked >= hold_after:
                 _tell(Report("holding"))

@@ -30,6 +30,8 @@ class WorkerProcess:
         self.name = name
         self.holding = anyio.Event()
         """It holds deliveries that it will not ack."""
+        self.ended = anyio.Event()
+        """All that it reported is entered."""
         self._errors = folder / f"{name}.log"
         self._progress = progress
         self._process: anyio.abc.Process | None = None
@@ -47,9 +49,7 @@ class WorkerProcess:
         options = [] if hold_after is None else [str(hold_after)]
         command = [sys.executable, "-m", "linn.cli.demo.worker", url, topic, *options]
         with self._errors.open("wb") as errors:
-            process = await anyio.open_process(
-                command, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
-            )
+            process = await anyio.open_process(command, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True)
         self._process = process
         try:
             assert process.stdout is not None
@@ -62,6 +62,7 @@ class WorkerProcess:
         except (anyio.EndOfStream, anyio.IncompleteRead):
             self._check_end(await process.wait())
         finally:
+            self.ended.set()
             with anyio.CancelScope(shield=True):
                 await self.kill()
                 await process.aclose()
@@ -77,6 +78,7 @@ class WorkerProcess:
             ledger.received(self.name, report.numbers, report.attempt, report.at_s)
         elif report.kind == "acked":
             ledger.acked(self.name, report.numbers, report.at_s)
+            self._progress.working.done = ledger.acked_count
         elif report.kind == "holding":
             self._progress.workers[self.name] = "holding"
             self.holding.set()

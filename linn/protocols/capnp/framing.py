@@ -63,7 +63,7 @@ class FrameReader:
             self._cut(filled, frames)
         except ProtocolError as error:
             self.failure = error
-        if filled == len(self._view) and filled < BUFFER_BYTES_MAX:
+        if filled == len(self._view) < BUFFER_BYTES_MAX:
             self._grow()
         return frames
 
@@ -75,7 +75,7 @@ class FrameReader:
                 break
             end = position + size
             if end > filled:
-                if size > len(view) - position:
+                if 2 * size > len(view):
                     self._begin_frame(position, filled, size)
                     position = filled
                 break
@@ -83,7 +83,7 @@ class FrameReader:
             position = end
         rest = filled - position
         if position and rest:
-            view[:rest] = view[position:filled].tobytes()
+            view[:rest] = view[position:filled]
         self._filled = rest
 
     def _begin_frame(self, position: int, filled: int, size: int) -> None:

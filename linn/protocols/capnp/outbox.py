@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from linn.core.env import Stream
-from linn.core.flat_message import Buffer
+from linn.core.flat_message import Buffer, without_first
 
 
 class Outbox:
@@ -32,10 +32,30 @@ class Outbox:
         return self._bytes + self._sending_bytes
 
     def put(self, frames: list[Buffer]) -> None:
-        """Send frames after all earlier ones."""
+        """Send frames after all earlier ones, from the sending task."""
+        self.hold(frames)
+        self._wake_sender()
+
+    def hold(self, frames: list[Buffer]) -> None:
+        """As `put`, but nothing is sent before somebody calls `flush` or `put`: for one who answers many at once."""
         self._frames += frames
         for frame in frames:
             self._bytes += len(frame)
+
+    def flush(self) -> None:
+        """Send at once what the stream takes without waiting; the sending task does the rest. Raises ConnectionLost."""
+        if not self._frames or self._sending_bytes:
+            return
+        sent = self._stream.send_nowait(self._frames)
+        if sent == self._bytes:
+            self._frames = []
+            self._bytes = 0
+            return
+        self._frames = without_first(self._frames, sent)
+        self._bytes -= sent
+        self._wake_sender()
+
+    def _wake_sender(self) -> None:
         if self._wake is not None:
             self._wake.set()
             self._wake = None
@@ -71,6 +91,4 @@ class Outbox:
     def finish(self) -> None:
         """Let `run` return once everything is sent."""
         self._closing = True
-        if self._wake is not None:
-            self._wake.set()
-            self._wake = None
+        self._wake_sender()

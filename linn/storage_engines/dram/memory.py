@@ -61,6 +61,7 @@ class MemoryRun:
 
     def append(self, batch: RecordBatch) -> None:
         """Keep a stamped batch."""
+        batch.forget_views()
         self._batches.append(owned(batch))
         self._bases.append(batch.base_offset)
         self.size_bytes += batch.size

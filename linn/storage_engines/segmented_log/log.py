@@ -299,9 +299,8 @@ class SegmentedLog:
                 await self._seal_finished()
             finished = self._segments[:-1]
             count = count_to_drop(finished, now_ms, age_ms=age_ms, bytes_max=self._budget(bytes_max), before=before)
-            if count:
-                self._start = max(self._start, self._bases[count])
-                await self._drop(count)
+            self._start = max(self._start, self._bases[count])
+            await self._drop(bisect_right(self._bases, self._start) - 1)
             return self._start
 
     def _budget(self, bytes_max: int | None) -> int | None:

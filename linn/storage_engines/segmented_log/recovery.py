@@ -187,18 +187,17 @@ class Recovery:
         places = [(segment, 0) for segment in self._found]
         if self._whole:
             places.insert(0, (self._whole[-1], damage.position))
-        beyond = max(damage.offset, self._checkpoint.start)
         for segment, position in places:
             if segment in self._found and await segment.read_summary() is not None:
                 raise self._corrupt(damage, f"{segment.path}, which comes later, was on stable storage")
-            await self._refuse_stamps(damage, segment, position, beyond)
+            await self._refuse_stamps(damage, segment, position)
 
-    async def _refuse_stamps(self, damage: Damage, segment: Segment, position: int, beyond: int) -> None:
-        """Raise LogCorrupt if a batch in `segment` was written when something beyond offset `beyond` was durable."""
+    async def _refuse_stamps(self, damage: Damage, segment: Segment, position: int) -> None:
+        """Raise LogCorrupt if a batch in `segment` was written when something beyond the damage was durable."""
         file = segment.file()
         size = file.size()
         while position < size:
-            found = find_stamp(await file.read(position, SCAN_BYTES), beyond)
+            found = find_stamp(await file.read(position, SCAN_BYTES), damage.offset)
             if found is not None:
                 at, head = found
                 proof = f"the batch at byte {position + at} of {segment.path} was written"

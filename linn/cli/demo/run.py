@@ -1,0 +1,43 @@
+"""One run of the demo in this process: signals, the view, the story, the tables."""
+
+from __future__ import annotations
+
+import signal
+
+import anyio
+
+from linn.cli.console import console
+from linn.cli.demo.flights import FLIGHTS
+from linn.cli.demo.progress import Progress
+from linn.cli.demo.story import Story
+from linn.cli.demo.tally import Count
+from linn.cli.demo.view import View, counts_table, rates_table
+
+
+def run_demo(flights: int | None) -> bool:
+    """Run it and print everything; whether all counts are right.
+
+    Raises:
+        LinnError: it could not be run to its end. KeyboardInterrupt: also for SIGTERM and a closed terminal; children
+            and the folder are gone by then.
+    """
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        # Like Ctrl-C, so that the children go as well.
+        signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
+    limit = None if flights is None or flights >= FLIGHTS else flights
+    progress = Progress(limit or FLIGHTS)
+    view = View(console(), progress)
+    with view.shown():
+        counts = anyio.run(Story(limit, progress, view).run, backend="trio")
+    console().print(counts_table(counts))
+    console().print(rates_table(progress))
+    print(verdict(counts), flush=True)
+    return all(count.right for count in counts)
+
+
+def verdict(counts: list[Count]) -> str:
+    """The last line."""
+    wrong = [count.what for count in counts if not count.right]
+    if wrong:
+        return f"{len(wrong)} of {len(counts)} counts are wrong: {'; '.join(wrong)}"
+    return f"all {len(counts)} counts are right: nothing lost, nothing twice, nothing out of order"

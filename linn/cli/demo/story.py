@@ -1,0 +1,195 @@
+"""The demo from its first line to its last.
+
+1. `linn serve` starts as a process, with a folder of its own.
+2. Three workers, processes too, compete for the queue `delays`. The first is one that will die.
+3. All flights are published through the exchange. Midway the first worker is killed with deliveries in hand.
+4. When every late departure was acked, the stream `departures` is read.
+5. The broker is killed with SIGKILL and started again on the same folder; the stream is read once more.
+6. Everything is counted against the file.
+
+Law: whatever happens on the way, no process and no folder is left behind.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+import linn
+from linn.cli.demo.broker_config import TOML
+from linn.cli.demo.flights import CANCELLED, FLIGHTS, archive_path
+from linn.cli.demo.progress import Progress, Stretch
+from linn.cli.demo.publishing import publish_flights
+from linn.cli.demo.stream_reading import Reading, read_stream
+from linn.cli.demo.tally import Count, Tally, compare
+from linn.cli.demo.view import View
+from linn.cli.demo.worker_process import WorkerProcess
+from linn.client.client import Client
+from linn.testing.process import BrokerProcess
+
+WORKERS = 3
+TICK_S = 0.1
+QUEUE_SILENCE_S = 20.0
+"""When no ack has come for so long, what is missing will not come."""
+_HOLD_SHARE = 40
+"""The first worker dies once it has acked one in so many of the flights published."""
+
+
+@dataclass
+class Outcome:
+    """What is compared at the end."""
+
+    file: Tally = field(default_factory=Tally)
+    first: Reading = field(default_factory=Reading)
+    second: Reading = field(default_factory=Reading)
+    cancellations: Reading = field(default_factory=Reading)
+    unsettled_after_restart: int = 0
+
+
+class Story:
+    """One run."""
+
+    def __init__(self, limit: int | None, progress: Progress, view: View) -> None:
+        """`limit`: so many flights only, or None for the whole year."""
+        self._limit = limit
+        self._progress = progress
+        self._view = view
+        self._outcome = Outcome()
+
+    async def run(self) -> list[Count]:
+        """All of it; the counts, right or wrong.
+
+        Raises:
+            LinnError: something failed that keeps the rest from being counted.
+        Cancellation, KeyboardInterrupt: children are killed, the folder is removed.
+        """
+        archive_path()
+        with tempfile.TemporaryDirectory(prefix="linn-demo-") as folder:
+            broker = BrokerProcess(Path(folder), TOML)
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._tick)
+                    await self._play(broker, Path(folder))
+                    tasks.cancel_scope.cancel()
+            finally:
+                broker.kill()
+        return self.counts()
+
+    async def _tick(self) -> None:
+        while True:
+            self._view.tick()
+            await anyio.sleep(TICK_S)
+
+    def _enter(self, phase: str) -> None:
+        self._progress.phase = phase
+        self._view.say(phase)
+
+    async def _play(self, broker: BrokerProcess, folder: Path) -> None:
+        await self._start(broker, "linn serve")
+        async with linn.connect(broker.url, name="linn-demo") as client:
+            await self._first_half(client, broker.url, folder)
+        self._enter(f"SIGKILL to the broker (process {broker.pid})")
+        broker.kill()
+        await self._start(broker, "linn serve, on the same folder")
+        self._progress.recovery_s = broker.ready_s
+        async with linn.connect(broker.url, name="linn-demo") as client:
+            await self._second_half(client)
+
+    async def _start(self, broker: BrokerProcess, what: str) -> None:
+        await anyio.to_thread.run_sync(broker.start)
+        self._view.say(f"{what}: {broker.url}, ready after {broker.ready_s:.2f} s")
+
+    # --- before the broker dies ---
+
+    async def _first_half(self, client: Client, url: str, folder: Path) -> None:
+        progress, outcome = self._progress, self._outcome
+        async with self._workers(url, folder) as workers:
+            self._enter(f"publishing {progress.flights:,} flights through the exchange")
+            progress.working.start()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._kill_when_holding, workers[0])
+                await publish_flights(client, "flights", self._limit, outcome.file, progress)
+            late = len(outcome.file.late_numbers)
+            self._view.say(f"published, {late:,} of them late departures; the workers catch up")
+            await self._drained(late)
+            progress.working.end()
+        self._enter("reading the stream")
+        outcome.first = await read_stream(client, "departures", progress.first_read)
+        outcome.cancellations = await read_stream(client, "cancellations", Stretch("cancellations"))
+
+    @asynccontextmanager
+    async def _workers(self, url: str, folder: Path) -> AsyncIterator[list[WorkerProcess]]:
+        """Workers that are subscribed; killed at the end of the block."""
+        hold_after = self._progress.flights // _HOLD_SHARE
+        workers = [WorkerProcess(f"worker {number + 1}", folder, self._progress) for number in range(WORKERS)]
+        async with anyio.create_task_group() as tasks:
+            async with anyio.create_task_group() as starting:
+                for worker in workers:
+                    hold = hold_after if worker is workers[0] else None
+                    starting.start_soon(tasks.start, worker.run, url, "delays", hold)
+            self._view.say(f"{WORKERS} workers compete for the queue, each a process of its own")
+            yield workers
+            tasks.cancel_scope.cancel()
+
+    async def _kill_when_holding(self, worker: WorkerProcess) -> None:
+        with anyio.move_on_after(QUEUE_SILENCE_S):
+            await worker.holding.wait()
+        await worker.kill()
+        await worker.ended.wait()
+        progress = self._progress
+        held = progress.ledger.died(worker.name)
+        progress.workers[worker.name] = f"killed with {held:,} in hand"
+        self._view.say(f"{worker.name} is killed with {held:,} deliveries in hand: they go to the others")
+
+    async def _drained(self, late: int) -> None:
+        """Wait until every late departure was acked, or nothing moves any more: then the counts will show it."""
+        ledger = self._progress.ledger
+        while ledger.acked_count < late:
+            before = ledger.deliveries, ledger.acked_count
+            with anyio.move_on_after(QUEUE_SILENCE_S):
+                while ledger.acked_count < late and (ledger.deliveries, ledger.acked_count) == before:
+                    await anyio.sleep(TICK_S / 4)
+            if (ledger.deliveries, ledger.acked_count) == before:
+                self._view.say(f"the queue stands still at {ledger.acked_count:,} of {late:,}")
+                return
+
+    # --- after it ---
+
+    async def _second_half(self, client: Client) -> None:
+        outcome = self._outcome
+        self._enter("reading the stream again")
+        outcome.second = await read_stream(client, "departures", self._progress.second_read)
+        outcome.unsettled_after_restart = (await client.admin.topic("delays"))["queue"]["unsettled"]
+
+    def counts(self) -> list[Count]:
+        """What was found beside what the file says."""
+        return counts_of(self._outcome, self._progress, whole=self._limit is None)
+
+
+def counts_of(outcome: Outcome, progress: Progress, *, whole: bool) -> list[Count]:
+    """Every count of the final table; `whole`: the file was read to its end."""
+    file, first, second = outcome.file, outcome.first.tally, outcome.second.tally
+    known = [
+        Count("flights in the file", FLIGHTS, file.total),
+        Count("cancelled in the file", CANCELLED, file.cancelled),
+    ]
+    return [
+        *(known if whole else [Count("flights in the file", progress.flights, file.total)]),
+        Count("published", file.total, progress.publishing.done),
+        Count("stream: cancelled", file.cancelled, outcome.cancellations.tally.cancelled),
+        Count("stream: departed", file.departed, first.departed),
+        Count("stream: departed, after the restart", file.departed, second.departed),
+        *compare("stream: late from", file.late_by_origin, first.late_by_origin),
+        *compare("stream: departed from", file.departed_by_origin, first.departed_by_origin),
+        *compare("stream: departed with", file.departed_by_carrier, first.departed_by_carrier),
+        Count("stream: out of order within a carrier", 0, outcome.first.out_of_order + outcome.second.out_of_order),
+        *outcome.first.same_as(outcome.second),
+        *progress.ledger.counts(file.late_numbers),
+        Count("queue: unsettled after the restart", 0, outcome.unsettled_after_restart),
+    ]

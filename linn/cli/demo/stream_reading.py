@@ -1,0 +1,92 @@
+"""Reading a stream from its start to its end, and remembering what it said so that two readings can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import anyio
+import msgspec
+
+from linn.cli.demo.flights import Flight
+from linn.cli.demo.progress import Stretch
+from linn.cli.demo.tally import Count, Tally
+from linn.client.client import Client
+from linn.client.message import Batch
+from linn.core.errors import RequestTimeout
+
+SILENCE_S = 20.0
+"""A reader that is handed nothing for so long has a broker that does not deliver."""
+
+_decode = msgspec.json.Decoder(Flight).decode
+
+
+@dataclass
+class Reading:
+    """What one reader saw."""
+
+    digests: dict[int, hashlib.blake2b] = field(default_factory=dict)
+    """By partition, over offset, key and value of each record in turn."""
+    tally: Tally = field(default_factory=Tally)
+    last_by_carrier: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """(partition, flight number) of the latest flight."""
+    out_of_order: int = 0
+    """Flights that came after a later one of their carrier, or from another partition."""
+
+    def add(self, batch: Batch) -> None:
+        """Enter a batch."""
+        digest = self.digests.setdefault(batch.partition, hashlib.blake2b())
+        for message in batch:
+            value, key = message.value or b"", message.key or b""
+            digest.update(b"%d %d %b " % (message.offset, len(value), key))
+            digest.update(value)
+            self._enter(batch.partition, _decode(value))
+
+    def _enter(self, partition: int, flight: Flight) -> None:
+        self.tally.add_event(flight)
+        last = self.last_by_carrier.get(flight.carrier)
+        if last is not None and (last[0] != partition or last[1] >= flight.number):
+            self.out_of_order += 1
+        self.last_by_carrier[flight.carrier] = partition, flight.number
+
+    def same_as(self, other: Reading) -> list[Count]:
+        """One count per partition: 1 expected, 1 found where both readers saw the same bytes in the same order."""
+        return [
+            Count(
+                f"stream: partition {partition} read twice the same",
+                1,
+                int(self._hex(partition) == other._hex(partition)),
+            )
+            for partition in sorted({*self.digests, *other.digests})
+        ]
+
+    def _hex(self, partition: int) -> str:
+        digest = self.digests.get(partition)
+        return digest.hexdigest() if digest is not None else ""
+
+
+async def read_stream(client: Client, topic: str, stretch: Stretch) -> Reading:
+    """Read all that the topic holds now.
+
+    Raises:
+        RequestTimeout: the broker stopped delivering before the end. LinnError.
+    """
+    reading = Reading()
+    described = await client.admin.topic(topic)
+    left = {index: partition["end"] for index, partition in enumerate(described["partitions"]) if partition["end"]}
+    stretch.expected += sum(left.values())
+    stretch.start()
+    async with client.consumer(topic) as consumer:
+        batches = aiter(consumer.batches())
+        while left:
+            batch: Batch | None = None
+            with anyio.move_on_after(SILENCE_S):
+                batch = await anext(batches, None)
+            if batch is None:
+                raise RequestTimeout(f"nothing came from {topic} for {SILENCE_S:g} s; still to be read: {left}")
+            reading.add(batch)
+            stretch.done += len(batch)
+            if batch.end_offset >= left.get(batch.partition, 0):
+                left.pop(batch.partition, None)
+    stretch.end()
+    return reading

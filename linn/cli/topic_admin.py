@@ -1,0 +1,94 @@
+"""Topics over the wire: what the commands of `linn topics` do, and how they show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from linn.cli.console import console
+from linn.cli.session import with_client
+
+Topic = Mapping[str, Any]
+"""A topic as the broker describes it: name, settings, partitions and, where it has one, queue."""
+
+
+def list_all(url: str, *, as_json: bool) -> None:
+    """Print all topics. Raises LinnError."""
+    topics = with_client(url, lambda client: client.admin.topics())
+    if as_json:
+        print(json.dumps(topics, indent=2))
+        return
+    if not topics:
+        print("no topics yet: linn topics create NAME kind=queue")
+        return
+    table = Table("topic", "kind", "partitions", "records", "bytes", "unsettled", "consumers")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for topic in topics:
+        table.add_row(*_summary(topic))
+    console().print(table)
+
+
+def _summary(topic: Topic) -> list[str]:
+    partitions, queue = topic["partitions"], topic.get("queue", {})
+    return [
+        escape(topic["name"]),
+        topic["settings"]["kind"],
+        str(len(partitions)),
+        f"{sum(partition['end'] - partition['start'] for partition in partitions):,}",
+        f"{sum(partition['bytes'] for partition in partitions):,}",
+        f"{queue['unsettled']:,}" if queue else "",
+        f"{queue['consumers']:,}" if queue else "",
+    ]
+
+
+def show_one(url: str, name: str, *, as_json: bool) -> None:
+    """Print one topic. Raises LinnError."""
+    topic = with_client(url, lambda client: client.admin.topic(name))
+    if as_json:
+        print(json.dumps(topic, indent=2))
+        return
+    console().print(_settings_table(topic))
+    console().print(_partitions_table(topic))
+    for what, number in topic.get("queue", {}).items():
+        print(f"{what}: {number:,}")
+
+
+def _settings_table(topic: Topic) -> Table:
+    table = Table("setting", "value", title=escape(topic["name"]), title_justify="left")
+    for key, value in topic["settings"].items():
+        table.add_row(escape(key), escape(value if isinstance(value, str) else json.dumps(value)))
+    return table
+
+
+def _partitions_table(topic: Topic) -> Table:
+    table = Table("partition", "start", "end", "bytes")
+    for column in table.columns:
+        column.justify = "right"
+    for index, partition in enumerate(topic["partitions"]):
+        table.add_row(str(index), *(f"{partition[what]:,}" for what in ("start", "end", "bytes")))
+    return table
+
+
+def create_one(url: str, name: str, settings: Mapping[str, Any]) -> None:
+    """Make a topic, and say so. Raises LinnError."""
+    arguments = {"name": name, "settings": dict(settings)}
+    done = with_client(url, lambda client: client.admin.perform("topic.create", **arguments))
+    print(f"created {name}" if done["created"] else f"{name} exists with these settings")
+
+
+def alter_one(url: str, name: str, settings: Mapping[str, Any]) -> None:
+    """Change a topic, and say what changed. Raises LinnError."""
+    arguments = {"name": name, "settings": dict(settings)}
+    changed = with_client(url, lambda client: client.admin.perform("topic.alter", **arguments))["changed"]
+    print(f"changed {', '.join(changed)}" if changed else f"{name} has these settings already")
+
+
+def delete_one(url: str, name: str) -> None:
+    """Delete a topic, and say so. Raises LinnError."""
+    with_client(url, lambda client: client.admin.delete_topic(name))
+    print(f"deleted {name}")

@@ -1,0 +1,383 @@
+"""Client: the connection to a broker that comes back, and everything that is made from it.
+
+Read on: `link` (one connection), `producer` with `shipping` (out), `consumer` with `subscription` (in), `admin`.
+
+Laws: all tasks live in one task group that `connect` owns, and none outlives its block. One task, `_stay_connected`,
+makes links; when one is lost it tells the producers and consumers, and connects again with growing waits. When it gives
+up, whatever waits is failed, and it tries again only when somebody wants a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import Literal
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from linn.client.admin import Admin
+from linn.client.answer import Answer, again
+from linn.client.any_env import AnyEnv, ClientEnv
+from linn.client.consumer import Consumer, Mode, Start
+from linn.client.fetched import FetchedBatches
+from linn.client.link import Link
+from linn.client.message import Batch
+from linn.client.options import ClientOptions
+from linn.client.producer import AcksName, Producer
+from linn.client.timers import Timers
+from linn.client.url import address_of
+from linn.core.batch import Codec
+from linn.core.errors import ConnectFailed, ConnectionLost, LinnError, MessageInvalid, ProtocolError, RequestTimeout
+from linn.protocols.capnp import messages
+from linn.protocols.capnp.messages import Describe, Description, Fetch, FindOffset, Message
+
+BATCH_BYTES_MAX = 256 << 10
+"""A producer's batches, about: beyond this size the cost per record no longer falls."""
+BUFFER_BYTES_MAX = 32 << 20
+PREFETCH = 4_096
+IN_FLIGHT_MAX = 8
+
+
+class Client:
+    """Made by `linn.connect`."""
+
+    def __init__(self, address: str, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
+        self.address = address
+        self.options = options
+        self.env = env
+        self.timers = Timers(env.clock)
+        self.admin = Admin(self)
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.closed = False
+        self._tasks = tasks
+        self._link: Link | None = None
+        self._wanted = anyio.Event()
+        self._news = anyio.Event()
+        """Set, and replaced, when a link is up or was given up."""
+        self._gave_up: LinnError | None = None
+
+    # --- connections ---
+
+    @property
+    def link(self) -> Link | None:
+        """The connection, while there is one."""
+        link = self._link
+        return link if link is not None and link.error is None else None
+
+    @property
+    def broker(self) -> str:
+        """What the broker calls itself; "" while there is no connection."""
+        return self._link.welcome.broker if self._link is not None else ""
+
+    def want_link(self) -> None:
+        """Have the client connect again where it had given up."""
+        self._wanted.set()
+
+    async def start(self) -> None:
+        """Connect, once. Raises ConnectFailed, ConnectionLost, VersionUnsupported, ProtocolError."""
+        link = await self._open_link()
+        self._tasks.start_soon(self.timers.run)
+        self._link = link
+        self._tasks.start_soon(self._stay_connected, link)
+
+    async def _open_link(self) -> Link:
+        link: Link | None = None
+        timeout_s = self.options.connect_timeout_s
+        try:
+            with anyio.move_on_after(timeout_s):
+                link = Link(await self.env.net.connect(self.address), self.env.clock)
+                await link.greet(self.options.name)
+                return link
+            raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")
+        except BaseException:
+            if link is not None:
+                await link.aclose()
+            raise
+
+    async def _stay_connected(self, link: Link) -> None:
+        while True:
+            self._link = link
+            self._tell_news(None)
+            for producer in self.producers:
+                producer.link_up()
+            for consumer in self.consumers:
+                self._tasks.start_soon(consumer.link_up, link)
+            error = await link.run()
+            self._link = None
+            for consumer in self.consumers:
+                consumer.link_down()
+            link = await self._connect_again(error)
+
+    def _tell_news(self, gave_up: LinnError | None) -> None:
+        self._gave_up = gave_up
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def _connect_again(self, error: LinnError) -> Link:
+        while True:
+            for attempt in range(self.options.retries_max):
+                if attempt:
+                    await self.env.clock.sleep(self.backoff_of(attempt - 1))
+                try:
+                    return await self._open_link()
+                except LinnError as failure:
+                    error = failure
+                    if not failure.retriable:
+                        break
+            self._wanted = anyio.Event()
+            self._give_up(error)
+            await self._wanted.wait()
+
+    def _give_up(self, error: LinnError) -> None:
+        self._tell_news(error)
+        for producer in list(self.producers):
+            producer.give_up(error)
+        for consumer in list(self.consumers):
+            consumer.give_up(error)
+
+    def backoff_of(self, attempt: int) -> float:
+        """Seconds to wait after so many attempts before this one."""
+        return self.options.backoff_of(attempt, self.env.rng.uniform(0.0, 1.0))
+
+    async def ready_link(self) -> Link:
+        """A link that takes requests, waiting for one. Raises what the client gave up with, RequestTimeout."""
+        if self._link is not None and self._link.ready:
+            return self._link
+        with self.time_limit("connect"):
+            while True:
+                if self.closed:
+                    raise ConnectionLost("the client is closed")
+                link = self.link
+                if link is None:
+                    self.want_link()
+                    await self._news.wait()
+                    if self._gave_up is not None:
+                        raise again(self._gave_up)
+                elif link.ready:
+                    return link
+                else:
+                    changed = anyio.Event()
+                    link.when_ready(changed.set)
+                    await changed.wait()
+
+    @contextmanager
+    def time_limit(self, what: str, extra_s: float = 0.0) -> Iterator[None]:
+        """Raise RequestTimeout where the block takes longer than `request_timeout_s` and `extra_s`."""
+        timeout_s = self.options.request_timeout_s + extra_s
+        with anyio.move_on_after(timeout_s) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise RequestTimeout(f"{what}: no answer from {self.address} within {timeout_s:g} s")
+
+    async def request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
+        """Send a request and wait for its answer; `repeat`: also on another link where one was lost.
+
+        Raises what the broker refuses with, ConnectionLost, RequestTimeout. Cancellation: it may have been carried out.
+        """
+        while True:
+            link = await self.ready_link()
+            answer = Answer()
+            correlation = link.ask(answer, message)
+            try:
+                with self.time_limit(type(message).__name__.lower(), extra_s):
+                    await answer.wait()
+                return answer
+            except ConnectionLost:
+                if not repeat or self.closed:
+                    raise
+                await self._until_lost(link)
+            finally:
+                link.forget(correlation)
+
+    async def _until_lost(self, link: Link) -> None:
+        while self._link is link:
+            await anyio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Fail whatever waits."""
+        self.closed = True
+        self._give_up(ConnectionLost("the client is closed"))
+
+    async def goodbye(self) -> None:
+        """Close the connection."""
+        if self._link is not None:
+            await self._link.aclose()
+
+    # --- what users make ---
+
+    def producer(
+        self,
+        topic: str | None = None,
+        *,
+        exchange: str | None = None,
+        acks: AcksName = "leader",
+        linger_ms: float = 0,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        codec: Literal["zstd"] | None = None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+    ) -> Producer:
+        """A producer for one topic or one exchange; enter it with `async with`.
+
+        Args:
+            acks: "leader": confirmed when stored as the topic's durability asks for; "all": by every in-sync replica;
+                "none": handed to the connection, never asked about again.
+            linger_ms: how long a message may wait for others to share a batch with; 0: see `producer`.
+            batch_bytes_max: a batch is sent when it has this size, about.
+            codec: how batches are compressed, where the broker can tell.
+            in_flight_max: batches sent and not confirmed. 1: order is kept also where the broker refuses one for now.
+            buffer_bytes_max: of batches that are not confirmed; beyond it `publish` waits, `publish_nowait` refuses.
+
+        Raises MessageInvalid where the arguments make no sense.
+        """
+        if (topic is None) == (exchange is None):
+            raise MessageInvalid("a producer has either a topic or an exchange")
+        if acks not in ("none", "leader", "all"):
+            raise MessageInvalid(f'acks is "none", "leader" or "all", not {acks!r}')
+        if codec not in (None, "zstd"):
+            raise MessageInvalid(f'codec is None or "zstd", not {codec!r}')
+        if in_flight_max < 1 or batch_bytes_max < 1 or buffer_bytes_max < 1 or linger_ms < 0:
+            raise MessageInvalid(
+                "in_flight_max, batch_bytes_max and buffer_bytes_max are positive, linger_ms not negative"
+            )
+        return Producer(
+            self,
+            topic if topic is not None else str(exchange),
+            exchange is not None,
+            acks,
+            linger_ms,
+            batch_bytes_max,
+            Codec.ZSTD if codec == "zstd" else Codec.NONE,
+            in_flight_max,
+            buffer_bytes_max,
+        )
+
+    def consumer(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        prefetch: int = PREFETCH,
+        mode: Mode = "push",
+        start: Start = "earliest",
+    ) -> Consumer:
+        """A consumer of one topic; enter it with `async with`.
+
+        Args:
+            group: on a stream, the group whose members share the partitions and whose place is kept. None: on a queue,
+                one of the consumers that compete; on a stream, a reader of its own whose place nobody keeps.
+            prefetch: records that may be on their way or with the application: unsettled ones where they are leased.
+            mode: "push": the broker sends as far as `prefetch` goes; "pull": it sends when it is asked.
+            start: where a stream is read from where nothing is committed: "earliest", "latest", an offset, or a
+                datetime (the first batch with a timestamp not before it).
+
+        Raises MessageInvalid where the arguments make no sense.
+        """
+        if prefetch < 1 or mode not in ("push", "pull"):
+            raise MessageInvalid('prefetch is positive, mode is "push" or "pull"')
+        if isinstance(start, str) and start not in ("earliest", "latest"):
+            raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {start!r}')
+        if not isinstance(start, str | int | datetime) or (isinstance(start, int) and start < 0):
+            raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {start!r}')
+        return Consumer(self, topic, group or "", prefetch, mode, start)
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        bytes_min: int = 1,
+        bytes_max: int = 1 << 20,
+        wait_s: float = 0.0,
+    ) -> FetchedBatches:
+        """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
+
+        Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, ConnectionLost, RequestTimeout.
+        Cancellation: nothing is changed.
+        """
+        request = Fetch(topic, partition, offset, bytes_min, bytes_max, int(wait_s * 1000))
+        answer = await self.request(request, repeat=True, extra_s=wait_s)
+        fetched = answer.message
+        if not isinstance(fetched, messages.Fetched):
+            raise ProtocolError(f"the broker answered fetch with {type(fetched).__name__}")
+        batches = []
+        for records in answer.batches:
+            records.check_crc()
+            if records.end_offset > offset:
+                batches.append(Batch(topic, partition, records, max(0, offset - records.base_offset)))
+        return FetchedBatches(batches, fetched.start_offset, fetched.high_watermark)
+
+    async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """The offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+
+        Raises TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
+        """
+        found = (await self.request(FindOffset(topic, partition, timestamp_ms), repeat=True)).message
+        if not isinstance(found, messages.FoundOffset):
+            raise ProtocolError(f"the broker answered find offset with {type(found).__name__}")
+        return found.offset
+
+    async def describe(self, *topics: str) -> Description:
+        """Kind, partitions and bounds of topics; of all where none is named. An unknown topic's kind is "".
+
+        Raises ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
+        """
+        found = (await self.request(Describe(list(topics)), repeat=True)).message
+        if not isinstance(found, Description) or (topics and len(found.topics) != len(topics)):
+            raise ProtocolError("the broker did not describe what it was asked for")
+        return found
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    name: str = "linn-python",
+    connect_timeout_s: float = 5.0,
+    request_timeout_s: float = 30.0,
+    retries_max: int = 10,
+    backoff_s: float = 0.05,
+    backoff_max_s: float = 2.0,
+    env: ClientEnv | None = None,
+) -> AsyncIterator[Client]:
+    """A client of the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
+
+    URLs are linn://HOST[:PORT] (5466 where there is none) and linn+unix:///PATH. See `ClientOptions` for the rest;
+    `env` is another world to live in, such as a simulated one.
+
+    Raises:
+        AddressInvalid: the URL is none of ours. ConnectFailed: nobody is there. VersionUnsupported: an older or newer
+            broker. ProtocolError: something that is no linn broker answered.
+    What the block raises leaves it as it is, not in a group. Leaving the block fails what its producers and consumers
+    have not finished; they flush when their own blocks are left.
+    """
+    options = ClientOptions(
+        name=name,
+        connect_timeout_s=connect_timeout_s,
+        request_timeout_s=request_timeout_s,
+        retries_max=retries_max,
+        backoff_s=backoff_s,
+        backoff_max_s=backoff_max_s,
+    )
+    address = address_of(url)
+    raised: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
+        client = Client(address, options, env if env is not None else AnyEnv(), tasks)
+        try:
+            await client.start()
+            yield client
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:
+            raised = error
+        finally:
+            client.close()
+            await client.goodbye()
+            tasks.cancel_scope.cancel()
+    if raised is not None:
+        raise raised

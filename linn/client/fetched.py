@@ -1,0 +1,17 @@
+"""What `Client.fetch` gives back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from linn.client.message import Batch
+
+
+class FetchedBatches(NamedTuple):
+    """Batches from the offset on that was asked for, and the partition's bounds."""
+
+    batches: list[Batch]
+    start_offset: int
+    """The first offset that can be read."""
+    high_watermark: int
+    """The offset behind the last that can be read."""
