@@ -11,9 +11,11 @@ from linn.cli.options import DEFAULT_URL, Json, Url
 app = typer.Typer(help="Load a broker and print rates. The topic must exist.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
-CountMax = Annotated[int, typer.Option("--count", min=1, help="Messages.")]
-Size = Annotated[int, typer.Option("--size", min=0, help="Bytes of a message.")]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Messages of one call; each call is confirmed.")]
+CountMax = Annotated[int, typer.Option("--count", min=1, metavar="COUNT", help="Messages.")]
+Size = Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Bytes of a message.")]
+Batch = Annotated[
+    int, typer.Option("--batch", min=1, metavar="COUNT", help="Messages of one call; each call is confirmed.")
+]
 
 
 @app.command("publish")

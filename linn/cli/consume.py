@@ -10,7 +10,7 @@ from linn.cli.options import DEFAULT_URL, Url
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
 Group = Annotated[str, typer.Option("--group", metavar="NAME", help="On a stream: go on where this group is.")]
-CountMax = Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many messages.")]
+CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT", help="Stop after so many messages.")]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or leave it in the queue.")]
 Start = Annotated[str, typer.Option("--start", metavar="PLACE", help="Of a stream: earliest, latest or an offset.")]
@@ -38,8 +38,10 @@ def consume(
 
 def place_of(start: str) -> Literal["earliest", "latest"] | int:
     """What `--start` says. Raises BadParameter."""
-    if start == "earliest" or start == "latest":
-        return start
+    if start == "earliest":
+        return "earliest"
+    if start == "latest":
+        return "latest"
     if start.isascii() and start.isdigit() and int(start) < 1 << 63:
         return int(start)
     raise typer.BadParameter("must be earliest, latest or an offset", param_hint="--start")

@@ -13,7 +13,7 @@ Arguments = Annotated[
     typer.Argument(metavar="TOPIC [VALUE]...", help="Where to, unless --exchange says it; then the messages."),
 ]
 Exchange = Annotated[str | None, typer.Option("--exchange", metavar="NAME", help="Publish to this exchange.")]
-Key = Annotated[str | None, typer.Option("--key", help="What partitions and key order go by.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="TEXT", help="What partitions and key order go by.")]
 RoutingKey = Annotated[str, typer.Option("--routing-key", metavar="KEY", help="What exchanges go by.")]
 Label = Annotated[
     list[str] | None,

@@ -75,6 +75,9 @@ class BatchLimits:
     records_max: int = 1 << 20
 
 
+_NO_COLUMNS: list[None] = [None] * 6
+
+
 class RecordBatch:
     """A view of one batch's bytes. The numbers are read once; columns when they are asked for.
 
@@ -206,15 +209,17 @@ class RecordBatch:
             self._check_body()
 
     def _check_columns(self) -> None:
-        routes, index, *_, body = self._fields
-        if body is None:
+        fields = self._fields
+        routes, index = fields[0], fields[1]
+        if fields[7] is None:
             raise BatchMalformed("a batch has no body")
         if (routes is not None) != (self.pair_count > 0):
             raise BatchMalformed("a batch's routes and their number do not agree")
         if (index is not None) != (self.pair_count > 1):
             raise BatchMalformed("a batch's route index and the number of its pairs do not agree")
-        for place in range(1, len(COLUMN_WIDTHS)):
-            self._column(place)
+        if fields[1:7] != _NO_COLUMNS:
+            for place in range(1, len(COLUMN_WIDTHS)):
+                self._column(place)
 
     def _column(self, place: int) -> memoryview | None:
         """A field that has one item per record, whose length is checked here: readers need not call `verify`."""
@@ -229,7 +234,7 @@ class RecordBatch:
         if self.codec == Codec.NONE:
             if len(body) != self.body_bytes:
                 raise BatchMalformed("a batch's body is not of the size that it says")
-            Body.decode(body, self.count)
+            Body.check(body, self.count)
         elif self.codec == Codec.ZSTD:
             zstd_codec.check_frame(body, self.body_bytes)
         else:

@@ -6,16 +6,20 @@ place that the intent names, and what is there already is not copied again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
 from linn.core.batch_builder import build_from_records
 from linn.core.dead_letter import DeadLetterTarget, DeadRange
 from linn.core.env import Env
+from linn.core.errors import BatchError
 from linn.core.offset_ranges import OffsetRanges
 from linn.core.partition import Partition
 from linn.core.record import LabelValue, Record
 from linn.core.shared_dispatch import SharedDispatch
+
+logger = logging.getLogger("linn.queue")
 
 RECORDS_AT_ONCE = 1_000
 _READ_BYTES = 1 << 20
@@ -39,7 +43,15 @@ async def copy_dead_letters(dispatch: SharedDispatch, target: Partition | None, 
     if target is not None:
         place = await _intend(dispatch, dead, target)
         done = await _copied_before(dispatch.partition, dead, target, place) if dead.target is not None else None
-        await _copy(dispatch, dead, target, env, done or OffsetRanges())
+        try:
+            await _copy(dispatch, dead, target, env, done or OffsetRanges())
+        except BatchError as error:
+            logger.error(
+                "%s: %d records can't be decoded and are dropped: %s",
+                dispatch.partition.id,
+                dead.end - dead.first,
+                error,
+            )
     dispatch.dead_lettered(dead.first, dead.end)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 
 from linn.core.errors import BatchMalformed, BatchTooLarge
 
@@ -89,11 +90,11 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
     bytes_left = total - pointers_at - pointer_count * WORD
     if bytes_left < 0:
         raise BatchMalformed("the root struct is cut short")
-    fields: list[memoryview | None] = []
-    pointers = struct.unpack_from(f"<{field_count}Q", message, pointers_at)
-    for index, pointer in enumerate(pointers):
-        if pointer == 0:
-            fields.append(None)
+    fields: list[memoryview | None] = [None] * field_count
+    index = -1
+    for pointer in _pointers(field_count).unpack_from(message, pointers_at):
+        index += 1
+        if not pointer:
             continue
         if pointer & 3 != 1 or (pointer >> 32) & 7 != 2:
             raise BatchMalformed(f"field {index} is not a list of bytes")
@@ -105,8 +106,13 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
         # A negative offset (bit 29 set) reaches far past any frame here, so this one check refuses it as well.
         if end > total or bytes_left < 0:
             raise BatchMalformed(f"field {index} leads out of the message")
-        fields.append(message[start:end])
+        fields[index] = message[start:end]
     return fields
+
+
+@cache
+def _pointers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}Q")
 
 
 def without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:

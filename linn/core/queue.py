@@ -7,10 +7,11 @@ was served from last, so that none starves.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterable, Sequence
 
 from linn.core.delivery import Delivery, ReadySignal, Settlement, SettleOutcome
-from linn.core.errors import LinnError, PartitionUnknown, TopicUnknown
+from linn.core.errors import BatchError, LinnError, PartitionUnknown, TopicUnknown
 from linn.core.lease import Lease
 from linn.core.partition import Partition
 from linn.core.shared_dispatch import SharedDispatch
@@ -18,6 +19,7 @@ from linn.core.shared_dispatch import SharedDispatch
 LEASE_RECORDS_MAX = 16_384
 """Records of one lease: a consumer with a huge credit still leaves something to the others."""
 
+logger = logging.getLogger("linn.queue")
 _consumer_ids = itertools.count(1)
 
 
@@ -75,12 +77,16 @@ class QueueConsumer:
 
     async def next(self, records_max: int, bytes_max: int) -> Delivery:
         """See `delivery.Consumer.next`."""
-        while self._lease is None:
-            if self._queue.closed or self._closed:
-                raise TopicUnknown(f"topic {self._queue.topic} is gone")
-            if not self._acquire(min(records_max, LEASE_RECORDS_MAX)):
-                await self._queue.ready.wait()
-        return await self._deliver(records_max, bytes_max)
+        while True:
+            while self._lease is None:
+                if self._queue.closed or self._closed:
+                    raise TopicUnknown(f"topic {self._queue.topic} is gone")
+                if not self._acquire(min(records_max, LEASE_RECORDS_MAX)):
+                    await self._queue.ready.wait()
+            try:
+                return await self._deliver(records_max, bytes_max)
+            except BatchError as error:
+                logger.error("topic %s: records that nobody can read are dead letters: %s", self._queue.topic, error)
 
     def _acquire(self, records_max: int) -> bool:
         dispatches = self._queue.dispatches
@@ -103,6 +109,11 @@ class QueueConsumer:
         try:
             end = min(lease.end, self._lease_at + records_max)
             batches = await dispatch.read(self._lease_at, end, bytes_max)
+        except BatchError:
+            self._lease = None
+            dispatch.reject_unreadable(self.id, lease.delivery_id)
+            dispatch.handed_over(self.id)
+            raise
         except BaseException:
             # Also when cancelled: records that were not handed over go back to their place.
             self._lease = None

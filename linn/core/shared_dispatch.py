@@ -196,6 +196,14 @@ class SharedDispatch:
             return  # It expired or was settled on delivery meanwhile.
         self._flush_or_keep()
 
+    def reject_unreadable(self, consumer: int, delivery_id: int) -> None:
+        """Make all that a lease holds dead, because its batch can't be decoded: it would come back for ever."""
+        try:
+            self._after(self.subscription.reject(consumer, delivery_id, None, self._clock.monotonic()))
+        except DeliveryNotCurrent:
+            return
+        self._flush_or_keep()
+
     def consumer_gone(self, consumer: int) -> None:
         """Return everything that a consumer holds."""
         if self._open:

@@ -8,7 +8,8 @@ from pathlib import Path
 from engine_cases import dram_in, real, segmented_log_in, simulated
 from hypothesis import HealthCheck, settings
 
-from linn.testing.engines import EngineHarness, PartitionLogMachine
+from linn.testing.engines import EngineHarness
+from linn.testing.log_machine import PartitionLogMachine
 
 MANY = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
 FEW = settings(MANY, max_examples=10)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -310,11 +310,11 @@ class _Session:
         finally:
             self._end()
 
-    def _when_committed(self, awaits: list[tuple[Partition, int]], done: Callable[[], None]) -> None:
-        """Call `done` once everything is committed; at once where it is already."""
+    def _when_committed(self, awaits: Sequence[tuple[Partition, int]], correlation: int, answer: m.Message) -> None:
+        """Answer once everything is committed; at once where it is already."""
         missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]
         if not missing:
-            done()
+            self.reply(correlation, answer)
             return
         left = len(missing)
         self._begin()
@@ -324,7 +324,7 @@ class _Session:
             left -= 1
             if left == 0:
                 self._end()
-                done()
+                self.reply(correlation, answer)
 
         for partition, end in missing:
             partition.when_committed(end, committed)
@@ -373,7 +373,7 @@ class _Session:
         if publish.acks == m.Acks.NONE:
             self.reply(correlation, m.Published(placements))
         else:
-            self._when_committed(awaits, lambda: self.reply(correlation, m.Published(placements)))
+            self._when_committed(awaits, correlation, m.Published(placements))
         return True
 
     async def _publish_waiting(self) -> None:
@@ -532,9 +532,8 @@ class _Session:
             [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries]
         )
         refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
-        correlation = event.correlation
-        if correlation:
-            self._when_committed(list(outcome.awaits), lambda: self.reply(correlation, m.Settled(refused)))
+        if event.correlation:
+            self._when_committed(outcome.awaits, event.correlation, m.Settled(refused))
 
     # --- administration ---
 

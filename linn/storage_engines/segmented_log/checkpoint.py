@@ -42,11 +42,16 @@ class CheckpointFile:
         self._sequence = 0
 
     async def read(self) -> Checkpoint | None:
-        """The newest facts, or None where there is no file. Raises LogCorrupt, StorageError."""
+        """The newest facts, durable by now, or None where there is no file. Raises LogCorrupt, SyncFailed, StorageError.
+
+        A process that was killed may have left facts in the page cache only. Nothing may be deleted because of facts
+        that a power loss would take back, so they are synced before they are believed in.
+        """
         if not self._disk.exists(self._path):
             return None
         file = self._disk.open(self._path)
         try:
+            await file.sync()
             data = bytes(await file.read(0, 2 * _SLOT_BYTES))
         finally:
             file.close()

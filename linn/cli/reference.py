@@ -1,0 +1,81 @@
+"""docs/reference/cli.md, rendered from the commands themselves: `python -m linn.cli.reference`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from linn.cli.exit_code import MEANINGS
+from linn.cli.main import app
+
+_INTRO = """\
+# The command line
+
+This page is made from the commands themselves: `python -m linn.cli.reference`.
+
+`linn COMMAND --help` says the same on a terminal; `python -m linn` is the same command. Commands that talk to a broker
+take its URL from `--url`, else from the environment variable `LINN_URL`, else `linn://127.0.0.1:5466`. URLs are
+`linn://HOST[:PORT]`, `linn://[V6][:PORT]` and `linn+unix:///PATH`.
+
+Results go to stdout, everything else to stderr. A failure that can be expected is one line, `linn: TEXT [CODE]`, and
+never a traceback; [errors](errors.md) says for each code what to do.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    codes = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in MEANINGS.items())
+    sections = [_section(path, command) for path, command in commands()]
+    return _INTRO + codes + "\n" + "\n".join(sections)
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command with its path, "linn topics create", groups included, in the order of `--help`."""
+    yield from _walk("linn", get_command(app))
+
+
+def _walk(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _walk(f"{path} {name}", inner)
+
+
+def _section(path: str, command: Any) -> str:
+    parameters = [parameter for parameter in command.params if not parameter.hidden]
+    arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
+    shown = [path, *(names(argument) for argument in arguments)]
+    if hasattr(command, "commands"):
+        shown.append("COMMAND")
+    text = f"## {path}\n\n    {' '.join(shown)}\n\n{inspect.cleandoc(command.help or '')}\n"
+    if parameters:
+        rows = "".join(f"| `{names(parameter)}` | {_help(parameter)} |\n" for parameter in parameters)
+        text += f"\n| argument or option | |\n|---|---|\n{rows}"
+    return text
+
+
+def names(parameter: Any) -> str:
+    """How a parameter is written: "TOPIC", "--url URL" or "--follow / --no-follow"."""
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar or parameter.name.upper())
+    written = " / ".join([*parameter.opts, *parameter.secondary_opts])
+    return written if parameter.is_flag else f"{written} {parameter.metavar}"
+
+
+def _help(parameter: Any) -> str:
+    text = parameter.help or ""
+    if parameter.param_type_name == "option" and parameter.default not in (None, "", False, []):
+        default = parameter.opts[0] if parameter.default is True else parameter.default
+        text += f" Default: `{default}`."
+    return text.strip()
+
+
+if __name__ == "__main__":
+    print(page(), end="")

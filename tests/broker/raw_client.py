@@ -1,0 +1,200 @@
+"""A client that speaks the native protocol by hand, and brokers to speak with: in simulated time or on loopback."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from linn.core.batch import RecordBatch
+from linn.core.batch_builder import build_from_records
+from linn.core.broker import Broker, running_broker
+from linn.core.config import Config, load_config, plugin_settings
+from linn.core.env import Env, Stream
+from linn.core.plugins import PluginManager, installed
+from linn.core.record import Record
+from linn.core.toml_source import TomlSource
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Connection, Event, frames_of, hello
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+HEAD = '[broker]\ndata_dir = "data"\ndrain_timeout = "2s"\n'
+LISTENER = '[listeners.native]\naddress = "127.0.0.1:5466"\n'
+ALWAYS = '[storage.segmented-log]\nfsync = "always"\n'
+ADDRESS = "127.0.0.1:5466"
+
+
+def configured(text: str, head: str = HEAD, plugins: Sequence[object] = ()) -> tuple[Config, PluginManager]:
+    """A configuration, and the plugins that it was checked against."""
+    source = TomlSource(head + LISTENER + text, "test.toml")
+    manager = PluginManager(plugin_settings(source), [*installed(), *plugins])
+    return load_config(source, manager), manager
+
+
+@asynccontextmanager
+async def broker_on(env: Env, text: str, head: str = HEAD, plugins: Sequence[Any] = ()) -> AsyncIterator[Broker]:
+    """A broker with these tables beside [broker]."""
+    config, manager = configured(text, head, plugins)
+    async with running_broker(config, env, manager) as broker:
+        yield broker
+
+
+def records(values: Sequence[str | bytes], **properties: Any) -> RecordBatch:
+    """A batch of values."""
+    made = [Record(value=v.encode() if isinstance(v, str) else v, **properties) for v in values]
+    return build_from_records(made, base_id=1)
+
+
+def values(batches: Sequence[RecordBatch]) -> list[str]:
+    """The values of batches as text."""
+    return [(record.value or b"").decode() for batch in batches for record in batch.records()]
+
+
+class Refused(Exception):
+    """The broker answered a request with Failed."""
+
+    def __init__(self, failed: m.Failed) -> None:
+        super().__init__(f"{failed.code}: {failed.text}")
+        self.code = failed.code
+        self.text = failed.text
+
+
+class RawClient:
+    """One connection. One task uses it; what is not the awaited answer is kept in `pushed`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.pushed: deque[Event] = deque()
+        self.closed = False
+        self._answers: dict[int, Event] = {}
+        self._connection = Connection()
+        self._correlation = 0
+
+    async def greet(self) -> m.Welcome:
+        """Say hello."""
+        answer = await self.call(hello("raw"))
+        self._connection.allow_frames(1 << 26)
+        assert isinstance(answer, m.Welcome)
+        return answer
+
+    async def send(self, message: m.Message, batches: list[RecordBatch] | None = None) -> int:
+        """Send a request; returns its correlation."""
+        self._correlation += 1
+        await self.stream.send(frames_of(message, self._correlation, batches))
+        return self._correlation
+
+    async def tell(self, message: m.Message, batches: list[RecordBatch] | None = None) -> None:
+        """Send what wants no answer."""
+        await self.stream.send(frames_of(message, 0, batches))
+
+    async def _receive(self) -> None:
+        count = await self.stream.receive_into(self._connection.buffer())
+        self.closed = count == 0
+        for event in self._connection.received(count):
+            if event.correlation:
+                assert event.correlation not in self._answers, "answered twice"
+                self._answers[event.correlation] = event
+            else:
+                self.pushed.append(event)
+
+    async def answer(self, correlation: int) -> Event:
+        """Wait for the answer to a request. Raises Refused, EOFError."""
+        while correlation not in self._answers:
+            if self.closed:
+                raise EOFError("the broker closed the connection")
+            await self._receive()
+        event = self._answers.pop(correlation)
+        if isinstance(event.message, m.Failed):
+            raise Refused(event.message)
+        return event
+
+    def is_answered(self, correlation: int) -> bool:
+        """Whether the answer has come already."""
+        return correlation in self._answers
+
+    async def ask(self, message: m.Message, batches: list[RecordBatch] | None = None) -> Event:
+        """Send a request and wait for its answer. Raises Refused."""
+        return await self.answer(await self.send(message, batches))
+
+    async def call(self, message: m.Message, batches: list[RecordBatch] | None = None) -> Any:
+        """`ask`, for the message alone."""
+        return (await self.ask(message, batches)).message
+
+    async def push(self, wait_s: float = 10) -> Event:
+        """The next push. Raises TooSlowError, EOFError."""
+        with trio.fail_after(wait_s):
+            while not self.pushed:
+                if self.closed:
+                    raise EOFError("the broker closed the connection")
+                await self._receive()
+        return self.pushed.popleft()
+
+    async def delivery(self, wait_s: float = 10) -> Event:
+        """The next push, which is a delivery."""
+        event = await self.push(wait_s)
+        assert isinstance(event.message, m.Deliver), event
+        return event
+
+    async def is_silent(self, wait_s: float) -> bool:
+        """Whether nothing is pushed for so long."""
+        with trio.move_on_after(wait_s):
+            while not self.pushed:
+                await self._receive()
+        return not self.pushed
+
+    async def until_closed(self, wait_s: float = 10) -> list[m.Message]:
+        """Read until the broker closes; what came."""
+        with trio.fail_after(wait_s):
+            while not self.closed:
+                await self._receive()
+        return [event.message for event in [*self.pushed, *self._answers.values()]]
+
+    # --- shorthand ---
+
+    async def publish(self, target: str, contents: Sequence[str | bytes], **options: Any) -> m.Placement:
+        """Publish one batch with confirmation."""
+        answer = await self.call(m.Publish(target, **options), [records(contents)])
+        placement: m.Placement = answer.placements[0]
+        return placement
+
+    async def administer(self, verb: str, **arguments: Any) -> Any:
+        """Carry out a verb; its result."""
+        return json.loads((await self.call(m.Administer(verb, json.dumps(arguments)))).result)
+
+    async def fetch(self, topic: str, partition: int = 0, offset: int = 0, **options: Any) -> list[str]:
+        """The values of one fetch."""
+        return values((await self.ask(m.Fetch(topic, partition, offset, **options))).batches)
+
+    async def pull(self, subscription: int, records_max: int = 1000, wait_max_ms: int = 0) -> Event:
+        """One pull."""
+        return await self.ask(m.Pull(subscription, records_max, wait_max_ms))
+
+    async def settle(self, subscription: int, event: Event, verdict: int = 0, ms: int = 0) -> list[m.Refusal]:
+        """Settle all of a delivery; what was refused."""
+        deliver = event.message
+        first, end = event.batches[0].base_offset, event.batches[-1].end_offset
+        entry = m.Settlement(deliver.partition, deliver.delivery_id, first, end, verdict, ms)
+        refused: list[m.Refusal] = (await self.call(m.Settle(subscription, [entry]))).refused
+        return refused
+
+
+async def connected(env: Env, address: str = ADDRESS) -> RawClient:
+    """A client that has said hello."""
+    client = RawClient(await env.net.connect(address))
+    await client.greet()
+    return client
+
+
+def simulated(scenario: Callable[[SimEnv], Awaitable[None]]) -> Callable[[], None]:
+    """A test that runs in simulated time, on the seed 0."""
+
+    def test() -> None:
+        run_simulation(0, scenario)
+
+    test.__name__, test.__doc__, test.__module__ = scenario.__name__, scenario.__doc__, scenario.__module__
+    return test

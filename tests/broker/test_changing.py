@@ -1,0 +1,316 @@
+"""Changes while the broker runs: topics, kinds, settings, exchanges, bindings; and what a restart makes of them."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, simulated, values
+
+from linn.protocols.capnp import messages as m
+from linn.testing.sim_env import SimEnv
+
+INTERVAL = '[storage.segmented-log]\nfsync = "interval"\n'
+
+
+@simulated
+async def test_a_topic_deleted_before_its_flush_takes_nobody_along(env: SimEnv) -> None:
+    async with broker_on(env, INTERVAL):
+        client = await connected(env)
+        for _ in range(3):
+            await client.administer("topic.create", name="t")
+            await client.publish("t", ["a"])
+            await client.administer("topic.delete", name="t")
+        await trio.sleep(1)
+        assert await client.administer("topic.list") == []
+
+
+@simulated
+async def test_a_publish_under_way_is_answered_when_its_topic_is_deleted(env: SimEnv) -> None:
+    async with broker_on(env, ALWAYS):
+        client, other = await connected(env), await connected(env)
+        await client.administer("topic.create", name="t")
+        publishes = [await client.send(m.Publish("t"), [_batch()]) for _ in range(20)]
+        await other.administer("topic.delete", name="t")
+        with trio.fail_after(5):
+            for correlation in publishes:
+                try:
+                    await client.answer(correlation)
+                except Refused as refused:
+                    assert refused.code == "topic.unknown"
+
+
+def _batch():  # type: ignore[no-untyped-def]
+    from raw_client import records
+
+    return records(["x"])
+
+
+@simulated
+async def test_a_deleted_topic_comes_back_empty_when_it_is_made_again(env: SimEnv) -> None:
+    async with broker_on(env, ""):
+        client = await connected(env)
+        for _ in range(2):
+            await client.administer("topic.create", name="t", settings={"kind": "both"})
+            assert await client.fetch("t") == []
+            await client.publish("t", ["a"])
+            subscription = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
+            assert (await client.push()).message == m.Assigned(subscription, 1, [0])
+            await client.settle(subscription, await client.delivery())
+            await client.call(m.Unsubscribe(subscription))
+            await client.administer("topic.delete", name="t")
+
+
+@simulated
+async def test_subscribers_of_a_deleted_topic_are_told_and_keep_their_connection(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "both"\n'):
+        client = await connected(env)
+        kinds = [m.Subscribe("t", credit=1), m.Subscribe("t", group="g", credit=1)]
+        ids = {(await client.call(subscribe)).subscription for subscribe in kinds}
+        await client.push()
+        await client.administer("topic.delete", name="t")
+        ended = [(await client.push()).message for _ in ids]
+        assert {message.subscription for message in ended} == ids
+        assert {message.code for message in ended} == {"topic.unknown"}
+        with pytest.raises(Refused, match=r"topic\.unknown"):
+            await client.publish("t", ["a"])
+
+
+@simulated
+async def test_a_reader_of_a_deleted_topic_is_told(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "stream"\n'):
+        client = await connected(env)
+        await client.call(m.Subscribe("t", credit=1))
+        await client.administer("topic.delete", name="t")
+        assert (await client.push()).message.code == "topic.unknown"
+
+
+@simulated
+async def test_a_stream_becomes_a_queue_and_back_with_its_records_and_its_groups_places(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "stream"\n'):
+        client = await connected(env)
+        await client.publish("t", ["a", "b", "c"])
+        member = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
+        await client.push()
+        assert await client.settle(member, await client.delivery()) == []
+        assert await client.administer("topic.alter", name="t", settings={"kind": "queue"}) == {"changed": ["kind"]}
+        ended = (await client.push()).message
+        assert (ended.subscription, ended.code) == (member, "topic.unknown")
+        with pytest.raises(Refused, match=r"delivery\.wrong_kind"):
+            await client.call(m.Subscribe("t", group="g"))
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        delivered = await client.delivery()
+        assert values(delivered.batches) == ["a"]
+        assert await client.settle(worker, delivered) == []
+        await client.administer("topic.alter", name="t", settings={"kind": "both"})
+        assert await client.is_silent(1), "a queue that becomes both keeps its consumers"
+        member = (await client.call(m.Subscribe("t", group="g", credit=9))).subscription
+        await client.push()
+        assert values((await client.delivery()).batches) == ["c"]
+        await client.call(m.Credit(worker, 9))
+        assert values((await client.delivery()).batches) == ["b", "c"]
+        await client.administer("topic.alter", name="t", settings={"kind": "stream"})
+        assert (await client.push()).message.code == "topic.unknown"
+        await client.administer("topic.alter", name="t", settings={"kind": "queue"})
+        await client.push()
+        await client.call(m.Subscribe("t", credit=9))
+        assert values((await client.delivery()).batches) == ["b", "c"], "a stream's time as such settles nothing"
+
+
+@simulated
+async def test_a_settlement_on_a_topic_that_is_gone_is_refused(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        client = await connected(env)
+        await client.publish("t", ["a", "b"])
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        delivered = await client.delivery()
+        await client.administer("topic.delete", name="t")
+        refused = await client.settle(worker, delivered)
+        assert [refusal.code for refusal in refused] == ["topic.unknown"]
+
+
+@simulated
+async def test_what_can_not_change_live_is_refused_whole(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\npartitions = 2\n"):
+        client = await connected(env)
+        for settings in ({"storage": "dram"}, {"delivery": "at-most-once"}, {"partitions": 1}):
+            with pytest.raises(Refused, match=r"config\.not_live"):
+                await client.administer("topic.alter", name="t", settings={"lease": "5s", **settings})
+        shown = await client.administer("topic.show", name="t")
+        assert shown["settings"]["lease"] == "30s"
+
+
+@simulated
+async def test_settings_that_are_live_count_at_once(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\n[topics.s]\nkind = "stream"\n'):
+        client = await connected(env)
+        await client.administer("topic.alter", name="t", settings={"lease": "1s", "message_bytes_max": 10})
+        with pytest.raises(Refused, match=r"message\.too_large"):
+            await client.publish("t", ["x" * 11])
+        await client.publish("t", ["a"])
+        assert (await client.call(m.Subscribe("t", credit=5))).lease_ms == 1000
+        assert (await client.delivery()).message.attempt == 1
+        assert (await client.delivery(1.1)).message.attempt == 2
+        await client.administer("topic.alter", name="s", settings={"partitions": 3})
+        assert (await client.publish("s", ["a"], partition=2)).partition == 2
+
+
+@simulated
+async def test_requests_that_make_no_sense_change_nothing(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n[exchanges.e]\n"):
+        client = await connected(env)
+        before = await client.administer("topic.list")
+        wrong = [
+            ("topic.create", {"name": "../x"}, "config.invalid"),
+            ("topic.create", {"name": "x" * 250}, "config.invalid"),
+            ("topic.create", {"name": "a\0b"}, "config.invalid"),
+            ("topic.create", {"name": "__s.t"}, "config.invalid"),
+            ("topic.create", {"name": "<script>"}, "config.invalid"),
+            ("topic.create", {"name": 5}, "config.invalid"),
+            ("topic.create", {}, "config.invalid"),
+            ("topic.create", {"name": "u", "settings": {"knid": "queue"}}, "config.unknown_key"),
+            ("topic.create", {"name": "u", "settings": []}, "config.invalid"),
+            ("topic.create", {"name": "t", "settings": {"kind": "stream"}}, "topic.exists"),
+            ("topic.create", {"name": "u", "settings": {"dead_letter": "u"}}, "config.invalid"),
+            ("topic.create", {"name": "u", "settings": {"bindings": [{"exchange": "no"}]}}, "config.invalid"),
+            ("topic.alter", {"name": "u"}, "topic.unknown"),
+            ("topic.alter", {"name": "t", "settings": 5}, "config.invalid"),
+            ("topic.delete", {"name": "u"}, "topic.unknown"),
+            ("topic.purge", {"name": "u"}, "topic.unknown"),
+            ("exchange.create", {"name": "e", "settings": {"type": "fanout"}}, "topic.exists"),
+            ("exchange.create", {"name": "f", "settings": {"type": "no"}}, "plugin.unknown"),
+            ("exchange.create", {"name": "f", "settings": 5}, "config.invalid"),
+            ("exchange.create", {"name": "../f"}, "config.invalid"),
+            ("exchange.delete", {"name": "f"}, "exchange.unknown"),
+            ("exchange.bind", {"exchange": "f", "topic": "t"}, "exchange.unknown"),
+            ("exchange.bind", {"exchange": "e", "topic": "u"}, "topic.unknown"),
+            ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": {"x": 1}}, "exchange.binding_invalid"),
+            ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": []}, "config.invalid"),
+            ("group.show", {"topic": "t", "group": "g"}, "delivery.wrong_kind"),
+            ("topic.crate", {"name": "t"}, "protocol.request_unknown"),
+        ]
+        for verb, arguments, code in wrong:
+            with pytest.raises(Refused) as refused:
+                await client.administer(verb, **arguments)
+            assert refused.value.code == code, (verb, arguments)
+        for text in ("", "[]", "{", "[" * 100_000, '{"name": NaN}'):
+            with pytest.raises(Refused) as refused:
+                await client.call(m.Administer("topic.create", text))
+            assert refused.value.code == "config.invalid"
+        assert await client.administer("topic.list") == before
+
+
+@simulated
+async def test_exchanges_and_bindings_made_live_route_at_once_and_after_a_restart(env: SimEnv) -> None:
+    async with broker_on(env, ""):
+        client = await connected(env)
+        assert await client.administer("exchange.create", name="e", settings={"type": "topic"}) == {"created": True}
+        assert await client.administer("exchange.create", name="e", settings={"type": "topic"}) == {"created": False}
+        for name in ("a", "b"):
+            await client.administer("topic.create", name=name, settings={"kind": "stream"})
+            await client.administer("exchange.bind", exchange="e", topic=name, key="x.*")
+        assert (await client.publish("e", ["1"], to_exchange=True)).copies == 0, "no binding matches an empty key"
+        assert await _send(client, "x.y", "2") == 2
+        await client.administer("exchange.unbind", exchange="e", topic="b", key="x.*")
+        assert await _send(client, "x.y", "3") == 1
+        with pytest.raises(Refused, match="still has bindings: a"):
+            await client.administer("exchange.delete", name="e")
+        shown = await client.administer("topic.show", name="a")
+        assert shown["settings"]["bindings"] == [{"exchange": "e", "key": "x.*", "arguments": {}}]
+    async with broker_on(env, ""):
+        client = await connected(env)
+        assert await _send(client, "x.y", "4") == 1
+        assert await client.fetch("a") == ["2", "3", "4"]
+        assert await client.fetch("b") == ["2"]
+        await client.administer("topic.delete", name="a")
+        assert await client.administer("exchange.list") == [{"name": "e", "type": "topic", "bindings": []}]
+        await client.administer("exchange.delete", name="e")
+    async with broker_on(env, ""):
+        client = await connected(env)
+        assert await client.administer("exchange.list") == []
+        assert [topic["name"] for topic in await client.administer("topic.list")] == ["b"]
+
+
+async def _send(client, routing_key: str, value: str) -> int:  # type: ignore[no-untyped-def]
+    from raw_client import records
+
+    answer = await client.call(m.Publish("e", True), [records([value], routing_key=routing_key)])
+    return answer.placements[0].copies
+
+
+@simulated
+async def test_what_toml_says_of_a_topic_counts_at_a_restart_and_what_was_made_live_stays(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nlease = "5s"\n[exchanges.e]\n'):
+        client = await connected(env)
+        await client.administer("topic.alter", name="t", settings={"lease": "7s", "kind": "both"})
+        await client.administer("topic.create", name="live", settings={"lease": "9s"})
+        await client.administer("exchange.bind", exchange="e", topic="t", key="k")
+    async with broker_on(env, '[topics.t]\nlease = "6s"\n[exchanges.e]\n'):
+        client = await connected(env)
+        shown = {topic["name"]: topic["settings"] for topic in await client.administer("topic.list")}
+        assert (shown["t"]["lease"], shown["t"]["kind"], shown["live"]["lease"]) == ("6s", "queue", "9s")
+        assert shown["t"]["bindings"] == [{"exchange": "e", "key": "k", "arguments": {}}]
+
+
+@simulated
+async def test_an_exchange_may_go_from_toml_with_its_bindings(env: SimEnv) -> None:
+    bound = '[topics.t]\n[[topics.t.bindings]]\nexchange = "e"\nkey = "k"\n'
+    async with broker_on(env, "[exchanges.e]\n" + bound):
+        client = await connected(env)
+        await client.administer("topic.create", name="u", settings={"bindings": [{"exchange": "e", "key": "k"}]})
+    async with broker_on(env, "[topics.t]\n"):
+        client = await connected(env)
+        assert [topic["settings"]["bindings"] for topic in await client.administer("topic.list")] == [[], []]
+
+
+@simulated
+async def test_the_brokers_limits_may_be_lowered_under_topics_that_exist(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        await (await connected(env)).administer("topic.create", name="u")
+    head = HEAD + "message_bytes_max = 1000\n"
+    async with broker_on(env, "[topics.t]\n", head):
+        client = await connected(env)
+        with pytest.raises(Refused, match=r"message\.too_large"):
+            await client.publish("t", ["x" * 1001])
+
+
+@simulated
+async def test_a_topic_whose_toml_changes_what_can_not_change_keeps_the_broker_from_starting(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\npartitions = 2\n"):
+        pass
+    with pytest.raises(Exception, match=r"topic t exists with other settings: partitions"):
+        async with broker_on(env, "[topics.t]\n"):
+            pass
+
+
+@simulated
+async def test_shows_say_how_things_are(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.q]\n[topics.s]\nkind = "stream"\n[exchanges.e]\n') as broker:
+        client = await connected(env)
+        await client.publish("q", ["a", "b", "c"])
+        await client.publish("s", ["a", "b", "c"])
+        await client.call(m.Subscribe("q", credit=2))
+        member = (await client.call(m.Subscribe("s", group="g", credit=2))).subscription
+        delivered = [event for event in [await client.push() for _ in range(3)] if event.batches]
+        await client.settle(member, next(event for event in delivered if event.message.subscription == member))
+        shown = await client.administer("topic.show", name="q")
+        assert shown["queue"] == {"unsettled": 3, "leased": 2, "consumers": 1}
+        assert (shown["partitions"][0]["start"], shown["partitions"][0]["end"]) == (0, 3)
+        assert await client.administer("group.show", topic="s", group="g") == [{"partition": 0, "offset": 2, "lag": 1}]
+        assert await client.administer("group.list", topic="s") == [{"group": "g", "members": 1}]
+        assert await client.administer("group.list", topic="q") == []
+        with pytest.raises(Refused, match=r"group\.unknown"):
+            await client.administer("group.show", topic="s", group="h")
+        shown = await client.administer("broker.show")
+        assert shown == {
+            "name": "linn",
+            "listeners": dict(broker.addresses),
+            "connections": 1,
+            "topics": 2,
+            "exchanges": 1,
+        }
+        description = await client.call(m.Describe(["s", "nope"]))
+        assert [(topic.name, topic.kind, len(topic.partitions)) for topic in description.topics] == [
+            ("s", "stream", 1),
+            ("nope", "", 0),
+        ]
+        assert [topic.name for topic in (await client.call(m.Describe())).topics] == ["q", "s"]

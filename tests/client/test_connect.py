@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import anyio
+import pytest
+from both_loops import on_both_loops
+from scripted_peer import running_peer
+
+import linn
+from linn.client.url import address_of
+from linn.core.errors import AddressInvalid, ConnectFailed, ConnectionLost, ProtocolError, VersionUnsupported
+from linn.protocols.capnp import messages as m
+from linn.testing.process import BrokerProcess
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("linn://localhost", "localhost:5466"),
+        ("linn://10.0.0.1:7", "10.0.0.1:7"),
+        ("linn://[::1]:7/", "[::1]:7"),
+        ("linn+unix:///run/linn.sock", "unix:/run/linn.sock"),
+    ],
+)
+def test_a_url_names_an_address(url: str, address: str) -> None:
+    assert address_of(url) == address
+
+
+@pytest.mark.parametrize(
+    "url", ["", "localhost:5466", "kafka://x", "linn://", "linn://x:y", "linn://x:99999", "linn://x/y", "linn+unix://x"]
+)
+def test_any_other_url_is_refused_in_one_line(url: str) -> None:
+    with pytest.raises(AddressInvalid) as caught:
+        address_of(url)
+    assert "\n" not in str(caught.value)
+    assert repr(url) in str(caught.value)
+
+
+@on_both_loops
+async def test_where_nobody_is_there_connect_fails_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectFailed, match="can't connect to 127.0.0.1"):
+            async with linn.connect(f"linn://127.0.0.1:{taken.getsockname()[1]}"):
+                raise AssertionError
+
+
+@on_both_loops
+async def test_a_peer_that_says_nothing_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(ConnectFailed, match=r"did not answer within 0\.1 s"):
+            async with linn.connect(f"linn://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.1):
+                raise AssertionError
+
+
+@on_both_loops
+async def test_a_broker_of_another_version_says_so() -> None:
+    async with running_peer() as peer:
+        peer.answers[m.Hello] = lambda session, event: m.Failed("protocol.version_unsupported", "9 only", False)
+        with pytest.raises(VersionUnsupported, match="9 only"):
+            async with linn.connect(peer.url):
+                raise AssertionError
+
+
+@on_both_loops
+async def test_what_is_no_broker_is_told_from_one() -> None:
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        with pytest.raises(ProtocolError):
+            async with linn.connect(f"linn://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}"):
+                raise AssertionError
+        tasks.cancel_scope.cancel()
+
+
+@on_both_loops
+async def test_an_error_of_the_block_leaves_it_as_it_is() -> None:
+    async with running_peer() as peer:
+        with pytest.raises(KeyError):
+            async with linn.connect(peer.url):
+                raise KeyError
+
+
+@on_both_loops
+async def test_cancelling_the_block_ends_it() -> None:
+    async with running_peer() as peer:
+        with anyio.move_on_after(0.05) as scope:
+            async with linn.connect(peer.url):
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+@on_both_loops
+async def test_a_client_keeps_its_connection_alive() -> None:
+    async with running_peer() as peer:
+        peer.keepalive_ms = 40
+        async with linn.connect(peer.url):
+            await peer.until(lambda: len(peer.messages(m.Ping)) >= 3)
+            assert len(peer.messages(m.Hello)) == 1
+
+
+@on_both_loops
+async def test_a_broker_that_falls_silent_is_given_up() -> None:
+    async with running_peer() as peer:
+        peer.keepalive_ms = 20
+        del peer.answers[m.Ping]
+        async with linn.connect(peer.url):
+            await peer.until(lambda: len(peer.messages(m.Hello)) >= 2)
+
+
+@on_both_loops
+async def test_a_client_that_gave_up_tries_again_when_it_is_asked() -> None:
+    async with running_peer() as peer:
+        async with linn.connect(peer.url, retries_max=2, backoff_s=0.01) as client:
+            peer.answers[m.Hello] = lambda session, event: m.Failed("broker.stopping", "not now", True)
+            await peer.cut()
+            with pytest.raises(Exception, match="not now"):
+                await client.describe("x")
+            peer.answers[m.Hello] = peer.welcome
+            assert (await client.describe("x")).broker == "peer"
+
+
+@on_both_loops
+async def test_goodbye_is_not_the_end_of_what_is_under_way() -> None:
+    async with running_peer() as peer:
+        del peer.answers[m.Describe]
+        async with linn.connect(peer.url) as client, anyio.create_task_group() as tasks:
+            answers: list[str] = []
+
+            async def describe(topic: str) -> None:
+                answers.append((await client.describe(topic)).topics[0].name)
+
+            tasks.start_soon(describe, "before")
+            await peer.until(lambda: len(peer.messages(m.Describe)) == 1)
+            (session,) = peer.sessions
+            asked = peer.events[-1]
+            await session.send(m.Goodbye("stopping"))
+            await session.send(m.Ping(), 7)
+            await peer.until(lambda: len(peer.messages(m.Pong)) == 1)
+            peer.answers[m.Describe] = peer.describe
+            tasks.start_soon(describe, "after")
+            await session.send(peer.describe(session, asked), asked.correlation)
+            while not answers:
+                await anyio.sleep(0.001)
+            assert len(peer.messages(m.Describe)) == 1
+            await peer.cut()
+    assert answers == ["before", "after"]
+
+
+@on_both_loops
+async def test_the_same_client_speaks_over_a_unix_socket(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, listen=(f"unix:{tmp_path}/s",)) as process:
+        assert process.url == f"linn+unix://{tmp_path}/s"
+        async with linn.connect(process.url) as client:
+            await client.admin.create_topic("t")
+            async with client.producer("t") as producer:
+                assert (await producer.publish(b"1")).offset == 0
+
+
+@on_both_loops
+async def test_what_outlives_the_client_says_so(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        producer = client.producer(name)
+        with pytest.raises(ConnectionLost, match="not entered"):
+            await producer.publish(b"1")
+    with pytest.raises(ConnectionLost, match="closed"):
+        await client.admin.topics()
