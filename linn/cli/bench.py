@@ -10,7 +10,7 @@ from linn.cli.options import DEFAULT_URL, Json, Url
 
 app = typer.Typer(help="Load a broker and print rates. The topic must exist.", no_args_is_help=True)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.")]
 CountMax = Annotated[int, typer.Option("--count", min=1, metavar="COUNT", help="Messages.")]
 Size = Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Bytes of a message.")]
 Batch = Annotated[

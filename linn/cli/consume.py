@@ -8,7 +8,7 @@ import typer
 
 from linn.cli.options import DEFAULT_URL, Url
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.")]
 Group = Annotated[str, typer.Option("--group", metavar="NAME", help="On a stream: go on where this group is.")]
 CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT", help="Stop after so many messages.")]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]

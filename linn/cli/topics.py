@@ -10,7 +10,7 @@ from linn.cli.options import DEFAULT_URL, Json, Url
 
 app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Settings = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Settings as in TOML: kind=stream partitions=4 retention=14d"),
@@ -22,6 +22,11 @@ def topics(context: typer.Context, url: Url = DEFAULT_URL, as_json: Json = False
     """Without a command: list."""
     if context.invoked_subcommand is None:
         list_topics(url, as_json)
+        return
+    for name in ("url", "as_json"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"options go behind the command: linn topics {context.invoked_subcommand} ...")
 
 
 @app.command("list")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,7 @@ class Delivery:
     attempt: int
     """1 the first time; 0 where attempts are not counted."""
     batches: Sequence[RecordBatch]
+    """None at all: patience ended."""
 
     @property
     def count(self) -> int:
@@ -34,6 +36,9 @@ class Delivery:
     def size(self) -> int:
         """Bytes of all batches."""
         return sum(batch.size for batch in self.batches)
+
+
+NOTHING = Delivery(0, 0, 0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +64,42 @@ class SettleOutcome:
     """(internal partition, offset): the others count once each of these is committed."""
 
 
+class Patience:
+    """How long somebody waits for records: until a time, or until `end`."""
+
+    def __init__(self, wait_s: float = math.inf) -> None:
+        self._until = trio.current_time() + wait_s
+        self._scope: trio.CancelScope | None = None
+
+    def end(self) -> None:
+        """Wait no longer. Idempotent."""
+        self._until = -math.inf
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def wait(self, something: Callable[[], Awaitable[None]]) -> bool:
+        """Wait for something; False where patience ended first."""
+        with trio.CancelScope(deadline=self._until) as self._scope:
+            await something()
+            return True
+        return False
+
+
 class Consumer(Protocol):
     """One consumer of one topic: what a protocol's subscription runs on. Used by one task, but for `settle`."""
 
     lease_ms: int
     """How long a lease lasts; 0: records are settled on delivery, or offsets are kept instead."""
 
-    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
         """Wait for records and take up to `records_max` of them; at least one, whatever its size.
+
+        Empty where patience has ended before there were any. Once records are taken patience counts no more, so that
+        none is given back, with an attempt used up, because reading it from the disk took long.
 
         Raises:
             LinnError: the records can't be read, or the topic is gone.
-        Cancellation: nothing was taken.
+        Cancellation: what was taken goes back; its attempt counts.
         """
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:

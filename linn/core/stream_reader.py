@@ -6,12 +6,12 @@ retention has dropped that place, reading goes on at the start of what is left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from linn.core.delivery import Delivery, Settlement, SettleOutcome
-from linn.core.errors import SubscriptionWrongKind, TopicUnknown
+from linn.core.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome
+from linn.core.errors import OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
 from linn.core.partition import Partition
 
 
@@ -20,7 +20,9 @@ class StreamReader:
 
     lease_ms = 0
 
-    def __init__(self, topic: str, partitions: Mapping[int, Partition]) -> None:
+    def __init__(
+        self, topic: str, partitions: Mapping[int, Partition], on_close: Callable[[StreamReader], None] = lambda _: None
+    ) -> None:
         """Knows the partitions, reads none of them yet: see `read_from`."""
         self.topic = topic
         self.partitions = partitions
@@ -28,6 +30,7 @@ class StreamReader:
         self._turn = 0
         self._wakeup: trio.Event | None = None
         self._closed = False
+        self._on_close = on_close
 
     def read_from(self, partition: int, offset: int) -> None:
         """Begin, or go on, with a partition at `offset`."""
@@ -50,7 +53,7 @@ class StreamReader:
             self._wakeup.set()
             self._wakeup = None
 
-    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
             if self._closed:
@@ -60,12 +63,17 @@ class StreamReader:
                 if delivery is not None:
                     return delivery
             if not self._readable():
-                self._wakeup = trio.Event()
-                await self._wakeup.wait()
+                wakeup = self._wakeup = trio.Event()
+                if not await patience.wait(wakeup.wait):
+                    return NOTHING
 
     def _readable(self) -> bool:
-        partitions = self.partitions
-        return self._closed or any(place < partitions[n].high_watermark for n, place in self._places.items())
+        for number, place in self._places.items():
+            partition = self.partitions[number]
+            # What retention has dropped can't be read, however far behind the place is.
+            if max(place, partition.start_offset) < partition.high_watermark:
+                return True
+        return self._closed
 
     def _in_turn(self) -> list[int]:
         numbers = sorted(self._places)
@@ -82,7 +90,12 @@ class StreamReader:
         end = min(partition.high_watermark, begin + records_max)
         if begin >= end:
             return None
-        batches = await partition.read_range(begin, end, bytes_max)
+        try:
+            batches = await partition.read_range(begin, end, bytes_max)
+        except OffsetOutOfRange:
+            if partition.start_offset > begin:
+                return None  # Retention was quicker: go on at the new start.
+            raise
         if not batches or self._places.get(number) != place:
             return None  # Taken away, or moved, while the disk was read.
         self._places[number] = batches[-1].end_offset
@@ -99,6 +112,8 @@ class StreamReader:
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
+        if not self._closed:
+            self._on_close(self)
         self._closed = True
         for partition in list(self._places):
             self.stop_reading(partition)

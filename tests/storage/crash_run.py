@@ -18,6 +18,7 @@ from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 from linn.testing.engines import make_batch, read_through
+from linn.testing.sim_disk import LOST_POWER
 from linn.testing.sim_env import SimEnv
 
 PARTITION = PartitionId("orders", 0)
@@ -60,16 +61,28 @@ class CrashRun:
 
     # --- a life ------------------------------------------------------------------------------------------------------
 
-    async def live(self, steps: int, crash_at: int | None) -> bool:
-        """Take random steps; whether the machine died in one of them."""
+    async def live(self, steps: int, crash_at: int | None, kill_after_s: float | None = None) -> bool:
+        """Take random steps; whether the machine or the process died in one of them."""
         self.env.disk.crash_at = crash_at
 
         async def process(env: SimEnv) -> None:
-            self.log = await self.open(env)
-            for _ in range(steps):
-                await self.step(env)
+            async with trio.open_nursery() as nursery:
+                if kill_after_s is not None:
+                    nursery.start_soon(self.kill_later, kill_after_s)
+                self.log = await self.open(env)
+                for _ in range(steps):
+                    await self.step(env)
+                nursery.cancel_scope.cancel()
 
         return await self.env.run_until_death(process)
+
+    async def kill_later(self, delay_s: float) -> None:
+        await self.env.clock.sleep(delay_s)
+        self.env.kill()
+
+    @property
+    def lost_power(self) -> bool:
+        return self.env.disk.death == LOST_POWER
 
     async def step(self, env: SimEnv) -> None:
         choices = (
@@ -200,8 +213,9 @@ class CrashRun:
             return
         raise AssertionError("a log whose sync failed takes no more work")
 
-    async def rise(self, *, lost_power: bool) -> None:
+    async def rise(self) -> None:
         """Open the log in the next process, perhaps after more deaths, and check what is in it."""
+        lost_power = self.lost_power
         if self.log is not None:
             self.note_at_death()
         log: SegmentedLog | None = None
@@ -237,7 +251,8 @@ class CrashRun:
             known.append(Appended(self.end, self.pending.end_offset, bytes(self.pending.message)))
         assert start <= self.start, f"the start moved from {self.start} to {start}"
         assert end >= self.durable, f"{self.durable} was durable, but the log ends at {end}"
-        assert lost_power or end >= self.end, f"the process died, and the log ends at {end} instead of {self.end}"
+        kept = self.end if self.cut is None else min(self.end, self.cut)
+        assert lost_power or end >= kept, f"the process died, and the log ends at {end} instead of {kept}"
         assert self.log.durable() == end
         found = [bytes(batch.message) for batch in await read_through(self.log, 3000)]
         expected = [batch for batch in known if batch.end > start and batch.end <= end]

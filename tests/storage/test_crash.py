@@ -34,7 +34,7 @@ async def crash_everywhere(seed: int) -> None:
             died = await run.live(10, crash_at)
             if not died:
                 run.env.crash()
-            await run.rise(lost_power=True)
+            await run.rise()
             await run.open_twice()
         except Exception as error:
             error.add_note(f"seed {seed}, power lost at operation {crash_at}")
@@ -53,15 +53,14 @@ async def live_and_die(seed: int) -> None:
     rng = random.Random(f"{seed}/deaths")
     run = CrashRun(f"{seed}/lives", SimEnv(seed))
     for _ in range(3):
-        died = await run.live(12, rng.choice((None, rng.randrange(150))))
-        killed = False
-        if not died:
-            killed = rng.random() < 0.4
-            if not killed and rng.random() < 0.3:
-                await run.fail_a_sync()
-            if killed:
-                run.env.kill()
-            else:
-                run.env.crash()
-        await run.rise(lost_power=not killed)
+        end = rng.choice(("power lost in an operation", "power lost", "sync failed", "killed at once", "killed"))
+        crash_at = rng.randrange(150) if end == "power lost in an operation" else None
+        kill_after_s = rng.random() / 30 if end == "killed at once" else None
+        died = await run.live(12, crash_at, kill_after_s)
+        if not died and end == "sync failed":
+            await run.fail_a_sync()
+        if not died and end.startswith("killed"):
+            run.env.kill()
+        run.env.crash()
+        await run.rise()
     await run.open_twice()

@@ -42,7 +42,7 @@ class CheckpointFile:
         self._sequence = 0
 
     async def read(self) -> Checkpoint | None:
-        """The newest facts, durable by now, or None where there is no file. Raises LogCorrupt, SyncFailed, StorageError.
+        """The newest facts, or None where there is no file. Raises LogCorrupt, SyncFailed, StorageError.
 
         A process that was killed may have left facts in the page cache only. Nothing may be deleted because of facts
         that a power loss would take back, so they are synced before they are believed in.

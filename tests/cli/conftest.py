@@ -1,0 +1,58 @@
+"""A broker in a process, and the command line in others."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from linn.testing.process import BrokerProcess
+
+Linn = Callable[..., "subprocess.CompletedProcess[str]"]
+COMMAND_TIMEOUT_S = 30
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker")) as process:
+        yield process
+
+
+@pytest.fixture
+def linn(broker: BrokerProcess) -> Linn:
+    """Runs a command against the broker."""
+    return lambda *arguments, **more: run_linn(*arguments, url=broker.url, **more)
+
+
+def run_linn(
+    *arguments: str, url: str = "linn://127.0.0.1:1", stdin: str = "", cwd: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "linn", *arguments],
+        input=stdin,
+        env=os.environ | {"LINN_URL": url},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+    )
+
+
+def the_line(text: str) -> str:
+    """What a failed command said, which is one line and no traceback."""
+    (line,) = text.splitlines()
+    assert line.startswith("linn: ")
+    return line
+
+
+@pytest.fixture
+def run() -> Linn:
+    """Runs a command without a broker."""
+    return run_linn
+
+
+@pytest.fixture
+def line_of() -> Callable[[str], str]:
+    return the_line

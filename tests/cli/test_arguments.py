@@ -1,0 +1,68 @@
+"""What the command line itself takes and refuses, without a broker."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from linn import __version__
+from linn.cli.main import app
+from linn.cli.typed_value import headers, labels, named_values, typed
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4", 4),
+        ("-4.5", -4.5),
+        ("true", True),
+        ('"4"', "4"),
+        ("14d", "14d"),
+        ("nan", "nan"),
+        ("2013-01-01", "2013-01-01"),
+        ("99999999999999999999", "99999999999999999999"),
+        ("1\nb = 2", "1\nb = 2"),
+        ('[{exchange = "e", key = "a.#"}]', [{"exchange": "e", "key": "a.#"}]),
+        ("", ""),
+    ],
+)
+def test_values_have_the_types_of_toml(text: str, value: object) -> None:
+    found = typed(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("pairs", [["n"], ["=4"], ["a=1", "a=2"]])
+def test_pairs_need_a_name_of_their_own(pairs: list[str]) -> None:
+    with pytest.raises(typer.BadParameter):
+        named_values(pairs, "--label")
+
+
+def test_labels_are_scalars_and_headers_are_bytes_in_order() -> None:
+    with pytest.raises(typer.BadParameter):
+        labels(["a=[1]"])
+    assert headers(["a=1", "a=é=2"]) == [("a", b"1"), ("a", "é=2".encode())]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["publish"],
+        ["consume"],
+        ["consume", "t", "--format", "xml"],
+        ["consume", "t", "--start", "-1"],
+        ["consume", "t", "--start", "yesterday"],
+        ["consume", "t", "--count", "0"],
+        ["serve", "--log-level", "loud"],
+        ["topics", "alter", "t"],
+        ["topics", "create", "t", "kind"],
+        ["topics", "--json", "list"],
+        ["demo", "--flights", "3"],
+        ["brew"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(arguments: list[str]) -> None:
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"linn {__version__}\n"

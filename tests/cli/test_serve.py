@@ -1,0 +1,164 @@
+"""`linn serve` as a process: ready, signals, crashes, and what keeps it from starting."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from linn.testing.process import BrokerNotReady, BrokerProcess
+
+READY_S_MAX = 0.7
+IDLE_BYTES_MAX = 90 << 20
+
+
+def refused(folder: Path, config: str | None = None, **more: object) -> BrokerNotReady:
+    """Why a broker did not start: after one line, without a traceback."""
+    with pytest.raises(BrokerNotReady) as caught, BrokerProcess(folder, config, **more):  # type: ignore[arg-type]
+        pass
+    assert "Traceback" not in caught.value.text
+    assert caught.value.text.count("linn: ") == 1
+    assert "\n" not in caught.value.text
+    return caught.value
+
+
+def make_topic(broker: BrokerProcess, *settings: str) -> None:
+    command = [sys.executable, "-m", "linn", "topics", "create", "jobs", *settings, "--url", broker.url]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+
+
+def test_it_is_ready_soon_and_small(tmp_path: Path) -> None:
+    # The best of a few, for the machine may be doing something else.
+    ready_s = []
+    while not ready_s or (min(ready_s) >= READY_S_MAX and len(ready_s) < 8):
+        with BrokerProcess(tmp_path) as broker:
+            ready_s.append(broker.ready_s)
+            assert psutil.Process(broker.pid).memory_info().rss < IDLE_BYTES_MAX
+    assert min(ready_s) < READY_S_MAX
+
+
+def test_it_starts_without_what_it_does_not_need() -> None:
+    code = "import sys, linn.cli.main, linn.cli.server; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "linn.core.broker" in loaded
+    for unwanted in ("linn.client", "rich", "asyncio", "anyio", "linn.cli.demo.story", "linn.testing.process"):
+        assert unwanted not in loaded
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_stops_it_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.signal(number)
+        assert broker.wait() == 0
+    assert "Traceback" not in broker.log_text()
+
+
+def test_a_drain_ends_in_bounded_time_though_a_client_says_nothing(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, '[broker]\ndrain_timeout = "300ms"\n') as broker:
+        host, port = broker.address.split(":")
+        with socket.create_connection((host, int(port))):
+            started = time.monotonic()
+            assert broker.stop() == 0
+            assert time.monotonic() - started < 5
+
+
+def test_the_second_ctrl_c_stops_it_at_once_and_loses_nothing(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, '[broker]\ndrain_timeout = "1h"\n') as broker:
+        make_topic(broker)
+        command = [sys.executable, "-m", "linn", "publish", "jobs", "kept", "--url", broker.url]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        host, port = broker.address.split(":")
+        with socket.create_connection((host, int(port))) as idle:
+            broker.signal(signal.SIGINT)
+            # A signal is only the second once the first was seen, and then nobody new is let in.
+            idle.settimeout(10)
+            while "once more" not in broker.log_text():
+                pass
+            broker.signal(signal.SIGINT)
+            assert broker.wait() == 130
+        assert "stopped at once" in broker.log_text()
+        broker.start()
+        assert consume(broker) == "kept\n"
+
+
+def consume(broker: BrokerProcess) -> str:
+    command = [sys.executable, "-m", "linn", "consume", "jobs", "--no-follow", "--url", broker.url]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def test_what_was_confirmed_survives_sigkill(tmp_path: Path) -> None:
+    lines = "".join(f"message {number}\n" for number in range(1000))
+    with BrokerProcess(tmp_path) as broker:
+        make_topic(broker)
+        command = [sys.executable, "-m", "linn", "publish", "jobs", "--url", broker.url]
+        subprocess.run(command, input=lines, text=True, check=True, capture_output=True, timeout=30)
+        url = broker.url
+        broker.kill()
+        broker.start()
+        assert broker.url == url
+        assert consume(broker) == lines
+        broker.kill()
+        broker.start()
+        assert consume(broker) == "", "acks are kept as well"
+
+
+def test_http_on_its_port_harms_nobody(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        host, port = broker.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as web:
+            web.sendall(b"GET / HTTP/1.1\r\nHost: linn\r\n\r\n")
+            while web.recv(4096):
+                pass
+        make_topic(broker)
+        assert broker.stop() == 0
+    assert "protocol." in broker.log_text()
+    assert "Traceback" not in broker.log_text()
+
+
+def test_a_unix_socket_has_a_url_too(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, listen=[f"unix:{tmp_path}/linn.sock"]) as broker:
+        assert broker.url == f"linn+unix://{tmp_path}/linn.sock"
+        make_topic(broker)
+
+
+# --- what keeps it from starting -------------------------------------------------------------------------------------
+
+
+def test_a_busy_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        failure = refused(tmp_path, listen=[address])
+    assert failure.returncode == 6
+    assert address in failure.text
+    assert "[listener.address_in_use]" in failure.text
+
+
+def test_an_address_that_is_none(tmp_path: Path) -> None:
+    failure = refused(tmp_path, listen=["nowhere"])
+    assert failure.returncode == 6
+    assert "[listener.address_invalid]" in failure.text
+
+
+def test_a_wrong_configuration(tmp_path: Path) -> None:
+    failure = refused(tmp_path, '[broker]\n\n[topics.delays]\nretenton = "14d"\n')
+    assert failure.returncode == 3
+    assert f'{tmp_path}/linn.toml:4: topics.delays.retenton: unknown key; did you mean "retention"?' in failure.text
+
+
+def test_a_file_in_the_place_of_the_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("in the way")
+    failure = refused(tmp_path)
+    assert failure.returncode == 5
+    assert "[storage." in failure.text
+    assert (tmp_path / "data").read_text() == "in the way"
+
+
+def test_a_data_folder_that_another_broker_uses(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path):
+        failure = refused(tmp_path)
+    assert failure.returncode == 5
+    assert "[storage.locked]" in failure.text

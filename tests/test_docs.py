@@ -1,0 +1,273 @@
+"""The documentation says all there is, and what it says is true: completeness, links, and examples that run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import trio
+import typer
+
+import linn
+from linn.cli.main import app
+from linn.core import schema
+from linn.core.administration import Administration
+from linn.core.broker import running_broker
+from linn.core.config import check_config, load_config, plugin_settings
+from linn.core.config_reference import built_in, hooks
+from linn.core.config_tables import TABLES
+from linn.core.errors import LinnError, all_errors
+from linn.core.plugins import PluginManager, installed
+from linn.core.real_env import RealEnv
+from linn.core.toml_source import TomlSource
+from linn.core.topic_settings import BindingSettings
+from linn.testing.process import BrokerProcess
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+PROGRAM_TIMEOUT_S = 40
+DOCS_URL = "linn://127.0.0.1:5466"
+"""The URL in the documentation's programs; the test puts its own broker's there."""
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def reference(name: str) -> str:
+    return (DOCS / "reference" / f"{name}.md").read_text(encoding="utf-8")
+
+
+# --- blocks of code --------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """A fenced block: ```language and further words."""
+
+    page: Path
+    line: int
+    language: str
+    words: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    content = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```$", content, re.MULTILINE | re.DOTALL):
+        indent, language, words, text = found.groups()
+        line = content.count("\n", 0, found.start()) + 1
+        lines = [part.removeprefix(indent) for part in text.splitlines(keepends=True)]
+        yield Block(page, line, language, tuple(words.split()), "".join(lines))
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+TOML = [block for block in BLOCKS if block.language == "toml" and not {"plugin", "wrong"} & {*block.words}]
+PROGRAMS = [block for block in PYTHON if re.search(r"^(trio|asyncio|anyio)\.run\(", block.text, re.MULTILINE)]
+"""Whole programs: they run something. A page's TOML, if it has any, is their broker's configuration."""
+PLUGINS = {block.words[1]: block for block in PYTHON if block.words[:1] == ("plugin",)}
+
+
+# --- every name has its place ----------------------------------------------------------------------------------------
+
+
+def import_everything() -> None:
+    for module in pkgutil.walk_packages(linn.__path__, "linn."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+def test_every_error_has_its_cause_and_a_way_out() -> None:
+    import_everything()
+    sections = dict(re.findall(r"^### `([a-z_.]+)`\n(.*?)(?=^##|\Z)", reference("errors"), re.MULTILINE | re.DOTALL))
+    for code, error in all_errors().items():
+        section = sections[code]
+        assert f"`{error.__name__}`" in section, code
+        assert f"Retriable: {'yes' if error.retriable else 'no'}." in section, code
+        assert re.search(r"^- \*\*Cause:\*\* \w", section, re.MULTILINE), code
+        assert re.search(r"^- \*\*What to do:\*\* \w", section, re.MULTILINE), code
+
+
+def test_every_hook_is_on_the_hooks_page() -> None:
+    page = reference("hooks")
+    assert [hook for hook in hooks() if f"\n## {hook}\n" not in page] == []
+
+
+def test_every_setting_is_on_the_configuration_page() -> None:
+    kinds = built_in()
+    brought = [*kinds.engines.values(), *kinds.semantics.values(), *kinds.exchanges.values(), *kinds.protocols.values()]
+    structs: list[type[Any]] = [
+        *TABLES.values(),
+        BindingSettings,
+        *(kind.settings for kind in brought if kind.settings),
+    ]
+    names = {field.encode_name for struct in structs for field in msgspec.structs.fields(struct)} - {"arguments"}
+    page = reference("configuration")
+    assert [name for name in sorted(names) if f"| `{name}` |" not in page] == []
+
+
+def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, inner in sorted(getattr(command, "commands", {}).items()):
+        yield from commands(inner, f"{path} {name}")
+
+
+@pytest.mark.parametrize(("path", "command"), commands(typer.main.get_command(app), "linn"))
+def test_every_command_and_option_is_on_the_commands_page(path: str, command: Any) -> None:
+    sections = dict(
+        re.findall(r"^#+ `(linn[ \w-]*)[^`\n]*`\n(.*?)(?=^#|\Z)", reference("cli"), re.MULTILINE | re.DOTALL)
+    )
+    # An option is on its command's part of the page, or on the page's part about all commands.
+    about = sections.get(path, "") + reference("cli").partition("\n## ")[0]
+    if path != "linn":
+        assert path in reference("cli")
+    for parameter in command.params:
+        for option in (*parameter.opts, *parameter.secondary_opts):
+            if option.startswith("--") and option != "--help":
+                assert option in (about if path in sections else reference("cli")), f"{path} {option}"
+
+
+def test_every_message_is_on_the_protocol_page() -> None:
+    frame = schema.load("protocol").Frame
+    members = [field.name for field in frame.schema.node.struct.fields if field.discriminantValue != 0xFFFF]
+    page = reference("protocol")
+    assert len(members) > 25
+    assert [member for member in members if f"\n### `{member}`\n" not in page] == []
+
+
+def test_every_admin_verb_is_on_the_protocol_page_and_no_other() -> None:
+    source = inspect.getsource(Administration)
+    verbs = re.findall(r'^ {12}"([a-z]+\.[a-z]+)": self\._', source, re.MULTILINE)
+    assert len(verbs) >= 14
+    assert sorted(re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", reference("protocol"), re.MULTILINE)) == sorted(verbs)
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the page's headings."""
+    outside = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+)$", outside, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    outside = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", outside):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            yield f"{name_of(page)}: {target}"
+
+
+def test_links_lead_somewhere() -> None:
+    assert [broken for page in PAGES for broken in broken_links(page)] == []
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.name != "index.md"]
+    assert [page for page in pages if f"({page})" not in index] == []
+
+
+# --- examples --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", TOML, ids=str)
+def test_toml_is_a_configuration_without_errors_or_warnings(block: Block) -> None:
+    config, problems = check_config(TomlSource(block.text, str(block)), built_in())
+    assert [str(problem) for problem in problems] == []
+    assert config is not None
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=str)
+def test_python_is_python(block: Block) -> None:
+    compile(block.text, str(block), "exec", flags=0x2000)  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def configuration_of(page: Path) -> str:
+    return "\n".join(block.text for block in TOML if block.page == page)
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_programs_run_against_a_broker(block: Block, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, configuration_of(block.page)) as broker:
+        program = tmp_path / "program.py"
+        program.write_text(block.text.replace(DOCS_URL, broker.url), encoding="utf-8")
+        environment = {**os.environ, "LINN_URL": broker.url, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(program)],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_readme_has_a_program() -> None:
+    assert any(block.page == ROOT / "README.md" for block in PROGRAMS)
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_plugins_load_and_their_configuration_is_right(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}.py").write_text(PLUGINS[name].text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    (block,) = [block for block in BLOCKS if block.language == "toml" and block.words == ("plugin", name)]
+    source = TomlSource(block.text, str(block))
+    ours = [entry for entry in installed() if entry.dist and entry.dist.name == "linn"]
+    manager = PluginManager(plugin_settings(source), ours)
+    _, problems = check_config(source, manager)
+    assert [str(problem) for problem in problems] == []
+    with pytest.raises(LinnError, match="a number below 2"):
+        load_config(TomlSource(block.text.replace('key = "1"', 'key = "2"'), str(block)), manager)
+
+
+# --- the exchange on the protocol page -------------------------------------------------------------------------------
+
+
+def hex_messages() -> list[bytes]:
+    """The messages of the protocol page's example, whose lines are numbered without a gap."""
+    found = []
+    for block in BLOCKS:
+        if block.language == "hex" and block.page.name == "protocol.md":
+            lines = re.findall(r"^ *(\d+)  ((?:[0-9a-f]{2} {1,2}){8,16})", block.text, re.MULTILINE)
+            assert [int(place) for place, _ in lines] == list(range(0, 16 * block.text.count("\n"), 16))
+            found.append(bytes.fromhex("".join(octets for _, octets in lines)))
+    return found
+
+
+async def test_the_exchange_on_the_protocol_page_is_what_a_broker_answers(tmp_path: Path) -> None:
+    hello, welcome, publish, batch, published, failed = hex_messages()
+    nowhere = publish.replace(b"\x02\0\0\0\0\0\0\0\x01\0\x07", b"\x03\0\0\0\0\0\0\0\x01\0\x07")
+    nowhere = nowhere.replace(b"\x52\0\0\0greetings", b"\x42\0\0\0nowhere\0\0")
+    kinds = built_in()
+    toml = (
+        f"[broker]\ndata_dir = '{tmp_path}/data'\n[listeners.native]\naddress = 'unix:{tmp_path}/s'\n[topics.greetings]"
+    )
+    config = load_config(TomlSource(toml, "protocol.md"), kinds)
+    with trio.fail_after(10):
+        async with running_broker(config, RealEnv(), kinds):
+            async with await trio.open_unix_socket(f"{tmp_path}/s") as stream:
+                for sent, answer in ((hello, welcome), (publish + batch, published), (nowhere + batch, failed)):
+                    await stream.send_all(sent)
+                    received = b""
+                    while len(received) < len(answer):
+                        received += await stream.receive_some()
+                    assert received == answer
