@@ -20,7 +20,7 @@ OPEN, SENT, DONE = range(3)
 
 
 class Delivery:
-    """Records that came under one lease, or under none."""
+    """Records that came together, under one lease or under none. A lease may come in several deliveries."""
 
     __slots__ = ("attempt", "delivery_id", "partition", "unsettled")
 
@@ -79,7 +79,8 @@ class Settling:
     def joins(self, later: Settling) -> bool:
         """Whether `later`, made after this, may be said in one breath with it."""
         return (
-            self.delivery is later.delivery
+            self.delivery.delivery_id == later.delivery.delivery_id
+            and self.delivery.partition == later.delivery.partition
             and self.end == later.first
             and self.verdict == later.verdict
             and self.ms == later.ms

@@ -62,7 +62,7 @@ class Subscription:
             self._consumer.arrived(self.delivered(message, batches))
         elif isinstance(message, messages.Assigned):
             self._owned = set(message.partitions)
-            for partition in self._positions.keys() - self._owned:
+            for partition in [known for known in self._positions if known not in self._owned]:
                 del self._positions[partition]
             self._consumer.assigned(message.partitions)
         elif isinstance(message, messages.Ended):

@@ -24,9 +24,11 @@ class Session:
     def __init__(self, peer: Peer, stream: SocketStream) -> None:
         self.peer = peer
         self.stream = stream
+        self.sending = anyio.Lock()
 
     async def send(self, message: m.Message, correlation: int = 0, batches: list[RecordBatch] | None = None) -> None:
-        await self.stream.send(b"".join(bytes(frame) for frame in frames_of(message, correlation, batches)))
+        async with self.sending:
+            await self.stream.send(b"".join(bytes(frame) for frame in frames_of(message, correlation, batches)))
 
     async def run(self) -> None:
         connection = Connection()

@@ -1,0 +1,476 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+from both_loops import on_both_loops
+from scripted_peer import Peer, running_peer
+
+import linn
+from linn.core.batch_builder import build_from_records
+from linn.core.errors import (
+    DeliveryNotCurrent,
+    GroupFenced,
+    LinnError,
+    MessageInvalid,
+    SubscriptionWrongKind,
+    TopicUnknown,
+)
+from linn.core.record import Record
+from linn.protocols.capnp import messages as m
+from linn.testing.process import BrokerProcess
+
+
+async def publish(client: linn.client.Client, topic: str, count: int, first: int = 0) -> None:
+    async with client.producer(topic) as producer:
+        await producer.publish_many([b"%d" % number for number in range(first, first + count)])
+
+
+async def read(consumer: linn.client.Consumer, count: int) -> list[linn.client.Message]:
+    found = []
+    async for message in consumer:
+        found.append(message)
+        if len(found) == count:
+            break
+    return found
+
+
+def values(messages: list[linn.client.Message]) -> list[int]:
+    return [int(message.value or b"") for message in messages]
+
+
+# --- queues ----------------------------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_what_is_acked_is_gone_and_what_is_not_comes_again(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        await publish(client, name, 10)
+        async with client.consumer(name) as consumer:
+            for message in await read(consumer, 10):
+                if message.offset % 2:
+                    await message.ack()
+        async with client.consumer(name) as consumer:
+            again = await read(consumer, 5)
+            assert values(again) == [0, 2, 4, 6, 8]
+            assert {message.attempt for message in again} == {2}
+
+
+@on_both_loops
+async def test_acks_that_nobody_awaits_are_sent_all_the_same(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        await publish(client, name, 3)
+        async with client.consumer(name) as consumer:
+            for message in await read(consumer, 3):
+                message.ack()
+            while (await client.admin.topic(name))["queue"]["unsettled"]:
+                await anyio.sleep(0.005)
+
+
+@on_both_loops
+async def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(f"{name}-dead")
+        await client.admin.create_topic(name, dead_letter=f"{name}-dead", lease="300ms")
+        await publish(client, name, 3)
+        async with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
+            first, second, third = await read(consumer, 3)
+            await first.nack(delay_ms=1)
+            await second.reject()
+            await third.extend(60_000)
+            (again,) = await read(consumer, 1)
+            assert (again.offset, again.attempt) == (first.offset, 2)
+            assert values(await read(dead, 1)) == [1]
+            await anyio.sleep(0.4)
+            await third.ack()
+
+
+@on_both_loops
+async def test_a_whole_batch_is_settled_at_once(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        await publish(client, name, 100)
+        async with client.consumer(name, prefetch=40) as consumer:
+            seen = []
+            async for batch in consumer.batches():
+                assert len(batch) <= 40
+                seen += [int(value or b"") for value in batch.values]
+                await batch.ack()
+                if len(seen) == 100:
+                    break
+        assert seen == list(range(100))
+        assert (await client.admin.topic(name))["queue"]["unsettled"] == 0
+
+
+@on_both_loops
+async def test_prefetch_bounds_what_is_unsettled(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        await publish(client, name, 30)
+        async with client.consumer(name, prefetch=10) as consumer:
+            messages = await read(consumer, 10)
+            with anyio.move_on_after(0.05) as scope:
+                await read(consumer, 1)
+            assert scope.cancelled_caught
+            for message in messages[:5]:
+                message.ack()
+            assert values(await read(consumer, 5)) == [10, 11, 12, 13, 14]
+
+
+@on_both_loops
+async def test_at_most_once_needs_no_ack(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, delivery="at-most-once")
+        await publish(client, name, 100)
+        async with client.consumer(name, prefetch=10) as consumer:
+            for message in await read(consumer, 100):
+                await message.ack()
+        assert (await client.admin.topic(name))["queue"]["unsettled"] == 0
+
+
+@on_both_loops
+async def test_pull_takes_as_many_as_it_asks_for(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        await publish(client, name, 10)
+        async with client.consumer(name, mode="pull") as consumer:
+            assert [len(batch) for batch in await consumer.pull(4, 0.5)] == [4]
+            assert [len(batch) for batch in await consumer.pull(100, 0.5)] == [6]
+            assert await consumer.pull(1, 0.01) == []
+        async with client.consumer(name, mode="pull", prefetch=3) as consumer:
+            for message in await read(consumer, 10):
+                message.ack()
+        async with client.consumer(name) as consumer:
+            with pytest.raises(SubscriptionWrongKind):
+                await consumer.pull(1)
+
+
+@on_both_loops
+async def test_a_late_ack_is_refused_and_the_refusal_is_not_lost(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, lease="20ms")
+        await publish(client, name, 2)
+        async with client.consumer(name) as consumer:
+            late, _ = await read(consumer, 2)
+            await anyio.sleep(0.1)
+            with pytest.raises(DeliveryNotCurrent):
+                await late.ack()
+            late.ack()
+            with pytest.raises(DeliveryNotCurrent):
+                while True:
+                    await read(consumer, 1)
+            late.ack()
+            with pytest.raises(DeliveryNotCurrent):
+                await consumer.aclose()
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_a_reader_begins_where_it_is_told(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream")
+        await publish(client, name, 10)
+        await anyio.sleep(0.005)
+        between = datetime.now(UTC)
+        await anyio.sleep(0.005)
+        await publish(client, name, 10, first=10)
+        for start, first in (("earliest", 0), (7, 7), (between, 10)):
+            async with client.consumer(name, start=start) as consumer:  # type: ignore[arg-type]
+                assert values(await read(consumer, 3)) == [first, first + 1, first + 2]
+        async with client.consumer(name, start="latest") as consumer:
+            await publish(client, name, 1, first=20)
+            assert values(await read(consumer, 1)) == [20]
+
+
+@on_both_loops
+async def test_a_reader_reads_all_partitions_within_its_prefetch(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream", partitions=3)
+        for first in range(0, 1_000, 100):
+            await publish(client, name, 100, first)
+        async with client.consumer(name, prefetch=50) as consumer:
+            found = await read(consumer, 1_000)
+        assert sorted(values(found)) == list(range(1_000))
+        for partition in range(3):
+            offsets = [message.offset for message in found if message.partition == partition]
+            assert offsets == list(range(len(offsets)))
+
+
+@on_both_loops
+async def test_a_group_goes_on_where_it_committed(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream")
+        await publish(client, name, 10)
+        async with client.consumer(name, group="g") as consumer:
+            messages = await read(consumer, 6)
+            messages[1].ack()
+            messages[3].ack()
+        assert (await client.admin.group_offsets(name, "g"))[0]["offset"] == 4
+        async with client.consumer(name, group="g") as consumer:
+            assert values(await read(consumer, 2)) == [4, 5]
+
+
+@on_both_loops
+async def test_a_nack_sets_a_group_back(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream")
+        await publish(client, name, 1_000)
+        async with client.consumer(name, group="g", prefetch=100) as consumer:
+            messages = await read(consumer, 20)
+            await messages[10].nack()
+            assert values(await read(consumer, 300)) == list(range(10, 310))
+
+
+@on_both_loops
+async def test_partitions_move_to_a_new_member_and_late_commits_are_fenced(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream", partitions=2)
+        async with client.producer(name) as producer:
+            for _ in range(2):  # Batches without keys take turns: ten records in each partition.
+                await producer.publish_many([b"%d" % number for number in range(10)])
+        async with client.consumer(name, group="g") as one:
+            mine = await read(one, 20)
+            async with client.consumer(name, group="g") as two:
+                theirs = await read(two, 10)
+                assert one.partitions != two.partitions
+                assert {message.partition for message in theirs} == set(two.partitions or ())
+                lost = next(message for message in mine if message.partition == theirs[0].partition)
+                with pytest.raises(GroupFenced):
+                    await lost.ack()
+            assert values(await read(one, 10)) == values(theirs)
+
+
+@on_both_loops
+async def test_fetched_records_have_nothing_to_settle(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream")
+        await publish(client, name, 10)
+        fetched = await client.fetch(name, 0, 4)
+        (batch,) = fetched.batches
+        assert (fetched.start_offset, fetched.high_watermark) == (0, 10)
+        assert values(list(batch)) == [4, 5, 6, 7, 8, 9]
+        with pytest.raises(SubscriptionWrongKind):
+            batch.ack()
+        empty = await client.fetch(name, 0, 10, wait_s=0.01)
+        assert empty.batches == []
+
+
+# --- errors, and connections that break ------------------------------------------------------------------------------
+
+
+@on_both_loops
+async def test_wrong_arguments_are_refused_at_once(broker: str) -> None:
+    async with linn.connect(broker) as client:
+        for wrong in ({"prefetch": 0}, {"mode": "fetch"}, {"start": "begin"}, {"start": -5}, {"start": 1.5}):
+            with pytest.raises(MessageInvalid):
+                client.consumer("t", **wrong)  # type: ignore[arg-type]
+        for wrong in ({}, {"topic": "a", "exchange": "b"}, {"topic": "a", "acks": "some"}, {"topic": "a", "codec": "gz"}):
+            with pytest.raises(MessageInvalid):
+                client.producer(**wrong)  # type: ignore[arg-type]
+        with pytest.raises(TopicUnknown):
+            async with client.consumer("no-such-topic"):
+                raise AssertionError
+
+
+@on_both_loops
+async def test_when_the_topic_goes_the_iteration_ends_with_the_reason(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        async with client.consumer(name) as consumer:
+            await client.admin.delete_topic(name)
+            for _ in range(2):
+                with pytest.raises(TopicUnknown):
+                    await read(consumer, 1)
+
+
+@on_both_loops
+async def test_closing_ends_an_iteration_elsewhere(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        async with client.consumer(name) as consumer, anyio.create_task_group() as tasks:
+            found: list[list[linn.client.Message]] = []
+
+            async def iterate() -> None:
+                found.append(await read(consumer, 1))
+
+            tasks.start_soon(iterate)
+            await anyio.sleep(0.01)
+            await consumer.aclose()
+        assert found == [[]]
+
+
+@on_both_loops
+async def test_a_cancelled_step_loses_no_message(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        async with client.consumer(name) as consumer:
+            for _ in range(20):
+                with anyio.move_on_after(0.001):
+                    await read(consumer, 1)
+            await publish(client, name, 3)
+            assert values(await read(consumer, 3)) == [0, 1, 2]
+
+
+@on_both_loops
+async def test_consumers_go_on_when_the_broker_was_killed_and_is_back(tmp_path: Path) -> None:
+    config = '[broker]\ndefault_storage = "segmented-log"\n'
+    with BrokerProcess(tmp_path, config) as process:
+        async with linn.connect(process.url, backoff_s=0.01, retries_max=100, backoff_max_s=0.1) as client:
+            await client.admin.create_topic("jobs")
+            await client.admin.create_topic("log", kind="stream", partitions=2)
+            await publish(client, "jobs", 10)
+            for first in range(0, 40, 10):
+                await publish(client, "log", 10, first)
+            async with (
+                client.consumer("jobs") as queue,
+                client.consumer("log") as reader,
+                client.consumer("log", group="g") as member,
+                client.consumer("jobs", mode="pull") as puller,
+            ):
+                held = await read(queue, 10)
+                await held[0].ack()
+                seen = await read(reader, 15)
+                (await read(member, 5))[2].ack()
+                await anyio.sleep(0.05)
+                process.kill()
+                process.start()
+                with pytest.raises(DeliveryNotCurrent):
+                    await held[1].ack()
+                assert values(await read(queue, 9)) == list(range(1, 10))
+                seen += await read(reader, 25)
+                assert sorted(values(seen)) == list(range(40))
+                assert len(await read(member, 37)) == 37
+                await publish(client, "jobs", 1, first=10)
+                await queue.aclose()
+                pulled = [*await puller.pull(99, 5), *await puller.pull(99, 5)]
+                assert values([message for batch in pulled for message in batch]) == list(range(1, 11))
+
+
+@on_both_loops
+async def test_a_stopping_broker_lets_a_consumer_settle_what_it_holds(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as process:
+        async with linn.connect(process.url, backoff_s=0.01, retries_max=3) as client:
+            await client.admin.create_topic("jobs")
+            await publish(client, "jobs", 2)
+            async with client.consumer("jobs") as consumer:
+                messages = await read(consumer, 2)
+                process.signal(15)
+                await anyio.sleep(0.1)
+                for message in messages:
+                    await message.ack()
+                assert await anyio.to_thread.run_sync(process.wait) == 0
+                with pytest.raises(LinnError):
+                    await read(consumer, 1)
+
+
+# --- what goes over the wire -----------------------------------------------------------------------------------------
+
+
+async def deliver(peer: Peer, count: int, first: int = 0, delivery_id: int = 1) -> None:
+    batch = build_from_records([Record(value=b"%d" % number) for number in range(count)], base_id=1)
+    batch.stamp(first, 0)
+    await peer.sessions[0].send(m.Deliver(1, 0, delivery_id, 1), 0, [batch])
+
+
+def settled(peer: Peer) -> list[tuple[int, int, int]]:
+    return [
+        (entry.first, entry.end, entry.verdict)
+        for message in peer.messages(m.Settle)
+        for entry in message.entries  # type: ignore[attr-defined]
+    ]
+
+
+@on_both_loops
+async def test_acks_in_any_order_are_merged_into_ranges() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t") as consumer:
+            await deliver(peer, 5)
+            await deliver(peer, 5, first=5)
+            await deliver(peer, 5, first=10, delivery_id=2)
+            messages = await read(consumer, 15)
+            for index in (4, 0, 2, 1, 3, 9, 8, 7, 6, 5, 10, 14, 11):
+                messages[index].ack()
+        assert settled(peer) == [(0, 10, 0), (10, 12, 0), (14, 15, 0)]
+        assert len(peer.messages(m.Settle)) == 1
+
+
+@on_both_loops
+async def test_different_verdicts_keep_their_order() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t") as consumer:
+            await deliver(peer, 5)
+            messages = await read(consumer, 5)
+            messages[3].extend(100)
+            messages[3].ack()
+            messages[2].ack()
+            messages[0].nack(5)
+            messages[1].nack(5)
+        assert settled(peer) == [(3, 4, 3), (3, 4, 0), (2, 3, 0), (0, 2, 1)]
+
+
+@on_both_loops
+async def test_who_awaits_hears_of_the_refusal_and_nobody_else() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        peer.answers[m.Settle] = lambda session, event: m.Settled([m.Refusal(0, "delivery.not_current", "gone")])
+        async with client.consumer("t") as consumer:
+            await deliver(peer, 4)
+            one, two, three, four = await read(consumer, 4)
+            handles = [one.ack(), two.ack()]
+            with pytest.raises(DeliveryNotCurrent, match="gone"):
+                await handles[1]
+            with pytest.raises(DeliveryNotCurrent, match="gone"):
+                await handles[0]
+            three.ack()
+            four.ack()
+            with pytest.raises(DeliveryNotCurrent, match="gone"):
+                await read(consumer, 1)
+            await deliver(peer, 1, first=4)
+            assert values(await read(consumer, 1)) == [0]
+
+
+@on_both_loops
+async def test_credit_is_given_back_in_chunks() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t", prefetch=100) as consumer:
+            await deliver(peer, 100)
+            async for message in consumer:
+                message.ack()
+                message.ack()
+                if message.offset == 99:
+                    break
+        subscribe = peer.messages(m.Subscribe)[0]
+        credits = [message.records for message in peer.messages(m.Credit)]  # type: ignore[attr-defined]
+        assert subscribe.credit == 100  # type: ignore[attr-defined]
+        assert 1 <= len(credits) <= 2
+        assert sum(credits) <= 100
+
+
+@on_both_loops
+async def test_a_damaged_batch_is_found_before_it_is_handed_over() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t") as consumer:
+            batch = build_from_records([Record(value=b"good")], base_id=1)
+            batch.message[-2] ^= 1
+            await peer.sessions[0].send(m.Deliver(1, 0, 1, 1), 0, [batch])
+            with pytest.raises(LinnError, match="CRC"):
+                await read(consumer, 1)
+            await deliver(peer, 1)
+            assert values(await read(consumer, 1)) == [0]
+
+
+@on_both_loops
+async def test_messages_are_made_when_they_are_asked_for() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t") as consumer:
+            await deliver(peer, 3)
+            batch = await anext(consumer.batches())
+            first, *_ = batch
+            assert first is not next(iter(batch))
+            assert (first.value, first.offset, first.partition, first.topic) == (b"0", 0, 0, "t")
+            assert (first.id.int, first.key, first.routing_key, dict(first.labels), first.headers) == (1, None, "", {}, ())
