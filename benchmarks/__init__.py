@@ -1,0 +1,9 @@
+"""How fast linn is, as ratios in one run: `python -m benchmarks`, which `make bench` calls.
+
+Laws: a ratio compares two servers that ran in this run, in turns, in processes of their own, under the same load from
+the same generator; every process is ended by its id and every folder removed, whatever happens.
+
+Read on: `floor` (the server that linn is measured against), `load` (the generator), `servers` (processes and their CPU
+time), `pairs` (turns, and the ratios of them), `line` and `report` (what comes out), and one file per kind of line:
+`publish`, `consume`, `client`, `latency`, `start`. docs/how-to/measure.md says how to read the figures.
+"""

@@ -1,7 +1,7 @@
 """The floor: a bare trio server that reads the same frames and replies, or sends the same frames when it is asked.
 
-It knows the segment table of Cap'n Proto's framing and nothing else. `--write FILE` adds one `os.write` per batch.
-Run as a process of its own, like `linn serve`; it prints its port.
+It knows the segment table of Cap'n Proto's framing and nothing else: no offsets, no CRC, nothing is kept. It runs as a
+process of its own, like `linn serve`, prints its port, and ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -9,42 +9,55 @@ from __future__ import annotations
 import argparse
 import os
 import struct
+import sys
+from collections.abc import Sequence
 
 import trio
 
 RECEIVE_BYTES = 256 << 10
+BUFFER_BYTES = 1 << 20
 HEAD = struct.Struct("<II")
+ASK = struct.Struct("<IIII")
+"""What a consumer asks for: batches, bytes of a batch, batches of a delivery, bytes of its control frame."""
 
 
-class Floor:
-    """One connection: replies once per batch (every second frame), each with one send."""
+class Publishes:
+    """One connection that publishes: a batch is every second frame, and is replied to."""
 
-    def __init__(self, stream: trio.SocketStream, reply: bytes, file: int | None) -> None:
-        self.socket = stream.socket
+    def __init__(self, socket: trio.socket.SocketType, reply: bytes, file: int | None) -> None:
+        self.socket = socket
         self.reply = reply
         self.file = file
-        self.buffer = bytearray(1 << 20)
+        self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
-        self.filled = 0
+        self.begin = self.end = 0
         self.is_batch = False
 
     async def run(self) -> None:
-        """Read frames until the client leaves."""
+        """Read frames until the client leaves; all the replies that are due after one receive go out together."""
         while True:
-            count = await self.socket.recv_into(self.view[self.filled : self.filled + RECEIVE_BYTES])
+            if BUFFER_BYTES - self.end < RECEIVE_BYTES:
+                self.move_to_front()
+            count = await self.socket.recv_into(self.view[self.end : self.end + RECEIVE_BYTES])
             if count == 0:
                 return
-            self.filled += count
-            replies = self.cut()
-            for _ in range(replies):
-                await self.socket.send(self.reply)
+            self.end += count
+            batches = self.cut()
+            if batches:
+                await send_all(self.socket, [self.reply * batches])
+
+    def move_to_front(self) -> None:
+        """Make room behind the frame that has begun."""
+        rest = self.end - self.begin
+        self.view[:rest] = self.view[self.begin : self.end]
+        self.begin, self.end = 0, rest
 
     def cut(self) -> int:
-        """Take whole frames out of the buffer; how many batches there were."""
-        position, batches, view = 0, 0, self.view
-        while self.filled - position >= 8:
+        """Take whole frames out of the buffer, and write the batches to the file; how many there were."""
+        position, end, batches, view = self.begin, self.end, 0, self.view
+        while end - position >= 8:
             size = 8 + 8 * HEAD.unpack_from(view, position)[1]
-            if position + size > self.filled:
+            if position + size > end:
                 break
             if self.is_batch:
                 batches += 1
@@ -52,49 +65,98 @@ class Floor:
                     os.write(self.file, view[position : position + size])
             self.is_batch = not self.is_batch
             position += size
-        rest = self.filled - position
-        if position and rest:
-            view[:rest] = view[position : self.filled].tobytes()
-        self.filled = rest
+        self.begin = position
+        if position == end:
+            self.begin = self.end = 0
         return batches
 
 
-async def send_frames(stream: trio.SocketStream) -> None:
-    """Consume: the client says (count, bytes of a frame), the floor sends that many, each with one send."""
-    count, size = HEAD.unpack(await stream.receive_some(8))
-    frame = HEAD.pack(0, size // 8 - 1) + bytes(size - 8)
-    for _ in range(count):
-        await stream.send_all(frame)
+async def send_all(socket: trio.socket.SocketType, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+    """Send buffers with as few calls as the socket allows."""
+    sent = await socket.sendmsg(buffers)
+    while True:
+        for index, buffer in enumerate(buffers):
+            if sent < len(buffer):
+                break
+            sent -= len(buffer)
+        else:
+            return
+        buffers = [memoryview(buffers[index])[sent:], *buffers[index + 1 :]]
+        sent = await socket.sendmsg(buffers)
 
 
-async def echo(stream: trio.SocketStream) -> None:
-    """Latency: whatever comes goes back."""
-    while data := await stream.receive_some(65536):
-        await stream.send_all(data)
+class Deliveries:
+    """What consumers ask for. The frames lie in memory of their own, as those of a log do, and are made once."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytearray] = []
+
+    async def serve(self, socket: trio.socket.SocketType) -> None:
+        """Send what one connection asks for, again and again."""
+        while ask := await socket.recv(ASK.size):
+            count, size, per_delivery, control_bytes = ASK.unpack(ask)
+            if [len(batch) for batch in self.batches[:1]] != [size] or len(self.batches) != count:
+                self.batches = [frame_of(size) for _ in range(count)]
+            control = frame_of(control_bytes)
+            for first in range(0, count, per_delivery):
+                await send_all(socket, [control, *self.batches[first : first + per_delivery]])
 
 
-async def main() -> None:
-    """Listen on a free port."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", choices=["publish", "consume", "echo"], default="publish")
-    parser.add_argument("--write")
-    parser.add_argument("--reply-bytes", type=int, default=72)
-    options = parser.parse_args()
-    file = os.open(options.write, os.O_CREAT | os.O_WRONLY | os.O_TRUNC) if options.write else None
+def frame_of(size: int) -> bytearray:
+    """A frame of one segment."""
+    frame = bytearray(os.urandom(size))
+    HEAD.pack_into(frame, 0, 0, size // 8 - 1)
+    return frame
+
+
+async def echo(socket: trio.socket.SocketType) -> None:
+    """Whatever comes goes back."""
+    while data := await socket.recv(65536):
+        await send_all(socket, [data])
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Listen on a free port until stdin ends."""
+    deliveries = Deliveries()
 
     async def handle(stream: trio.SocketStream) -> None:
         stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
         if options.mode == "consume":
-            await send_frames(stream)
+            await deliveries.serve(stream.socket)
         elif options.mode == "echo":
-            await echo(stream)
+            await echo(stream.socket)
         else:
-            await Floor(stream, bytes(options.reply_bytes), file).run()
+            await serve_publishes(stream.socket, bytes(options.reply_bytes), options.write)
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print(listeners[0].socket.getsockname()[1], flush=True)
-    await trio.serve_listeners(handle, listeners)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, handle, listeners)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
+async def serve_publishes(socket: trio.socket.SocketType, reply: bytes, path: str | None) -> None:
+    """One connection's publishes, into a file that lasts as long as the connection where there is a path."""
+    if path is None:
+        await Publishes(socket, reply, None).run()
+        return
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+    try:
+        await Publishes(socket, reply, file).run()
+    finally:
+        os.close(file)
+        os.unlink(path)
+
+
+def main() -> None:
+    """Read the options and serve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mode", choices=["publish", "consume", "echo"], default="publish")
+    parser.add_argument("--write", metavar="FILE", help="publish: one os.write per batch into FILE")
+    parser.add_argument("--reply-bytes", type=int, default=72)
+    trio.run(serve, parser.parse_args())
 
 
 if __name__ == "__main__":
-    trio.run(main)
+    main()

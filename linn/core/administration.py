@@ -1,15 +1,16 @@
 """Changes while the broker runs: topics, exchanges, bindings, groups. What TOML can say can be said here.
 
-Laws: a change is checked whole before anything happens; it is in the metadata store before it is answered; one change
-runs at a time. At a start, what the TOML file says of a topic or exchange counts; what was made live stays.
+Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
+change runs at a time, and goes on to its end whoever stops waiting for it. What a topic that is deleted leaves behind
+is deleted before another topic of that name is made, also after a crash. At a start, what the TOML file says of a topic or exchange counts; what was made live stays.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import trio
@@ -19,8 +20,10 @@ from linn.core.errors import (
     ConfigError,
     ConfigNotLive,
     ExchangeUnknown,
+    LinnError,
     RequestUnknown,
     SubscriptionWrongKind,
+    SyncFailed,
     TopicError,
     TopicExists,
 )
@@ -43,6 +46,7 @@ logger = logging.getLogger("linn.administration")
 _TOPIC = "topics/"
 _EXCHANGE = "exchanges/"
 Arguments = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Administration:
@@ -52,6 +56,8 @@ class Administration:
         self._broker = broker
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
+        self._half_deleted: dict[str, TopicSettings] = {}
+        """Topics that are gone, of which something is left on the disk."""
         self.verbs: dict[str, Callable[[Arguments], Awaitable[Any]]] = {
             "topic.create": self._create_topic,
             "topic.alter": self._alter_topic,
@@ -74,21 +80,36 @@ class Administration:
 
         Raises:
             RequestUnknown: no such verb. ConfigError: the arguments are not what it takes. LinnError: as the verb says.
-        Cancellation: the change was made whole or not at all, but for logs that were opened.
+        Cancellation: once the change has begun it is made whole; else nothing happened.
         """
         perform = self.verbs.get(verb)
         if perform is None:
             raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
-        if self._broker.stopping:
-            raise BrokerStopping("the broker is stopping")
         try:
             decoded = json.loads(arguments)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"the arguments of {verb} are not JSON: {error}") from error
         if not isinstance(decoded, dict):
             raise ConfigError(f"the arguments of {verb} are a JSON object")
+        return json.dumps(await self._alone(lambda: perform(decoded)))
+
+    async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Make one change. Raises BrokerStopping, and what the change raises; a failed sync also ends the broker."""
         async with self._lock:
-            return json.dumps(await perform(decoded))
+            if self._broker.stopping:
+                raise BrokerStopping("the broker is stopping")
+            # A client that goes away half-way must not leave half a change behind.
+            with trio.CancelScope(shield=True):
+                try:
+                    return await change()
+                except SyncFailed as error:
+                    self._broker.fail(error)
+                    raise
+
+    async def wait_idle(self) -> None:
+        """Wait for the end of the change that is being made."""
+        async with self._lock:
+            return
 
     # --- start ---
 
@@ -105,25 +126,46 @@ class Administration:
             if key.startswith(_EXCHANGE) and key.removeprefix(_EXCHANGE) not in broker.routers:
                 name = key.removeprefix(_EXCHANGE)
                 broker.routers[name] = self._make_router(name, entry["settings"])
-        await self._recover_topics(stored)
+        topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
+        for name, entry in list(topics.items()):
+            if entry.get("deleted"):
+                self._half_deleted[name] = self._stored_settings(name, entry)
+                await self._finish_deleting(name)
+                del topics[name]
+        for name in dict.fromkeys([*broker.config.topics, *topics]):
+            await self._recover_topic(name, topics.get(name, {}))
 
-    async def _recover_topics(self, stored: Mapping[str, tuple[int, Any]]) -> None:
-        broker, configured = self._broker, self._broker.config.topics
-        names = [key.removeprefix(_TOPIC) for key in stored if key.startswith(_TOPIC)]
-        for name in dict.fromkeys([*configured, *names]):
-            entry = stored.get(_TOPIC + name, (0, {}))[1]
-            live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
-            before = self._decode(name, entry["settings"], {*configured, *names}) if entry else None
-            settings = configured.get(name) or before
-            assert settings is not None
-            if before is not None and name in configured:
-                self._check_change(name, before, settings)
-            topic = await broker.open_topic(name, settings)
-            topic.live_bindings = [binding for binding in live if binding.exchange in broker.routers]
-            for binding in topic.live_bindings:
-                broker.router(binding.exchange).bind(Binding(name, binding.key, binding.arguments))
-            if before != settings:
-                await self._save_topic(topic)
+    async def _recover_topic(self, name: str, entry: Arguments) -> None:
+        broker = self._broker
+        configured = broker.config.topics.get(name)
+        before = self._stored_settings(name, entry) if entry else None
+        settings = configured or before
+        assert settings is not None
+        if before is not None and configured is not None:
+            self._check_change(name, before, configured)
+        topic = await broker.open_topic(name, settings)
+        live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
+        topic.live_bindings = [binding for binding in live if binding.exchange in broker.routers]
+        for binding in topic.live_bindings:
+            broker.router(binding.exchange).bind(Binding(name, binding.key, binding.arguments))
+        if before != settings:
+            await self._save_topic(name, settings, topic.live_bindings)
+
+    def _stored_settings(self, name: str, entry: Arguments) -> TopicSettings:
+        """A topic's settings as they were when it was made or changed last.
+
+        What is around it may be different by now: limits are not held against it, and bindings to exchanges that are
+        gone are left out. Raises ConfigError where its storage or delivery is gone.
+        """
+        problems, config = Problems(), self._broker.config
+        settings = decode_settings(TopicSettings, entry["settings"], ("topics", name), problems)
+        problems.raise_first()
+        assert settings is not None
+        for key, known in ((settings.storage, config.storage), (settings.delivery, config.delivery)):
+            if key is not None and key not in known:
+                raise ConfigError(f'topic {name} was made with "{key}", which the configuration has no more')
+        kept = tuple(binding for binding in settings.bindings if binding.exchange in self._broker.routers)
+        return msgspec.structs.replace(settings, bindings=kept)
 
     def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> None:
         try:
@@ -139,11 +181,12 @@ class Administration:
 
     async def _remove(self, key: str) -> None:
         if key in self._revisions:
-            await self._broker.metadata.delete(key, self._revisions.pop(key))
+            await self._broker.metadata.delete(key, self._revisions[key])
+            del self._revisions[key]
 
-    async def _save_topic(self, topic: Topic) -> None:
-        live = [msgspec.to_builtins(binding) for binding in topic.live_bindings]
-        await self._put(_TOPIC + topic.name, {"settings": encode_settings(topic.settings), "live_bindings": live})
+    async def _save_topic(self, name: str, settings: TopicSettings, live: Sequence[BindingSettings]) -> None:
+        bindings = [msgspec.to_builtins(binding) for binding in live]
+        await self._put(_TOPIC + name, {"settings": encode_settings(settings), "live_bindings": bindings})
 
     # --- topics ---
 
@@ -158,15 +201,24 @@ class Administration:
             raise TopicExists(f"topic {name} exists with other settings")
         for binding in settings.bindings:
             broker.router(binding.exchange).check(Binding(name, binding.key, binding.arguments))
-        topic = await broker.open_topic(name, settings)
-        await self._save_topic(topic)
+        if name in self._half_deleted:
+            await self._finish_deleting(name)
+        await self._save_topic(name, settings, ())
+        try:
+            await broker.open_topic(name, settings)
+        except LinnError:
+            await self._remove(_TOPIC + name)
+            raise
         return {"created": True}
 
     async def create_default_topic(self, name: str) -> None:
         """Make a topic with all defaults, if it is not there. Raises ConfigError where the name is none."""
-        async with self._lock:
+
+        async def create() -> None:
             if name not in self._broker.topics:
                 await self._create_topic({"name": name})
+
+        await self._alone(create)
 
     async def _alter_topic(self, arguments: Arguments) -> Any:
         broker = self._broker
@@ -181,13 +233,13 @@ class Administration:
             for binding in settings.bindings:
                 broker.router(binding.exchange).check(Binding(topic.name, binding.key, binding.arguments))
         before = topic.settings
+        await self._save_topic(topic.name, settings, topic.live_bindings)
         await topic.alter(settings, broker.semantics(settings))
         for gone in before.bindings:
-            if gone not in settings.bindings:
+            if gone not in settings.bindings and gone not in topic.live_bindings:
                 broker.router(gone.exchange).unbind(Binding(topic.name, gone.key, gone.arguments))
         for added in settings.bindings:
             broker.router(added.exchange).bind(Binding(topic.name, added.key, added.arguments))
-        await self._save_topic(topic)
         return {"changed": list(changed)}
 
     async def _delete_topic(self, arguments: Arguments) -> Any:
@@ -196,13 +248,24 @@ class Administration:
         users = [other.name for other in broker.topics.values() if other.settings.dead_letter == topic.name]
         if users:
             raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
+        settings = encode_settings(topic.settings)
+        await self._put(_TOPIC + topic.name, {"settings": settings, "live_bindings": [], "deleted": True})
         del broker.topics[topic.name]
         for router in broker.routers.values():
             router.unbind_topic(topic.name)
-        await self._remove(_TOPIC + topic.name)
+        self._half_deleted[topic.name] = topic.settings
         await topic.delete()
+        await self._forget_deleted(topic.name)
         broker.plugins.observers.topic_deleted(topic.name)
         return {}
+
+    async def _finish_deleting(self, name: str) -> None:
+        await self._broker.new_topic(name, self._half_deleted[name]).delete()
+        await self._forget_deleted(name)
+
+    async def _forget_deleted(self, name: str) -> None:
+        await self._remove(_TOPIC + name)
+        del self._half_deleted[name]
 
     async def _show_topic(self, arguments: Arguments) -> Any:
         return describe_topic(self._broker.topic(_text(arguments, "name")))
@@ -215,7 +278,12 @@ class Administration:
         topic = self._broker.topic(_text(arguments, "name"))
         if topic.queue is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: its records go by retention")
-        return {"purged": sum(dispatch.purge() for dispatch in topic.queue.dispatches)}
+        dispatches = topic.queue.dispatches
+        purged = sum(dispatch.purge() for dispatch in dispatches)
+        for dispatch in dispatches:
+            if dispatch.state is not None:
+                await dispatch.state.partition.commit_all()
+        return {"purged": purged}
 
     # --- exchanges ---
 
@@ -263,17 +331,19 @@ class Administration:
         router = self._broker.router(binding.exchange)
         router.check(Binding(topic.name, binding.key, binding.arguments))
         if binding not in topic.live_bindings and binding not in topic.settings.bindings:
-            topic.live_bindings.append(binding)
-            await self._save_topic(topic)
+            live = [*topic.live_bindings, binding]
+            await self._save_topic(topic.name, topic.settings, live)
+            topic.live_bindings = live
         router.bind(Binding(topic.name, binding.key, binding.arguments))
         return {}
 
     async def _unbind(self, arguments: Arguments) -> Any:
         topic, binding = self._binding(arguments)
-        topic.live_bindings = [kept for kept in topic.live_bindings if kept != binding]
+        live = [kept for kept in topic.live_bindings if kept != binding]
         kept = tuple(other for other in topic.settings.bindings if other != binding)
-        topic.settings = msgspec.structs.replace(topic.settings, bindings=kept)
-        await self._save_topic(topic)
+        settings = msgspec.structs.replace(topic.settings, bindings=kept)
+        await self._save_topic(topic.name, settings, live)
+        topic.live_bindings, topic.settings = live, settings
         self._broker.router(binding.exchange).unbind(Binding(topic.name, binding.key, binding.arguments))
         return {}
 

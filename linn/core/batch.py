@@ -154,7 +154,7 @@ class RecordBatch:
     def _fields(self) -> list[memoryview | None]:
         """The Data fields. Raises BatchMalformed."""
         if self._views is None:
-            self._views = flat_message.decode(self.message, NUMBER_BYTES, FIELD_COUNT)
+            self._views = flat_message.decode_fields(self.message, FIELD_COUNT)
         return self._views
 
     def forget_views(self) -> None:

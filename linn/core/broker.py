@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import trio
@@ -27,7 +28,16 @@ from linn.core.config_checks import Configured
 from linn.core.dead_letter_copy import copy_dead_letters
 from linn.core.delivery import Consumer
 from linn.core.env import Env
-from linn.core.errors import BrokerStopping, ExchangeUnknown, SubscriptionWrongKind, TopicUnknown
+from linn.core.errors import (
+    BrokerStopping,
+    ExchangeUnknown,
+    LinnError,
+    LogClosed,
+    StorageError,
+    SubscriptionWrongKind,
+    SyncFailed,
+    TopicUnknown,
+)
 from linn.core.exchange import Binding
 from linn.core.group_consumer import OnAssigned
 from linn.core.listening import Listening
@@ -39,7 +49,6 @@ from linn.core.router import Router
 from linn.core.semantics import DeliverySemantics
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.storage import StorageEngine
-from linn.core.stream_reader import StreamReader
 from linn.core.topic import Topic
 from linn.core.topic_settings import TopicSettings, delivery_settings_of
 
@@ -81,6 +90,7 @@ class Broker:
         self._engines: dict[str, StorageEngine] = {}
         self._nursery = nursery
         self._stop_requested = trio.Event()
+        self._recovered = trio.Event()
         self._unlock: Callable[[], None] | None = None
 
     # --- life ---
@@ -98,12 +108,21 @@ class Broker:
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         disk, data_dir = self.env.disk, self.config.broker.data_dir
-        disk.make_dir(data_dir)
+        await self._make_folder(data_dir)
         self._unlock = disk.lock(f"{data_dir}/lock")
         await self.administration.recover()
+        self._recovered.set()
         await self.listening.start()
         self.spawn(self._keep)
         self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
+
+    async def _make_folder(self, path: str) -> None:
+        """Make a folder and what is missing above it, so that no power failure takes it away again."""
+        disk, folder = self.env.disk, PurePosixPath(path)
+        missing = [place for place in (folder, *folder.parents) if not disk.exists(str(place))]
+        disk.make_dir(path)
+        for place in missing:
+            await disk.sync_dir(str(place.parent))
 
     def stop(self) -> None:
         """Ask for an orderly stop. Idempotent; does not wait."""
@@ -117,11 +136,14 @@ class Broker:
         """Refuse new work, let what is under way be answered, close all connections; at most `drain_timeout`."""
         self.stopping = True
         self.plugins.observers.broker_stopping(self.name)
+        for topic in self.topics.values():
+            topic.tell_room()  # Publishes that wait for room are refused now.
         await self.listening.drain(self.config.broker.drain_timeout_s)
 
     async def close(self) -> None:
         """Sync and close everything. What fails is logged: the next start recovers."""
         self.stopping = True
+        await self.administration.wait_idle()
         for topic in self.topics.values():
             try:
                 await topic.close()
@@ -132,15 +154,37 @@ class Broker:
         if self._unlock is not None:
             self._unlock()
 
+    def fail(self, error: SyncFailed) -> None:
+        """End the broker, because what is on the disk is not known any more."""
+
+        async def end() -> None:
+            raise error
+
+        self._nursery.start_soon(end)
+
     def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a chore in the broker's nursery; if it fails, the broker does."""
-        self._nursery.start_soon(task)
+        """Run a chore in the broker's nursery.
+
+        A sync that fails, or a bug, ends the broker. What a full disk or a topic's end hinders is logged: chores are
+        begun again with the next occasion, and nothing that was confirmed depends on them.
+        """
+        self._nursery.start_soon(self._run_chore, task)
+
+    async def _run_chore(self, task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await task()
+        except SyncFailed:
+            raise
+        except LogClosed as error:
+            logger.debug("a chore ended with its topic: %s", error)
+        except StorageError as error:
+            logger.error("a chore could not be done: %s", error)
 
     async def _keep(self) -> None:
         while True:
             await self.env.clock.sleep(RETENTION_INTERVAL_S)
             for topic in list(self.topics.values()):
-                await topic.enforce_retention()
+                await self._run_chore(topic.enforce_retention)
 
     # --- topics ---
 
@@ -160,16 +204,19 @@ class Broker:
 
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
         """Open a topic with checked settings, and bind it. Raises LogCorrupt, StorageError, BindingInvalid."""
-        engine = self._engine(settings.storage or self.config.broker.default_storage)
-        topic = Topic(
-            name, settings, engine, self.semantics(settings), self.env.clock, self.spawn, self._copy_dead_letters
-        )
+        topic = self.new_topic(name, settings)
         await topic.open()
         self.topics[name] = topic
         for binding in settings.bindings:
             self.router(binding.exchange).bind(Binding(name, binding.key, binding.arguments))
         self.plugins.observers.topic_created(name, settings)
         return topic
+
+    def new_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """A topic that is not open."""
+        engine = self._engine(settings.storage or self.config.broker.default_storage)
+        semantics = self.semantics(settings)
+        return Topic(name, settings, engine, semantics, self.env.clock, self.spawn, self._copy_dead_letters)
 
     def semantics(self, settings: TopicSettings) -> DeliverySemantics:
         """The semantics that a topic's settings ask for."""
@@ -189,6 +236,8 @@ class Broker:
         return engine
 
     async def _copy_dead_letters(self, topic: Topic, dispatch: SharedDispatch) -> None:
+        # Its target may be opened after it.
+        await self._recovered.wait()
         target = None
         if topic.settings.dead_letter is not None:
             there = self.topic(topic.settings.dead_letter)
@@ -256,10 +305,10 @@ class Broker:
         if topic.queue is not None:
             lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
             return 0, topic.queue.join(lease_ms)
-        reader = StreamReader(name, topic.partitions)
-        place = _start_of(topic, start)
-        for index in partitions or topic.partitions:
+        for index in partitions:
             topic.partition(index)
+        reader, place = topic.read(), _start_of(topic, start)
+        for index in partitions or topic.partitions:
             reader.read_from(index, place(index))
         return 2, reader
 
@@ -291,13 +340,31 @@ async def running_broker(config: Config, env: Env, plugins: PluginManager | None
     Cancellation: connections are dropped; logs are closed in order where the disk allows it.
     """
     manager = plugins if plugins is not None else PluginManager(config.plugins, installed())
-    async with trio.open_nursery() as nursery:
-        broker = Broker(config, env, manager, nursery)
-        try:
-            await broker.start()
-            yield broker
-            await broker.drain()
-        finally:
-            with trio.CancelScope(shield=True):
-                await broker.close()
-            nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            broker = Broker(config, env, manager, nursery)
+            try:
+                await broker.start()
+                yield broker
+                await broker.drain()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await broker.close()
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _said_once(group) from None
+
+
+def _said_once(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error of a group, or the first of several of linn's own, as when two syncs fail; else the group."""
+    leaves: list[BaseException] = []
+    groups: list[BaseExceptionGroup[BaseException]] = [group]
+    for each in groups:
+        for error in each.exceptions:
+            if isinstance(error, BaseExceptionGroup):
+                groups.append(error)
+            else:
+                leaves.append(error)
+    if len(leaves) == 1 or all(isinstance(error, LinnError) for error in leaves):
+        return leaves[0]
+    return group

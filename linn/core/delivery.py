@@ -41,6 +41,10 @@ class Delivery:
 NOTHING = Delivery(0, 0, 0, ())
 
 
+def nobody() -> None:
+    """Who is told of an end that nobody waits for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """What a consumer says of the records [first, end) of a partition."""
@@ -90,6 +94,13 @@ class Consumer(Protocol):
 
     lease_ms: int
     """How long a lease lasts; 0: records are settled on delivery, or offsets are kept instead."""
+
+    on_ended: Callable[[], None]
+    """Called when the topic is gone or has another kind: `next` can only raise any more."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether that has happened."""
 
     async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
         """Wait for records and take up to `records_max` of them; at least one, whatever its size.

@@ -22,6 +22,8 @@ DATA_AT = 16
 """Where the root struct's numbers begin: behind the segment table and the root pointer."""
 _FIELD_BYTES_MAX = (1 << 29) - 1
 _HEAD = struct.Struct("<IIIHH")
+_ROOT_SIZE = struct.Struct("<HH")
+_ROOT_SIZE_AT = 12
 _PADDING = tuple(bytes(size) for size in range(WORD))
 
 Buffer = bytes | bytearray | memoryview
@@ -60,8 +62,8 @@ def encode(numbers: bytes, fields: Sequence[Buffer | None]) -> bytearray:
     return message
 
 
-def check_head(message: memoryview, number_bytes: int, field_count: int) -> tuple[int, int]:
-    """(words of numbers, number of fields) of a message, if it is one segment with a root struct of that size first.
+def check_head(message: memoryview, number_bytes: int, field_count: int) -> None:
+    """The message is one segment with a root struct first that has as many numbers and fields, or more.
 
     Raises BatchMalformed.
     """
@@ -73,7 +75,6 @@ def check_head(message: memoryview, number_bytes: int, field_count: int) -> tupl
         raise BatchMalformed("the message is not one segment that fills its frame")
     if root != 0 or number_words * WORD < number_bytes or pointer_count < field_count:
         raise BatchMalformed("the root struct is not first in its segment, or has too few fields")
-    return number_words, pointer_count
 
 
 def decode(message: memoryview, number_bytes: int, field_count: int) -> list[memoryview | None]:
@@ -84,8 +85,14 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
             asked for, a pointer leads anywhere but to bytes inside it, or the fields overlap so much that together
             they are longer than the message: a copy of them is never larger than what was sent.
     """
+    check_head(message, number_bytes, field_count)
+    return decode_fields(message, field_count)
+
+
+def decode_fields(message: memoryview, field_count: int) -> list[memoryview | None]:
+    """As `decode`, for a message whose head was checked before. Raises BatchMalformed."""
     total = len(message)
-    number_words, pointer_count = check_head(message, number_bytes, field_count)
+    number_words, pointer_count = _ROOT_SIZE.unpack_from(message, _ROOT_SIZE_AT)
     pointers_at = DATA_AT + number_words * WORD
     bytes_left = total - pointers_at - pointer_count * WORD
     if bytes_left < 0:

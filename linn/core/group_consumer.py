@@ -6,12 +6,21 @@ Law: a member's reading begins where the group committed last, at the moment whe
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from linn.core.delivery import Delivery, Settlement, SettleOutcome
-from linn.core.errors import GroupFenced, GroupUnknown, LinnError, OffsetOutOfRange, SubscriptionWrongKind
+from linn.core.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
+from linn.core.errors import (
+    GroupFenced,
+    GroupUnknown,
+    LinnError,
+    OffsetOutOfRange,
+    StorageError,
+    SubscriptionWrongKind,
+    TopicUnknown,
+)
 from linn.core.group import ConsumerGroup, Rebalance
-from linn.core.group_event import decode_group_events, encode_group_events
+from linn.core.group_event import GroupEvent, OffsetCommitted, decode_group_events, encode_group_events
 from linn.core.partition import Partition, Spawn
 from linn.core.state_log import StateLog
 from linn.core.stream_reader import StreamReader
@@ -21,6 +30,7 @@ Start = Callable[[int], int]
 OnAssigned = Callable[[int, Sequence[int]], None]
 """Told (generation, partitions) whenever a member's share changes."""
 
+logger = logging.getLogger("linn.group")
 _member_ids = itertools.count(1)
 
 
@@ -43,9 +53,12 @@ class Groups:
         self._members: dict[str, dict[str, GroupConsumer]] = {}
         self.state = state
         self._spawn = spawn
+        self._unwritten: dict[str, list[GroupEvent]] = {}
+        """Events that the disk had no room for, by group."""
+        self.closed = False
 
     async def recover(self) -> None:
-        """Rebuild the groups from their log. Raises LogCorrupt."""
+        """Rebuild the groups from their log. Raises LogCorrupt, StorageError."""
         if self.state is None:
             return
         async for record in self.state.replay():
@@ -53,6 +66,21 @@ class Groups:
             group = self._group(name)
             for event in events:
                 group.apply(event)
+        if any([self._clip(group) for group in self.groups.values()]):
+            await self.state.compact(self._snapshot, force=True)
+
+    def _clip(self, group: ConsumerGroup) -> bool:
+        """Move a group back to the end of a log from which a power failure took records that it had committed.
+
+        What is appended at their offsets is new to it. Returns whether there was such a log.
+        """
+        clipped = False
+        for number, partition in self.partitions.items():
+            position, end = group.position(number), partition.log.bounds()[1]
+            if position is not None and position > end:
+                group.apply(OffsetCommitted(number, end))
+                clipped = True
+        return clipped
 
     def _group(self, name: str) -> ConsumerGroup:
         group = self.groups.get(name)
@@ -70,6 +98,8 @@ class Groups:
 
     def leave(self, member: GroupConsumer) -> None:
         """A member is gone; its partitions go to the others."""
+        if self.closed:
+            return
         del self._members[member.group.name][member.name]
         self._tell(member.group, member.group.leave(member.name))
 
@@ -79,7 +109,11 @@ class Groups:
             self._tell(group, group.grow(len(self.partitions)))
 
     def _tell(self, group: ConsumerGroup, rebalance: Rebalance) -> None:
-        self.flush(group)
+        try:
+            self.flush(group)
+        except StorageError as error:
+            # Who came or went did so, full disk or not; the generation is written with what happens next.
+            logger.warning("group %s of topic %s: %s", group.name, self.topic, error)
         for name, member in self._members.get(group.name, {}).items():
             member.assigned(
                 rebalance.generation,
@@ -89,13 +123,20 @@ class Groups:
             )
 
     def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
-        """Log what happened in a group; returns what to wait for."""
-        events = group.take_events()
+        """Log what happened in a group; returns what to wait for.
+
+        Raises StorageError: it is kept and written with what happens next.
+        """
+        events = self._unwritten.pop(group.name, []) + group.take_events()
         state = self.state
         if state is None:
             return ()
         if events:
-            state.append(encode_group_events(group.name, events))
+            try:
+                state.append(encode_group_events(group.name, events))
+            except StorageError:
+                self._unwritten[group.name] = events
+                raise
             if state.is_due():
 
                 async def compact() -> None:
@@ -105,6 +146,8 @@ class Groups:
         return ((state.partition, state.partition.log.bounds()[1]),)
 
     def _snapshot(self) -> list[bytes]:
+        for name in list(self._unwritten):
+            self.flush(self.groups[name])
         return [encode_group_events(name, group.snapshot_events()) for name, group in self.groups.items()]
 
     def show(self, name: str) -> dict[int, int | None]:
@@ -119,7 +162,8 @@ class Groups:
         return len(self._members.get(name, {}))
 
     def end_members(self) -> None:
-        """Make every member's `next` raise."""
+        """Make every member's `next` raise; nobody is told of a new share any more."""
+        self.closed = True
         for members in self._members.values():
             for member in list(members.values()):
                 member.reader.close()
@@ -141,10 +185,17 @@ class GroupConsumer:
         self.name = name
         self.generation = 0
         self.reader = StreamReader(groups.topic, groups.partitions)
+        self.on_ended: Callable[[], None] = nobody
+        self.reader.on_ended = lambda: self.on_ended()
         self._groups = groups
         self._start = start
         self._on_assigned = on_assigned
         self._closed = False
+
+    @property
+    def ended(self) -> bool:
+        """See `delivery.Consumer.ended`."""
+        return self.reader.ended
 
     def assigned(self, generation: int, partitions: Sequence[int], gained: Sequence[int], lost: Sequence[int]) -> None:
         """The group's share changed for this member."""
@@ -159,14 +210,13 @@ class GroupConsumer:
         committed = self.group.position(partition)
         if committed is None:
             return self._start(partition)
-        # A power failure may have taken records that were committed; what comes at their offsets is new.
         return min(committed, self._groups.partitions[partition].high_watermark)
 
-    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
-            delivery = await self.reader.next(records_max, bytes_max)
-            if not self._groups.commits_on_delivery or await self._commit_first(delivery):
+            delivery = await self.reader.next(records_max, bytes_max, patience)
+            if not delivery.batches or not self._groups.commits_on_delivery or await self._commit_first(delivery):
                 return delivery
 
     async def _commit_first(self, delivery: Delivery) -> bool:
@@ -180,6 +230,9 @@ class GroupConsumer:
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """Ack commits the offset behind the records; nack reads on from the first of them."""
         refused: list[tuple[int, LinnError]] = []
+        if self._groups.closed:
+            gone = TopicUnknown(f"topic {self._groups.topic} is gone")
+            return SettleOutcome([(index, gone) for index in range(len(settlements))], ())
         for index, settlement in enumerate(settlements):
             try:
                 self._settle_one(settlement)

@@ -87,6 +87,13 @@ class Listening:
         except LinnError as error:
             reason = str(error)
             logger.info("%s: %s", stream.peer, reason)
+        except BaseExceptionGroup as group:
+            # Beside errors it may hold the broker's own end, which goes on.
+            failed, rest = group.split(Exception)
+            reason = str(failed or "")
+            logger.error("%s: the protocol %s failed", stream.peer, protocol, exc_info=failed)
+            if rest is not None:
+                raise rest from None
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             logger.exception("%s: the protocol %s failed", stream.peer, protocol)

@@ -106,6 +106,12 @@ class Partition:
         while self.high_watermark < end_offset:
             await self.wait_advanced()
 
+    async def commit_all(self) -> None:
+        """Commit all that was appended, without waiting for the task that does. Raises SyncFailed."""
+        if self.high_watermark < self.log.bounds()[1]:
+            await self.log.sync()
+            self._advance(self.log.durable())
+
     async def wait_advanced(self) -> None:
         """Wait until the high watermark moves."""
         if self._advanced is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from linn.core.delivery import Delivery, ReadySignal, Settlement, SettleOutcome
-from linn.core.errors import BatchError, LinnError, PartitionUnknown, TopicUnknown
+from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
+from linn.core.errors import BatchError, LinnError, OffsetOutOfRange, PartitionUnknown, TopicUnknown
 from linn.core.lease import Lease
 from linn.core.partition import Partition
 from linn.core.shared_dispatch import SharedDispatch
@@ -58,6 +58,8 @@ class Queue:
         """Wake all consumers with an error and stop the dispatches."""
         self.closed = True
         self.ready.notify_all()
+        for consumer in self.consumers:
+            consumer.on_ended()
         for dispatch in self.dispatches:
             await dispatch.close()
 
@@ -68,6 +70,7 @@ class QueueConsumer:
     def __init__(self, queue: Queue, id: int, lease_ms: int) -> None:
         self.id = id
         self.lease_ms = lease_ms
+        self.on_ended: Callable[[], None] = nobody
         self._queue = queue
         self._next_partition = 0
         self._lease: Lease | None = None
@@ -75,18 +78,36 @@ class QueueConsumer:
         self._lease_at = 0
         self._closed = False
 
-    async def next(self, records_max: int, bytes_max: int) -> Delivery:
+    @property
+    def ended(self) -> bool:
+        """See `delivery.Consumer.ended`."""
+        return self._queue.closed
+
+    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
-            while self._lease is None:
-                if self._queue.closed or self._closed:
-                    raise TopicUnknown(f"topic {self._queue.topic} is gone")
-                if not self._acquire(min(records_max, LEASE_RECORDS_MAX)):
-                    await self._queue.ready.wait()
+            if not await self._hold_lease(records_max, patience):
+                return NOTHING
             try:
-                return await self._deliver(records_max, bytes_max)
+                delivery = await self._deliver(records_max, bytes_max)
             except BatchError as error:
                 logger.error("topic %s: records that nobody can read are dead letters: %s", self._queue.topic, error)
+                continue
+            if delivery.batches:
+                return delivery
+
+    async def _hold_lease(self, records_max: int, patience: Patience) -> bool:
+        """Wait until there is a lease of which something is to be delivered; False where patience ended first."""
+        ready = self._queue.ready
+        while self._lease is None or (self._lease.ended and self.lease_ms):
+            # A lease that has ended has expired, or its records were dropped: the rest of it is others' by now.
+            self._lease = None
+            if self._queue.closed or self._closed:
+                ready.notify()  # Whom the wake-up would have gone to.
+                raise TopicUnknown(f"topic {self._queue.topic} is gone")
+            if not self._acquire(min(records_max, LEASE_RECORDS_MAX)) and not await patience.wait(ready.wait):
+                return False
+        return True
 
     def _acquire(self, records_max: int) -> bool:
         dispatches = self._queue.dispatches
@@ -106,9 +127,16 @@ class QueueConsumer:
         lease = self._lease
         assert lease is not None
         dispatch = self._queue.dispatches[self._lease_partition]
+        # What retention has dropped meanwhile is passed over.
+        first = max(self._lease_at, min(dispatch.partition.start_offset, lease.end))
+        end = min(lease.end, first + records_max)
         try:
-            end = min(lease.end, self._lease_at + records_max)
-            batches = await dispatch.read(self._lease_at, end, bytes_max)
+            batches = await dispatch.read(first, end, bytes_max) if first < end else ()
+        except OffsetOutOfRange:
+            if dispatch.partition.start_offset > first:
+                return NOTHING  # Retention was quicker; the next attempt begins behind it.
+            self._abandon(dispatch, lease)
+            raise
         except BatchError:
             self._lease = None
             dispatch.reject_unreadable(self.id, lease.delivery_id)
@@ -116,9 +144,7 @@ class QueueConsumer:
             raise
         except BaseException:
             # Also when cancelled: records that were not handed over go back to their place.
-            self._lease = None
-            self._give_back(dispatch, lease)
-            dispatch.handed_over(self.id)
+            self._abandon(dispatch, lease)
             raise
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
         self._lease_at = batches[-1].end_offset if batches else lease.end
@@ -126,6 +152,11 @@ class QueueConsumer:
             self._lease = None
             dispatch.handed_over(self.id)
         return delivery
+
+    def _abandon(self, dispatch: SharedDispatch, lease: Lease) -> None:
+        self._lease = None
+        self._give_back(dispatch, lease)
+        dispatch.handed_over(self.id)
 
     def _give_back(self, dispatch: SharedDispatch, lease: Lease) -> None:
         rest = [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
@@ -135,6 +166,9 @@ class QueueConsumer:
         """See `delivery.Consumer.settle`."""
         refused: list[tuple[int, LinnError]] = []
         touched: dict[int, SharedDispatch] = {}
+        if self._queue.closed:
+            gone = TopicUnknown(f"topic {self._queue.topic} is gone")
+            return SettleOutcome([(index, gone) for index in range(len(settlements))], ())
         for index, settlement in enumerate(settlements):
             try:
                 dispatch = self._queue.dispatch(settlement.partition)

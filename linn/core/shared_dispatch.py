@@ -19,9 +19,8 @@ from linn.core.delivery import ReadySignal, Settlement
 from linn.core.env import Clock
 from linn.core.errors import (
     DeliveryNotCurrent,
-    DiskFull,
     LinnError,
-    LogClosed,
+    StorageError,
     SubscriptionWrongKind,
     SyncFailed,
 )
@@ -64,8 +63,8 @@ class SharedDispatch:
         self.subscription: SharedSubscription
         self.trims = True
         """Whether settled records are trimmed: a queue's are, those of a queue on a stream are not."""
-        self.on_trimmed: Callable[[], None] = _nothing
-        """Called when settled records were trimmed: there is room."""
+        self.on_room: Callable[[], None] = _nothing
+        """Called when records were settled or trimmed: there is room."""
         self._ready = ready
         self._clock = clock
         self._spawn = spawn
@@ -99,6 +98,7 @@ class SharedDispatch:
         partition.on_advance(self._on_advance)
         self._open = True
         self._after(effects)
+        self._trim_if_due()
         if self.subscription.dead():
             self._start_copying()
 
@@ -121,9 +121,14 @@ class SharedDispatch:
         self._open = False
         self.partition.remove_listener(self._on_advance)
         self._cancel_timer()
-        if self.state is not None:
-            self.flush()
+        if self.state is None:
+            return
+        try:
             await self.state.compact(self._snapshot, force=True)
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            logger.warning("%s: closed without a snapshot: %s", self.partition.id, error)
 
     # --- delivering ---
 
@@ -232,7 +237,7 @@ class SharedDispatch:
         """Flush where nobody waits for the answer: a full disk is no reason to stop the queue."""
         try:
             self.flush()
-        except (DiskFull, LogClosed) as error:
+        except StorageError as error:
             logger.warning("%s: %d events wait for the disk: %s", self.partition.id, len(self._unwritten), error)
 
     def dead_lettered(self, first: int, end: int) -> None:
@@ -265,12 +270,13 @@ class SharedDispatch:
             self._start_copying()
         if effects.settled:
             self._trim_if_due()
+            self.on_room()
         if effects.delayed and (deadline := self.subscription.next_deadline()) is not None:
             self._arm(deadline)
 
     def _snapshot(self) -> list[bytes]:
-        self._unwritten = []  # The snapshot says all that they would.
-        self.subscription.take_events()
+        # First, because the disk may have no room for the snapshot either.
+        self.flush()
         return [encode_events(self.subscription.snapshot_events(self._clock.monotonic()))]
 
     def _compact_if_due(self) -> None:
@@ -300,7 +306,7 @@ class SharedDispatch:
             await self.partition.log.trim(before=self._trimmable_before())
         finally:
             self._trimming = False
-        self.on_trimmed()
+        self.on_room()
 
     def _arm(self, deadline: float) -> None:
         """Wake up at `deadline` at the latest. One timer task serves all leases and delays."""

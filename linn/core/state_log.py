@@ -52,17 +52,19 @@ class StateLog:
     async def compact(self, snapshot: Callable[[], Sequence[bytes]], *, force: bool = False) -> None:
         """Replace what is stored by a snapshot's records, if there is enough of it. `snapshot` is called at most once.
 
+        Raises StorageError: the old records remain.
         Cancellation: either the old records or the snapshot remain, with all that was appended since.
         """
         if self._compacting or not (force or self.is_due()):
             return
         self._compacting = True
         try:
+            # `snapshot` may itself append what it replaces, so it is asked first.
+            records = snapshot()
             start = self.partition.log.bounds()[1]
-            self._snapshot_bytes = 0
-            for record in snapshot():
+            for record in records:
                 self.append(record)
-                self._snapshot_bytes += len(record)
+            self._snapshot_bytes = sum(map(len, records))
             await self.partition.log.sync()
             await self.partition.log.trim(before=start)
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from linn.core.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome
+from linn.core.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome, nobody
 from linn.core.errors import OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
 from linn.core.partition import Partition
 
@@ -29,7 +29,8 @@ class StreamReader:
         self._places: dict[int, int] = {}
         self._turn = 0
         self._wakeup: trio.Event | None = None
-        self._closed = False
+        self.ended = False
+        self.on_ended: Callable[[], None] = nobody
         self._on_close = on_close
 
     def read_from(self, partition: int, offset: int) -> None:
@@ -56,7 +57,7 @@ class StreamReader:
     async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
-            if self._closed:
+            if self.ended:
                 raise TopicUnknown(f"topic {self.topic} is gone")
             for number in self._in_turn():
                 delivery = await self._read(number, records_max, bytes_max)
@@ -73,7 +74,7 @@ class StreamReader:
             # What retention has dropped can't be read, however far behind the place is.
             if max(place, partition.start_offset) < partition.high_watermark:
                 return True
-        return self._closed
+        return self.ended
 
     def _in_turn(self) -> list[int]:
         numbers = sorted(self._places)
@@ -112,9 +113,11 @@ class StreamReader:
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
-        if not self._closed:
-            self._on_close(self)
-        self._closed = True
+        if self.ended:
+            return
+        self.ended = True
+        self._on_close(self)
         for partition in list(self._places):
             self.stop_reading(partition)
         self._wake()
+        self.on_ended()

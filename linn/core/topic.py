@@ -22,6 +22,7 @@ from linn.core.semantics import DeliverySemantics
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.state_log import StateLog
 from linn.core.storage import PartitionId, StorageEngine
+from linn.core.stream_reader import StreamReader
 from linn.core.topic_settings import BindingSettings, TopicSettings
 
 logger = logging.getLogger("linn.topic")
@@ -56,6 +57,8 @@ class Topic:
         self.groups: Groups | None = None
         self.live_bindings: list[BindingSettings] = []
         """Bindings that were made while the broker ran, beside those of the settings."""
+        self.readers: dict[StreamReader, None] = {}
+        """Readers without a group."""
         self.choice = PartitionChoice()
         self._engine = engine
         self._clock = clock
@@ -106,6 +109,7 @@ class Topic:
             self.groups = groups
         elif self.groups is not None and kind == "queue":
             groups, self.groups = self.groups, None
+            self._end_readers()
             await groups.close()
 
     async def _extend_queue(self, queue: Queue) -> None:
@@ -124,7 +128,7 @@ class Topic:
                 self._copy,
             )
             dispatch.trims = self.settings.kind == "queue"
-            dispatch.on_trimmed = self._tell_room
+            dispatch.on_room = self.tell_room
             await dispatch.recover()
             queue.dispatches.append(dispatch)
         queue.ready.notify()
@@ -134,12 +138,26 @@ class Topic:
 
     async def alter(self, settings: TopicSettings, semantics: DeliverySemantics) -> None:
         """Take on new settings, checked before with `what_changed`. Raises StorageError, LogCorrupt."""
+        groups, count = self.groups, len(self.partitions)
         self.settings, self.semantics = settings, semantics
         await self._open_partitions()
         await self._configure()
-        if self.groups is not None:
-            self.groups.grow()
+        if groups is not None and groups is self.groups and len(self.partitions) > count:
+            groups.grow()
         self._room.notify_all()
+
+    def read(self) -> StreamReader:
+        """A new reader without a group."""
+        reader = StreamReader(self.name, self.partitions, self._reader_closed)
+        self.readers[reader] = None
+        return reader
+
+    def _reader_closed(self, reader: StreamReader) -> None:
+        del self.readers[reader]
+
+    def _end_readers(self) -> None:
+        for reader in list(self.readers):
+            reader.close()
 
     # --- publishing ---
 
@@ -183,7 +201,8 @@ class Topic:
         """Wait until something was settled, trimmed or changed."""
         await self._room.wait()
 
-    def _tell_room(self) -> None:
+    def tell_room(self) -> None:
+        """Let all who wait for room look again."""
         self._room.notify_all()
 
     def append(self, index: int, batch: RecordBatch) -> int:
@@ -252,6 +271,7 @@ class Topic:
 
     async def close(self) -> None:
         """End all subscriptions; sync and close all logs."""
+        self._end_readers()
         if self.queue is not None:
             await self._close_queue(self.queue)
         if self.groups is not None:
@@ -261,7 +281,14 @@ class Topic:
         self._room.notify_all()
 
     async def delete(self) -> None:
-        """Close, and remove everything that was stored."""
+        """Close, and remove everything that was stored. What was published is confirmed before.
+
+        Also of a topic that was never opened, whose deletion a crash or an error broke off.
+        """
+        await self._open_partitions()
+        for partition in self.partitions.values():
+            await partition.commit_all()
+        self._end_readers()
         state = [await self._open_state(GROUP_STATE, 0)] if self.groups is None else [self.groups.state]
         if self.queue is not None:
             await self.queue.close()

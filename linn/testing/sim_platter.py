@@ -40,6 +40,7 @@ def _cut_once(rng: random.Random, count: int) -> list[Fate]:
 
 
 def each_its_own(rng: random.Random, count: int) -> list[Fate]:
+    """A fate for each of `count` changes, whatever the others' are."""
     return rng.choices(_FATES, k=count)
 
 

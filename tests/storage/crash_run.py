@@ -52,6 +52,11 @@ class CrashRun:
         self.pending: RecordBatch | None = None
         self.cut: int | None = None
 
+    async def make_data_folder(self) -> None:
+        """What the broker does before it opens an engine."""
+        self.env.disk.make_dir("data")
+        await self.env.disk.sync_dir(".")
+
     async def open(self, env: SimEnv) -> SegmentedLog:
         return await SegmentedLogEngine("data/segmented-log", self.settings, env).open(PARTITION)
 
@@ -63,7 +68,8 @@ class CrashRun:
 
     async def live(self, steps: int, crash_at: int | None, kill_after_s: float | None = None) -> bool:
         """Take random steps; whether the machine or the process died in one of them."""
-        self.env.disk.crash_at = crash_at
+        if crash_at is not None:
+            self.env.disk.crash_at = len(self.env.disk.operations) + crash_at
 
         async def process(env: SimEnv) -> None:
             async with trio.open_nursery() as nursery:

@@ -10,9 +10,9 @@ from crash_run import CrashRun
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
-SEEDS_AT_EVERY_OPERATION = 100
-SEEDS_OF_SEVERAL_LIVES = 2000
-CHUNKS = 10
+SEEDS_AT_EVERY_OPERATION = 60
+SEEDS_OF_SEVERAL_LIVES = 1500
+CHUNKS = 20
 
 
 def seeds_of(chunk: int, count: int) -> range:
@@ -30,6 +30,7 @@ async def crash_everywhere(seed: int) -> None:
     crash_at, died = 0, True
     while died:
         run = CrashRun(seed, SimEnv(seed))
+        await run.make_data_folder()
         try:
             died = await run.live(10, crash_at)
             if not died:
@@ -52,6 +53,7 @@ def test_several_lives_and_deaths(chunk: int) -> None:
 async def live_and_die(seed: int) -> None:
     rng = random.Random(f"{seed}/deaths")
     run = CrashRun(f"{seed}/lives", SimEnv(seed))
+    await run.make_data_folder()
     for _ in range(3):
         end = rng.choice(("power lost in an operation", "power lost", "sync failed", "killed at once", "killed"))
         crash_at = rng.randrange(150) if end == "power lost in an operation" else None

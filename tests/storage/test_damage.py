@@ -280,6 +280,15 @@ async def test_garbage_behind_the_end_is_cut_off(harness: EngineHarness, folder:
     assert await use(harness) == messages
 
 
+async def test_what_a_failed_write_left_in_a_finished_segment_is_dropped(harness: EngineHarness, folder: Path) -> None:
+    messages = await fill(harness)
+    before = snapshot(folder)
+    for path in segments(folder)[:-1]:
+        path.write_bytes(path.read_bytes() + messages[-1][:100])
+    assert await use(harness) == messages
+    assert snapshot(folder) == before
+
+
 async def test_damage_to_what_was_never_synced_cuts_there(harness: EngineHarness, folder: Path) -> None:
     messages = await kill(harness, syncs=0, unsynced=9)
     flip(segments(folder)[0], len(messages[0]) + 70)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import capnp
 
 from linn.core import schema
-from linn.core.errors import ProtocolError, RequestUnknown
+from linn.core.errors import ProtocolError
 from linn.core.flat_message import Buffer
 from linn.protocols.capnp import messages
 from linn.protocols.capnp.messages import Message
@@ -191,9 +191,9 @@ def decode(frame: memoryview) -> Decoded:
     A client sends the same request again and again with another correlation, whose place is fixed where the root
     struct comes first; the rest of the bytes is looked up among those that were read before.
 
-    Raises:
-        ProtocolError: the bytes are not a Frame.
-        RequestUnknown: a member that this version does not know.
+    A member that this version does not know is `messages.Unknown`.
+
+    Raises ProtocolError where the bytes are not a Frame.
     """
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
         return _decode(frame)
@@ -232,8 +232,8 @@ def _read(reader: Any) -> Decoded:
     correlation, batches = reader.correlation, reader.batches
     try:
         member = str(reader.which())
-    except capnp.KjException as error:
-        raise RequestUnknown(f"request {correlation} is of a kind that this version does not know") from error
+    except capnp.KjException:
+        return Decoded(correlation, batches, messages.Unknown())
     if member in _VOID:
         return Decoded(correlation, batches, _VOID[member]())
     return Decoded(correlation, batches, _layout(_BY_MEMBER[member]).read(getattr(reader, member)))

@@ -56,7 +56,7 @@ class Connection:
         The iterator may be left; what it has not given comes with the next call, `count` 0 included.
 
         Raises:
-            ProtocolError, BatchMalformed, RequestUnknown: behind the last good message, and ever after: the stream
+            ProtocolError, BatchMalformed: behind the last good message, and ever after: the stream
                 can't be trusted any more; close it.
         """
         if self._failure is None:

@@ -46,6 +46,10 @@ class Message(msgspec.Struct, gc=False):
     """Anything that a Frame can carry."""
 
 
+class Unknown(Message):
+    """A member of Frame that this version does not know: a request of a newer client."""
+
+
 class Hello(Message):
     version_min: int
     version_max: int

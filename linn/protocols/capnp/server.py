@@ -19,7 +19,7 @@ from typing import NamedTuple
 import trio
 
 from linn.core.broker import Broker, Destination
-from linn.core.delivery import Settlement
+from linn.core.delivery import Patience, Settlement
 from linn.core.env import Stream
 from linn.core.errors import (
     ConnectionLost,
@@ -28,6 +28,7 @@ from linn.core.errors import (
     LinnError,
     ProtocolError,
     RequestTimeout,
+    RequestUnknown,
     SubscriptionUnknown,
     TopicUnknown,
 )
@@ -42,12 +43,22 @@ logger = logging.getLogger("linn.capnp")
 
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
+FETCH_BYTES_MIN_MAX = 1 << 20
+"""What a fetch waits for at most: it is read to be counted, by each fetch that waits."""
 WAIT_MS_MAX = 60_000
 """Longest wait of a fetch or pull: connections are kept alive by other means."""
+DELIVERY_BYTES_MIN = 16 << 10
+DELIVERY_BYTES_MAX = 1 << 20
+"""Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
 KEEPALIVES_MISSED_MAX = 3
 RECEIVES_IN_A_ROW_MAX = 8
 """With full buffers this is 2 MiB, about a millisecond, in which other connections wait."""
 DRAIN_POLL_S = 0.01
+LAST_WORDS_S = 5.0
+"""How long a connection that is closed for an error may take to be told why."""
+HEARD_BYTES_MIN = 16 << 10
+"""A client that sends no whole message lets itself be heard by this much of one; less is as good as silence."""
+_ACKS_MAX = int(m.Acks.ALL)
 
 
 class CapnpServer:
@@ -83,9 +94,13 @@ class _Session:
         self._answered: trio.Event | None = None
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_ids = 0
+        self._fetching = trio.Lock()
         self._waiting_publishes: deque[_WaitingPublish] = deque()
         self._waiting_bytes = 0
         self._heard = False
+        self._heard_bytes = 0
+        self._waits: dict[Patience, None] = {}
+        self._draining = False
         self._handling = False
         self._in_a_row = 0
         self._handlers: dict[type[m.Message], Callable[[Event], None]] = {
@@ -102,6 +117,7 @@ class _Session:
             m.Ping: self._ping,
             m.Pong: self._nothing,
             m.Goodbye: self._goodbye,
+            m.Unknown: self._unknown,
         }
 
     # --- life ---
@@ -183,22 +199,47 @@ class _Session:
         missed = 0
         while missed < KEEPALIVES_MISSED_MAX:
             await self.broker.env.clock.sleep(self.server.keepalive_s)
-            missed = 0 if self._heard else missed + 1
-            self._heard = False
+            # A client that is not read from, because the broker owes it something, can't be heard.
+            held_up = self.outbox.has_room() and self._is_over_budget()
+            heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
+            missed = 0 if heard else missed + 1
+            self._heard, self._heard_bytes = False, 0
         logger.info("%s: silent for %d keepalives, closed", self.stream.peer, missed)
         self.nursery.cancel_scope.cancel()
 
     async def _leave_on_drain(self) -> None:
         await self.broker.listening.wait_draining()
         self.outbox.put(frames_of(m.Goodbye("the broker is stopping")))
-        for subscriber in self._subscribers.values():
-            subscriber.pause()
+        self._end_waits()
         # Who has nothing under way is let go; who still holds leases may settle them until the drain's time is up.
-        while self._inflight or any(subscriber.is_holding() for subscriber in self._subscribers.values()):
+        while (
+            self._inflight
+            or self._waiting_publishes
+            or any(subscriber.is_holding() for subscriber in self._subscribers.values())
+        ):
             await self.broker.env.clock.sleep(DRAIN_POLL_S)
         self.outbox.finish()
         await self._until_sent()
         self.nursery.cancel_scope.cancel()
+
+    def _end_waits(self) -> None:
+        """Push nothing more, and answer at once what waits for records."""
+        self._draining = True
+        for subscriber in self._subscribers.values():
+            subscriber.pause()
+        for patience in self._waits:
+            patience.end()
+
+    async def _last_words(self, error: LinnError) -> None:
+        """Answer what is under way, then say what was wrong."""
+        self._end_waits()
+        with trio.move_on_after(LAST_WORDS_S):
+            while self._inflight:
+                await self.broker.env.clock.sleep(DRAIN_POLL_S)
+        self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
+        with trio.move_on_after(LAST_WORDS_S):
+            while self.outbox.waiting_bytes:
+                await self.broker.env.clock.sleep(DRAIN_POLL_S)
 
     # --- reading ---
 
@@ -216,7 +257,7 @@ class _Session:
         except ConnectionLost:
             self.nursery.cancel_scope.cancel()
         except LinnError as error:
-            await self._refuse(error)
+            await self._last_words(error)
             raise
 
     async def _receive(self) -> int:
@@ -232,7 +273,7 @@ class _Session:
 
     def _handle(self, count: int) -> None:
         """Carry out the requests that are whole now; their answers are sent together."""
-        self._heard = True
+        self._heard_bytes += count
         self._handling = True
         try:
             self._handle_events(count)
@@ -249,6 +290,7 @@ class _Session:
     def _handle_events(self, count: int) -> None:
         handlers = self._handlers
         for event in self._connection.received(count):
+            self._heard = True
             handler = handlers.get(type(event.message))
             if handler is None:
                 raise ProtocolError(f"a client does not send {type(event.message).__name__}")
@@ -355,6 +397,8 @@ class _Session:
         broker = self.broker
         if not event.batches:
             raise ProtocolError("a publish without batches")
+        if publish.acks > _ACKS_MAX:
+            raise RequestUnknown(f"acks {publish.acks} is not known to this version")
         planned: list[list[Destination]] = []
         for batch in event.batches:
             batch.verify(broker.limits)
@@ -412,16 +456,27 @@ class _Session:
         assert isinstance(fetch, m.Fetch)
 
         async def work() -> None:
-            await self.outbox.wait_room()
             partition = self.broker.topic(fetch.topic).partition(fetch.partition)
             bytes_max = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
-            with trio.move_on_after(min(fetch.wait_max_ms, WAIT_MS_MAX) / 1000):
-                await self._wait_bytes(partition, fetch.offset, min(fetch.bytes_min, bytes_max))
-            batches = list(await partition.read(fetch.offset, bytes_max))
-            answer = m.Fetched(partition.start_offset, partition.high_watermark)
-            self.outbox.put(frames_of(answer, event.correlation, batches))
+            bytes_min = min(fetch.bytes_min, bytes_max, FETCH_BYTES_MIN_MAX)
+            await self._wait(fetch.wait_max_ms, lambda: self._wait_bytes(partition, fetch.offset, bytes_min))
+            # One at a time, so that however many wait, one answer is over the outbox's bound.
+            async with self._fetching:
+                await self.outbox.wait_room()
+                batches = list(await partition.read(fetch.offset, bytes_max))
+                answer = m.Fetched(partition.start_offset, partition.high_watermark)
+                self.outbox.put(frames_of(answer, event.correlation, batches))
 
         self._in_task(event, work)
+
+    async def _wait(self, wait_max_ms: int, something: Callable[[], Awaitable[None]]) -> None:
+        """Wait for something, as long as the client wants to and the broker goes on."""
+        patience = Patience(0 if self._draining else min(wait_max_ms, WAIT_MS_MAX) / 1000)
+        self._waits[patience] = None
+        try:
+            await patience.wait(something)
+        finally:
+            del self._waits[patience]
 
     async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
         while True:
@@ -460,7 +515,7 @@ class _Session:
             raise LimitExceeded(f"a connection has at most {self._settings.subscriptions_max} subscriptions")
         self._subscription_ids += 1
         id = self._subscription_ids
-        subscriber = Subscriber(id, self.outbox)
+        subscriber = Subscriber(id, self.outbox, self._delivery_bytes)
         kind, consumer = self.broker.subscribe(
             subscribe.topic, subscribe.group, subscribe.start, subscribe.partitions, subscriber.assigned
         )
@@ -474,6 +529,11 @@ class _Session:
         assert isinstance(event.message, m.Subscribe)
         await self.broker.administration.create_default_topic(event.message.topic)
         self._subscribe(event)
+
+    def _delivery_bytes(self) -> int:
+        """Bytes of one delivery, such that one for each subscription fits into half of the outbox."""
+        share = self._settings.connection_bytes_max // (2 * len(self._subscribers) + 1)
+        return max(DELIVERY_BYTES_MIN, min(share, DELIVERY_BYTES_MAX))
 
     async def _run_subscriber(self, subscriber: Subscriber) -> None:
         try:
@@ -572,6 +632,9 @@ class _Session:
 
     def _nothing(self, event: Event) -> None:
         """Being heard is all."""
+
+    def _unknown(self, event: Event) -> None:
+        raise RequestUnknown("a request of a kind that this version does not know")
 
     def _goodbye(self, event: Event) -> None:
         """The client will close when it has its answers."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
-from linn.core.delivery import Consumer, Delivery
+from linn.core.delivery import NOTHING, Consumer, Delivery, Patience
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import frames_of
 from linn.protocols.capnp.outbox import Outbox
 
-DELIVERY_BYTES = 1 << 20
-"""Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
 CREDIT_MAX = 1 << 31
 
 
@@ -21,14 +19,17 @@ class Subscriber:
 
     consumer: Consumer
 
-    def __init__(self, id: int, outbox: Outbox) -> None:
+    def __init__(self, id: int, outbox: Outbox, delivery_bytes: Callable[[], int]) -> None:
         self.id = id
         self._outbox = outbox
+        self._delivery_bytes = delivery_bytes
         self._credit = 0
         self._credited = trio.Event()
         self._asking = trio.Lock()
         self._scope = trio.CancelScope()
         self._paused = False
+        self._closed = False
+        self._patiences: dict[Patience, None] = {}
         self._begun = False
         self._assigned: m.Assigned | None = None
 
@@ -41,6 +42,7 @@ class Subscriber:
     def begin(self, credit: int) -> None:
         """The client knows the subscription now."""
         self._begun = True
+        self.consumer.on_ended = self._wake
         if self._assigned is not None:
             self._outbox.put(frames_of(self._assigned))
         self.grant(credit)
@@ -51,11 +53,16 @@ class Subscriber:
         if self._credit > 0:
             self._credited.set()
 
+    def _wake(self) -> None:
+        self._credited.set()
+
     def pause(self) -> None:
-        """Push nothing more."""
+        """Push nothing more, and answer pulls at once with what there is not."""
         self._paused = True
         self._credit = 0
         self._credited = trio.Event()
+        for patience in self._patiences:
+            patience.end()
 
     def is_holding(self) -> bool:
         """Whether the client holds leases that it may still settle."""
@@ -67,6 +74,8 @@ class Subscriber:
 
     def close(self) -> None:
         """Give back all that is leased."""
+        self._closed = True
+        self.pause()
         self.cancel()
         self.consumer.close()
 
@@ -74,6 +83,8 @@ class Subscriber:
         """Push until cancelled. Raises LinnError where the consumer can't go on."""
         with self._scope:
             while True:
+                if self.consumer.ended:
+                    await self._next(1, Patience())  # Raises why.
                 if self._credit <= 0:
                     self._credited = trio.Event()
                     await self._credited.wait()
@@ -84,7 +95,7 @@ class Subscriber:
                         await self._push()
 
     async def _push(self) -> None:
-        delivery = await self.consumer.next(self._credit, DELIVERY_BYTES)
+        delivery = await self._next(self._credit, Patience())
         self._credit -= delivery.count
         if delivery.batches:
             self._deliver(0, delivery)
@@ -95,9 +106,25 @@ class Subscriber:
 
     async def pull(self, correlation: int, records_max: int, wait_s: float) -> None:
         """Answer a pull with records, or without any when the time has passed. Raises LinnError."""
-        delivery = Delivery(0, 0, 0, ())
-        if records_max > 0 and not self._paused:
-            with trio.move_on_after(wait_s):
-                async with self._asking:
-                    delivery = await self.consumer.next(min(records_max, CREDIT_MAX), DELIVERY_BYTES)
-        self._deliver(correlation, delivery)
+        delivery, patience = NOTHING, Patience(wait_s)
+        if records_max > 0 and not self._paused and await self._may_ask(patience):
+            try:
+                delivery = await self._next(min(records_max, CREDIT_MAX), patience)
+            finally:
+                self._asking.release()
+        self._deliver(correlation, delivery if not self._closed else NOTHING)
+
+    async def _may_ask(self, patience: Patience) -> bool:
+        """Wait until nobody else asks the consumer; False where patience ended first."""
+        self._patiences[patience] = None
+        try:
+            return await patience.wait(self._asking.acquire)
+        finally:
+            del self._patiences[patience]
+
+    async def _next(self, records_max: int, patience: Patience) -> Delivery:
+        self._patiences[patience] = None
+        try:
+            return await self.consumer.next(records_max, self._delivery_bytes(), patience)
+        finally:
+            del self._patiences[patience]

@@ -12,7 +12,7 @@ from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 
 
 class SegmentedLogEngine:
-    """Opens logs in `folder`/TOPIC/INDEX."""
+    """Opens logs in `folder`/TOPIC/INDEX. What `folder` lies in, the broker made before, durably."""
 
     def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env) -> None:
         self._folder = folder
@@ -34,16 +34,14 @@ class SegmentedLogEngine:
         return await SegmentedLog.open(folder, self._settings, self._env, self.capabilities)
 
     async def _make_folder(self, folder: str) -> None:
-        """Make a partition's folder durably: its name, the names up to the engine's folder, and what else is missing.
+        """Make a partition's folder durably: its name, and the names up to the engine's folder.
 
         Until the folder holds a checkpoint this is done again, because a process that was killed may not have got to
         the end of it.
         """
-        disk, path, own = self._env.disk, PurePosixPath(folder), PurePosixPath(self._folder)
-        parents = [path.parent, path.parent.parent, own.parent]
-        parents += [parent.parent for parent in own.parents if not disk.exists(str(parent))]
+        disk, path = self._env.disk, PurePosixPath(folder)
         disk.make_dir(folder)
-        for parent in parents:
+        for parent in (path.parent, path.parent.parent, PurePosixPath(self._folder).parent):
             await disk.sync_dir(str(parent))
 
     async def close(self) -> None:

@@ -47,6 +47,7 @@ class Recovery:
         self._opened: list[Segment] = []
         self._found: list[Segment] = []
         self._whole: list[Segment] = []
+        self._overhanging: list[Segment] = []
         self._claims: dict[int, int] = {}
         """By base offset: the end that a segment's index file proves, where the segment itself did not bear it out."""
 
@@ -76,6 +77,8 @@ class Recovery:
         if damage is not None:
             await self._refuse_unless_torn(damage)
             await self._cut_tail(damage)
+        for segment in self._overhanging:
+            await segment.cut()
         if not self._whole or self._end() < self._checkpoint.start:
             await self._begin_again()
         await self._make_durable()
@@ -149,8 +152,12 @@ class Recovery:
                 return Damage(self._whole[-1].size_bytes, end, reason, certain=certain)
             self._whole.append(self._found.pop(0))
             damage = await self._examine(segment)
-            if damage is not None:
+            if damage is None:
+                continue
+            if damage.certain or not self._found or self._found[0].base_offset != damage.offset:
                 return damage
+            # The next segment goes on right there, so these bytes are no records: a write that failed left them.
+            self._overhanging.append(segment)
         return None
 
     async def _examine(self, segment: Segment) -> Damage | None:
@@ -223,7 +230,7 @@ class Recovery:
             if last.indexed_bytes == 0:
                 self._disk.unlink(last.index_path)
             if last.file().size() > damage.position:
-                await last.cut(damage.position, damage.offset)
+                await last.cut()
         await self._disk.sync_dir(self._folder)
         text = "%s: cut off a torn tail of %d bytes at offset %d, which no sync had covered (%s)"
         logger.warning(text, self._folder, cut_bytes, damage.offset, damage.reason)

@@ -373,10 +373,8 @@ class Segment:
         self._entry_at = index.positions[-1] + self._index_interval_bytes if len(index) else 0
         self.file()
 
-    async def cut(self, position: int, offset: int) -> None:
-        """Drop everything from `position`, where the batch with `offset` begins or would begin. Raises SyncFailed."""
+    async def cut(self) -> None:
+        """Drop everything behind the last whole batch, durably. Raises StorageError, SyncFailed."""
         file = self.file()
-        file.truncate(position)
+        file.truncate(self.size_bytes)
         await file.sync()
-        assert self.size_bytes == position, "only what is not known as whole is cut"
-        assert self.end_offset == offset

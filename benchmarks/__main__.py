@@ -1,0 +1,91 @@
+"""`python -m benchmarks`: measure, show, and say whether the targets are met."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from benchmarks.client import client_lines
+from benchmarks.consume import consume_lines
+from benchmarks.latency import latency_lines
+from benchmarks.line import Line
+from benchmarks.load import LoadFailed
+from benchmarks.plan import Plan, quick_plan
+from benchmarks.publish import publish_lines
+from benchmarks.report import show, write_json
+from benchmarks.servers import DiskTooFull
+from benchmarks.start import start_lines
+from linn.core.errors import LinnError
+
+GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
+    "publish": publish_lines,
+    "consume": consume_lines,
+    "client": client_lines,
+    "latency": latency_lines,
+    "start": start_lines,
+}
+MISSED = 1
+FAILED = 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    made.add_argument("--only", choices=GROUPS, action="append", help="measure this group; may be repeated")
+    made.add_argument("--rounds", type=int, metavar="COUNT", help="turns of floor and linn per line")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    made.add_argument("--folder", type=Path, metavar="FOLDER", help="measure the disk that this folder is on")
+    made.add_argument("--quick", action="store_true", help="only see whether it works; the figures mean nothing")
+    made.add_argument("--strict", action="store_true", help=f"end with {MISSED} if a target is missed")
+    return made
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """How much is measured."""
+    folder = options.folder or Path(tempfile.gettempdir())
+    plan = quick_plan(folder) if options.quick else Plan(folder)
+    return dataclasses.replace(plan, rounds=max(1, options.rounds)) if options.rounds else plan
+
+
+def measure(plan: Plan, groups: Sequence[str]) -> list[Line]:
+    """All lines of the groups, with word of what is being done."""
+    lines: list[Line] = []
+    for group in groups:
+        print(f"measuring {group} ...", file=sys.stderr, flush=True)
+        lines += GROUPS[group](plan)
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; the exit code. 0: measured, 1: with --strict, a target was missed, 2: it could not be measured."""
+    options = parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _leave)
+    started = time.perf_counter()
+    groups = options.only or list(GROUPS)
+    plan = plan_of(options)
+    try:
+        lines = measure(plan, groups)
+    except (DiskTooFull, LoadFailed, LinnError) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return FAILED
+    show(lines)
+    if options.json is not None:
+        said = {"groups": groups, "quick": options.quick} | dataclasses.asdict(plan)
+        write_json(options.json, lines, said | {"folder": None}, time.perf_counter() - started)
+    return MISSED if options.strict and any(line.is_met is False for line in lines) else 0
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that processes are ended and folders removed.
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

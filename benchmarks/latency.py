@@ -1,0 +1,52 @@
+"""Latency lines: one publish at a time until its confirmation, against an echo of as many bytes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import trio
+
+import linn
+from benchmarks.line import Bound, Line, Pair, line_of_pairs
+from benchmarks.load import RECORD_BYTES, echo_seconds
+from benchmarks.plan import Plan
+from benchmarks.servers import broker, floor, fresh_folder
+from linn.core.batch_builder import BatchColumns, build_batch
+from linn.protocols.capnp import messages
+from linn.protocols.capnp.connection import frames_of
+
+TARGET = Bound(3, at_most=True)
+TOPICS = {"dram": "ring", "segmented-log": "log"}
+
+
+def latency_lines(plan: Plan) -> Iterator[Line]:
+    """All of them, one by one."""
+    with fresh_folder(plan.folder) as folder, floor("echo") as bare, broker(folder) as process:
+        for engine, topic in TOPICS.items():
+            pairs = []
+            for _ in range(plan.rounds):
+                echoes = trio.run(echo_seconds, bare, request_bytes(topic), plan.single_calls)
+                calls = trio.run(publish_seconds, process.url, topic, plan.single_calls)
+                pairs.append(Pair(median(echoes) * 1e6, median(calls) * 1e6))
+            yield line_of_pairs("latency", f"publish to confirmation, p50, {engine}", TARGET, pairs, "us")
+
+
+def request_bytes(topic: str) -> int:
+    """What a publish of one record sends."""
+    batch = build_batch(BatchColumns([bytes(RECORD_BYTES)], 1_700_000_000_000, 1))
+    return sum(map(len, frames_of(messages.Publish(topic), 1, [batch])))
+
+
+async def publish_seconds(url: str, topic: str, count: int) -> list[float]:
+    """How long each of so many `publish` took."""
+    taken: list[float] = []
+    value = os.urandom(RECORD_BYTES)
+    async with linn.connect(url) as client, client.producer(topic=topic) as producer:
+        for _ in range(count):
+            started = time.perf_counter()
+            await producer.publish(value)
+            taken.append(time.perf_counter() - started)
+    return taken

@@ -1,0 +1,292 @@
+"""The load generator: bare trio and frames that were made before, the same for the floor and for linn.
+
+Laws: nothing is encoded, decoded or allocated per batch while the clock runs; so many bytes are in flight and no more;
+every reply is looked at, so a server that refuses is found out and not taken for a fast one.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from benchmarks.floor import ASK
+from linn.core.batch_builder import BatchColumns, build_batch
+from linn.protocols.capnp import codec, messages
+from linn.protocols.capnp.connection import frames_of, hello
+
+RECORD_BYTES = 128
+RECORD_SPACE_BYTES = RECORD_BYTES + 4
+"""With the record's offset in its column."""
+BATCH_HEAD_BYTES = 256
+"""More than a batch has beside its records, so that a batch is of no more than its nominal size."""
+SEND_BYTES = 512 << 10
+"""Handed to the kernel at once: frames enough that the generator costs less than any server."""
+WINDOW_BYTES = 2 << 20
+RUN_S_MAX = 60.0
+"""A server that answers no more is given up then."""
+CREDIT = 1 << 30
+HEAD = struct.Struct("<II")
+
+
+class LoadFailed(Exception):
+    """The server did not do what was asked of it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where to send; `is_linn`: with a handshake before, and answers that mean something."""
+
+    port: int
+    pid: int
+    is_linn: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run took."""
+
+    seconds: float
+    cpu_s: float
+    """Of the server's process."""
+    batches: int
+    bytes: int
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far, in seconds, as Linux's CPU-time clock of that process has it."""
+    # As clock_getcpuclockid(3) makes it. /proc/PID/stat counts in ticks of 10 ms, too coarse for a short run.
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+@dataclass(frozen=True)
+class Cargo:
+    """Prebuilt publishes of one batch each, sent together; `count` batches of `records` records in `batch_bytes`."""
+
+    topic: str
+    data: bytes
+    count: int
+    records: int
+    batch_bytes: int
+
+
+def cargo(topic: str, batch_kib: int) -> Cargo:
+    """Publishes to `topic`, confirmed, in batches of about `batch_kib` KiB."""
+    records = (batch_kib * 1024 - BATCH_HEAD_BYTES) // RECORD_SPACE_BYTES
+    count = max(1, SEND_BYTES // (batch_kib * 1024))
+    values = [os.urandom(RECORD_BYTES) for _ in range(records)]
+    frames: list[bytes] = []
+    batch_bytes = 0
+    for index in range(count):
+        batch = build_batch(BatchColumns(values, 1_700_000_000_000, index << 64))
+        batch_bytes = batch.size
+        frames += [bytes(frame) for frame in frames_of(messages.Publish(topic), index + 1, [batch])]
+    return Cargo(topic, b"".join(frames), count, records, batch_bytes)
+
+
+PUBLISHED_BYTES = len(codec.encode(messages.Published([messages.Placement(0, 0, 1)]), 1))
+
+
+@asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[trio.socket.SocketType]:
+    """A socket to the target, greeted where it is linn."""
+    with trio.fail_after(RUN_S_MAX), trio.socket.socket() as socket:
+        await socket.connect(("127.0.0.1", target.port))
+        socket.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+        if target.is_linn:
+            await ask(socket, hello("benchmarks"), messages.Welcome)
+        yield socket
+
+
+async def ask(socket: trio.socket.SocketType, request: messages.Message, answer: type[messages.Message]) -> bytes:
+    """Send a request while nothing else is under way; what came behind its answer. Raises LoadFailed."""
+    await send_all(socket, b"".join(frames_of(request, 1)))
+    data = b""
+    while len(data) < 8 or len(data) < _frame_bytes(data, 0):
+        data += await _received(socket)
+    size = _frame_bytes(data, 0)
+    message = codec.decode(memoryview(data)[:size]).message
+    if not isinstance(message, answer):
+        raise LoadFailed(f"{type(request).__name__} was answered with {message}")
+    return data[size:]
+
+
+def _frame_bytes(data: bytes | memoryview, at: int) -> int:
+    return 8 + 8 * int(HEAD.unpack_from(data, at)[1])
+
+
+async def _received(socket: trio.socket.SocketType) -> bytes:
+    data = await socket.recv(65536)
+    if not data:
+        raise LoadFailed("the server closed the connection")
+    return data
+
+
+async def send_all(socket: trio.socket.SocketType, data: bytes) -> None:
+    """Send all of `data`."""
+    sent = await socket.send(data)
+    while sent < len(data):
+        sent += await socket.send(memoryview(data)[sent:])
+
+
+# --- publish ---------------------------------------------------------------------------------------------------------
+
+
+class _Window:
+    """Batches that may still be sent."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self._given = trio.Event()
+
+    async def take(self, count: int) -> None:
+        while self.free < count:
+            self._given = trio.Event()
+            await self._given.wait()
+        self.free -= count
+
+    def give(self, count: int) -> None:
+        self.free += count
+        self._given.set()
+
+
+async def publish(target: Target, goods: Cargo, bytes_min: int) -> Run:
+    """Publish at least so many bytes over one connection; the clock stops at the last confirmation.
+
+    Raises LoadFailed.
+    """
+    sends = -(-bytes_min // (goods.count * goods.batch_bytes))
+    batches = sends * goods.count
+    async with connected(target) as socket:
+        window = _Window(max(goods.count, WINDOW_BYTES // goods.batch_bytes))
+        cpu_before, started = cpu_s(target.pid), time.perf_counter()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_count_replies, socket, window, batches, goods.records if target.is_linn else 0)
+            for _ in range(sends):
+                await window.take(goods.count)
+                await send_all(socket, goods.data)
+        seconds = time.perf_counter() - started
+        return Run(seconds, cpu_s(target.pid) - cpu_before, batches, batches * goods.batch_bytes)
+
+
+async def _count_replies(socket: trio.socket.SocketType, window: _Window, batches: int, records: int) -> None:
+    """Read so many replies; the last offset tells whether all batches of `records` were stored, where it is not 0."""
+    data, begun, first, last = b"", 0, b"", b""
+    while batches:
+        data += await _received(socket)
+        count = len(data) // PUBLISHED_BYTES
+        if not count:
+            continue
+        whole = count * PUBLISHED_BYTES
+        last = data[whole - PUBLISHED_BYTES : whole]
+        first = first or data[:PUBLISHED_BYTES]
+        data = data[whole:]
+        batches -= count
+        begun += count
+        window.give(count)
+    if records and _offset_of(last) - _offset_of(first) != (begun - 1) * records:
+        raise LoadFailed(f"the offsets {_offset_of(first)} to {_offset_of(last)} are not those of {begun} batches")
+
+
+def _offset_of(reply: bytes) -> int:
+    message = codec.decode(memoryview(reply)).message
+    if not isinstance(message, messages.Published):
+        raise LoadFailed(f"a publish was answered with {message}")
+    return message.placements[0].base_offset
+
+
+# --- consume ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What lies in a stream: so many batches of so many bytes."""
+
+    topic: str
+    batches: int
+    batch_bytes: int
+    per_delivery: int
+    """Batches that linn sends behind one control frame."""
+
+
+DELIVER_BYTES = len(codec.encode(messages.Deliver(1, 0, 0, 0), 0, 1))
+
+
+async def consume(target: Target, stock: Stock, passes: int) -> Run:
+    """Be pushed the whole stock so many times, each time over a connection of its own. Raises LoadFailed."""
+    seconds = cpu = 0.0
+    for _ in range(passes):
+        async with connected(target) as socket:
+            cpu_before, started = cpu_s(target.pid), time.perf_counter()
+            begun = await _begin_consuming(target, socket, stock)
+            await _Batches(begun).read(socket, stock)
+            seconds += time.perf_counter() - started
+            cpu += cpu_s(target.pid) - cpu_before
+    return Run(seconds, cpu, passes * stock.batches, passes * stock.batches * stock.batch_bytes)
+
+
+async def _begin_consuming(target: Target, socket: trio.socket.SocketType, stock: Stock) -> bytes:
+    if target.is_linn:
+        return await ask(socket, messages.Subscribe(stock.topic, credit=CREDIT), messages.Subscribed)
+    await socket.send(ASK.pack(stock.batches, stock.batch_bytes, stock.per_delivery, DELIVER_BYTES))
+    return b""
+
+
+class _Batches:
+    """Counts the batches in what is received, by their frames' heads."""
+
+    def __init__(self, begun: bytes) -> None:
+        self._buffer = bytearray(1 << 20)
+        self._view = memoryview(self._buffer)
+        self._filled = len(begun)
+        self._view[: self._filled] = begun
+        self._skip = 0
+        """Bytes of the frame that has begun, which are not here yet."""
+        self.batches = 0
+
+    async def read(self, socket: trio.socket.SocketType, stock: Stock) -> None:
+        """Receive until the whole stock has come. Raises LoadFailed where something else does."""
+        self._count(stock.batch_bytes)
+        while self.batches < stock.batches or self._skip:
+            count = await socket.recv_into(self._view[self._filled :])
+            if not count:
+                raise LoadFailed(f"the server closed the connection after {self.batches} of {stock.batches} batches")
+            self._filled += count
+            self._count(stock.batch_bytes)
+
+    def _count(self, batch_bytes: int) -> None:
+        at, filled = self._skip, self._filled
+        while filled - at >= 8:
+            size = _frame_bytes(self._view, at)
+            if size == batch_bytes:
+                self.batches += 1
+            elif size != DELIVER_BYTES:
+                raise LoadFailed(f"a frame of {size} bytes is neither a delivery nor a batch")
+            at += size
+        rest = max(0, filled - at)
+        self._view[:rest] = self._view[at:filled] if rest else b""
+        self._skip = max(0, at - filled)
+        self._filled = rest
+
+
+# --- latency ---------------------------------------------------------------------------------------------------------
+
+
+async def echo_seconds(target: Target, size: int, count: int) -> list[float]:
+    """How long each of so many round trips of `size` bytes took, one at a time. Raises LoadFailed."""
+    data = bytes(size)
+    taken: list[float] = []
+    async with connected(target) as socket:
+        for _ in range(count):
+            started = time.perf_counter()
+            await send_all(socket, data)
+            missing = size
+            while missing:
+                missing -= len(await _received(socket))
+            taken.append(time.perf_counter() - started)
+    return taken

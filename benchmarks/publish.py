@@ -1,0 +1,87 @@
+"""Publish lines: confirmed batches into `dram` and into `segmented-log`, as shares of what the floor takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import trio
+
+from benchmarks.line import Bound, Line, Pair, line_of_pairs
+from benchmarks.load import Cargo, Run, Target, ask, cargo, connected, publish
+from benchmarks.plan import Plan
+from benchmarks.servers import broker, check_room, floor, fresh_folder, target_of
+from linn.protocols.capnp import messages
+
+TARGET = Bound(0.6)
+
+
+def publish_lines(plan: Plan) -> Iterator[Line]:
+    """All of them, one by one."""
+    for batch_kib in plan.batch_kib:
+        yield from _dram(plan, batch_kib)
+    for batch_kib in plan.batch_kib:
+        yield _segmented_log(plan, batch_kib)
+
+
+def _dram(plan: Plan, batch_kib: int) -> Iterator[Line]:
+    """Into a topic that is full, so that each batch takes the memory of one that is dropped.
+
+    Fresh memory costs a page fault per 4 KiB, which says more of the machine than of linn; that figure is given as
+    well.
+    """
+    goods = cargo("ring", batch_kib)
+    with fresh_folder(plan.folder) as folder, floor("publish") as bare, broker(folder) as process:
+        linn = target_of(process)
+        fresh = pair_of(_publish(bare, goods, plan.turn_bytes), _publish(linn, goods, plan.turn_bytes))
+        _publish(linn, goods, plan.turn_bytes)
+        pairs = [
+            pair_of(_publish(bare, goods, plan.publish_bytes), _publish(linn, goods, plan.publish_bytes))
+            for _ in range(plan.rounds)
+        ]
+    yield line_of_pairs("publish", f"dram, {batch_kib} KiB", TARGET, pairs, "GB/s")
+    yield line_of_pairs("publish", f"dram, {batch_kib} KiB, into fresh memory", None, [fresh], "GB/s")
+
+
+def _segmented_log(plan: Plan, batch_kib: int) -> Line:
+    """Both sides write to the same folder; each round begins with empty files."""
+    goods = cargo("log", batch_kib)
+    with fresh_folder(plan.folder) as folder, floor("publish", folder / "floor.log") as bare, broker(folder) as process:
+        linn = target_of(process)
+
+        def run_linn() -> Run:
+            check_room(folder)
+            run = _publish(linn, goods, plan.publish_bytes)
+            trio.run(_empty_log, linn)
+            return run
+
+        _publish(bare, goods, plan.turn_bytes)
+        run_linn()
+        pairs = [pair_of(_publish(bare, goods, plan.publish_bytes), run_linn()) for _ in range(plan.rounds)]
+    return line_of_pairs("publish", f"segmented-log, {batch_kib} KiB", TARGET, pairs, "GB/s")
+
+
+def _publish(target: Target, goods: Cargo, bytes_min: int) -> Run:
+    return trio.run(publish, target, goods, bytes_min)
+
+
+async def _empty_log(target: Target) -> None:
+    """Delete the topic `log` with its files, and make it again."""
+    async with connected(target) as socket:
+        await ask(socket, messages.Administer("topic.delete", '{"name": "log"}'), messages.Administered)
+        settings = '{"name": "log", "settings": {"kind": "stream"}}'
+        await ask(socket, messages.Administer("topic.create", settings), messages.Administered)
+
+
+def pair_of(bare: Run, linn: Run) -> Pair:
+    """Rates and CPU times of two runs."""
+    return Pair(rate(bare), rate(linn), cpu_us(bare), cpu_us(linn))
+
+
+def rate(run: Run) -> float:
+    """GB/s of batches."""
+    return run.bytes / run.seconds / 1e9
+
+
+def cpu_us(run: Run) -> float:
+    """The server's CPU time per batch."""
+    return run.cpu_s / run.batches * 1e6

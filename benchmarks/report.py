@@ -1,0 +1,76 @@
+"""What comes out: a table for people, JSON for everything else."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+import linn
+from benchmarks.line import Line, Unit
+
+LIBRARIES = ("trio", "anyio", "pycapnp", "google-crc32c", "msgspec", "zstandard")
+_DIGITS: dict[Unit, str] = {"x floor": "{:.2f} x", "records/s": "{:,.0f}", "s": "{:.3f} s", "MB": "{:.1f} MB"}
+
+
+def show(lines: Sequence[Line]) -> None:
+    """Print the table."""
+    table = Table(title="benchmarks", title_justify="left")
+    table.add_column("")
+    for name in ("floor", "linn", "median", "best", "CPU", "target", ""):
+        table.add_column(name, justify="right")
+    group = ""
+    for line in lines:
+        if line.group != group:
+            group = line.group
+            table.add_row(f"[bold]{group}[/bold]")
+        table.add_row(*_row(line))
+    console = Console()
+    console.print(table)
+    console.print(
+        "median and best: of the rounds; each ratio is of two runs that followed one another. CPU: the floor's CPU "
+        "time per batch as a share of linn's, median.",
+        style="dim",
+    )
+
+
+def _row(line: Line) -> list[str]:
+    digits = _DIGITS[line.unit]
+    pair = [f"{figure:.2f} {line.detail_unit}" if figure is not None else "" for figure in (line.floor, line.linn)]
+    cpu = f"{line.cpu_ratio:.2f} x" if line.cpu_ratio is not None else ""
+    verdict = {True: "[green]pass[/green]", False: "[red]miss[/red]", None: ""}[line.is_met]
+    bound = str(line.bound) if line.bound is not None else ""
+    return [f"  {line.name}", *pair, digits.format(line.value), digits.format(line.best), cpu, bound, verdict]
+
+
+def write_json(path: Path, lines: Sequence[Line], options: dict[str, Any], seconds: float) -> None:
+    """All figures, and what they were measured on."""
+    result = {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": seconds,
+        "options": options,
+        "machine": machine(),
+        "versions": {"linn": linn.__version__, "python": platform.python_version()}
+        | {name: version(name) for name in LIBRARIES},
+        "lines": [line.data() for line in lines],
+    }
+    path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What there is to measure on, and how busy others keep it."""
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_average": os.getloadavg(),
+    }

@@ -1,0 +1,99 @@
+"""The processes that are measured, and the folder that they write to.
+
+Law: who starts a process ends it, by its id, on every way out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.load import PUBLISHED_BYTES, Target
+from benchmarks.plan import RING_BYTES
+from linn.testing.process import BrokerProcess
+
+FREE_BYTES_MIN = 4 << 30
+END_TIMEOUT_S = 10.0
+
+CONFIG = f"""
+[storage.dram]
+memory_bytes_max = {1 << 30}
+
+[topics.ring]
+kind = "stream"
+storage = "dram"
+bytes_max = {RING_BYTES}
+overflow = "drop-head"
+
+[topics.memory]
+kind = "stream"
+storage = "dram"
+
+[topics.log]
+kind = "stream"
+
+[topics.queue]
+kind = "queue"
+"""
+
+
+class DiskTooFull(Exception):
+    """There is not enough room to measure anything that writes."""
+
+
+def check_room(folder: Path) -> None:
+    """Raises DiskTooFull."""
+    free = shutil.disk_usage(folder).free
+    if free < FREE_BYTES_MIN:
+        raise DiskTooFull(
+            f"{folder} has {free / 2**30:.1f} GiB free and {FREE_BYTES_MIN >> 30} GiB are needed: make room, or name "
+            "another folder with --folder"
+        )
+
+
+@contextmanager
+def fresh_folder(folder: Path) -> Iterator[Path]:
+    """A folder of one's own inside `folder`, removed afterwards. Raises DiskTooFull."""
+    check_room(folder)
+    with TemporaryDirectory(prefix="linn-bench-", dir=folder) as name:
+        yield Path(name)
+
+
+@contextmanager
+def floor(mode: str, write: Path | None = None) -> Iterator[Target]:
+    """The floor in a process of its own."""
+    options = ["--mode", mode, "--reply-bytes", str(PUBLISHED_BYTES)]
+    if write is not None:
+        options += ["--write", str(write)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.floor", *options],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the floor ended with {process.wait(END_TIMEOUT_S)}")
+        yield Target(int(line), process.pid, is_linn=False)
+    finally:
+        process.kill()
+        process.communicate(timeout=END_TIMEOUT_S)
+
+
+@contextmanager
+def broker(folder: Path, config: str = CONFIG, options: Sequence[str] = ()) -> Iterator[BrokerProcess]:
+    """`linn serve` in a process of its own, with its data in `folder`. Raises BrokerNotReady."""
+    with BrokerProcess(folder, config, options=options) as process:
+        yield process
+
+
+def target_of(process: BrokerProcess) -> Target:
+    """Where the load goes."""
+    return Target(int(process.address.rpartition(":")[2]), process.pid, is_linn=True)
