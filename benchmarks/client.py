@@ -34,10 +34,10 @@ def client_lines(plan: Plan) -> Iterator[Line]:
         yield _line(plan, url, "publish_many", Bound(4_000_000), publish_many)
         yield _line(plan, url, "publish_nowait", Bound(500_000), publish_nowait)
         trio.run(_run, url, fill, plan.records)
-        yield _line(plan, url, "consume messages, reading each value", Bound(500_000), consume_messages)
+        yield _line(plan, url, "consume messages, each value", Bound(500_000), consume_messages)
         yield _line(plan, url, "consume batches", Bound(4_000_000), consume_batches)
-        yield _line(plan, url, "consume batches, reading all values", None, consume_values)
-        yield _line(plan, url, "queue on segmented-log: publish, deliver, ack", None, through_queue)
+        yield _line(plan, url, "consume batches, all values", None, consume_values)
+        yield _line(plan, url, "queue: publish, deliver, ack", None, through_queue)
 
 
 def _line(plan: Plan, url: str, name: str, bound: Bound | None, work: Work) -> Line:

@@ -17,6 +17,7 @@ import trio
 RECEIVE_BYTES = 256 << 10
 BUFFER_BYTES = 1 << 20
 HEAD = struct.Struct("<II")
+Buffer = bytes | bytearray | memoryview
 ASK = struct.Struct("<IIII")
 """What a consumer asks for: batches, bytes of a batch, batches of a delivery, bytes of its control frame."""
 
@@ -71,18 +72,20 @@ class Publishes:
         return batches
 
 
-async def send_all(socket: trio.socket.SocketType, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+async def send_all(socket: trio.socket.SocketType, buffers: Sequence[Buffer]) -> None:
     """Send buffers with as few calls as the socket allows."""
-    sent = await socket.sendmsg(buffers)
-    while True:
-        for index, buffer in enumerate(buffers):
-            if sent < len(buffer):
-                break
-            sent -= len(buffer)
-        else:
-            return
-        buffers = [memoryview(buffers[index])[sent:], *buffers[index + 1 :]]
+    while buffers:
         sent = await socket.sendmsg(buffers)
+        buffers = behind(buffers, sent)
+
+
+def behind(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
+    """What is left of `buffers` behind the first `sent` bytes."""
+    for index, buffer in enumerate(buffers):
+        if sent < len(buffer):
+            return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
+        sent -= len(buffer)
+    return []
 
 
 class Deliveries:

@@ -31,7 +31,7 @@ def latency_lines(plan: Plan) -> Iterator[Line]:
                 echoes = trio.run(echo_seconds, bare, request_bytes(topic), plan.single_calls)
                 calls = trio.run(publish_seconds, process.url, topic, plan.single_calls)
                 pairs.append(Pair(median(echoes) * 1e6, median(calls) * 1e6))
-            yield line_of_pairs("latency", f"publish to confirmation, p50, {engine}", TARGET, pairs, "us")
+            yield line_of_pairs("latency", f"one publish, p50, {engine}", TARGET, pairs, "us")
 
 
 def request_bytes(topic: str) -> int:

@@ -21,7 +21,7 @@ class Bound:
         return value <= self.value if self.at_most else value >= self.value
 
     def __str__(self) -> str:
-        return f"{'<=' if self.at_most else '>='} {self.value:,g}"
+        return f"{'<=' if self.at_most else '>='} {self.value:,}"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def _dram(plan: Plan, batch_kib: int) -> Iterator[Line]:
             for _ in range(plan.rounds)
         ]
     yield line_of_pairs("publish", f"dram, {batch_kib} KiB", TARGET, pairs, "GB/s")
-    yield line_of_pairs("publish", f"dram, {batch_kib} KiB, into fresh memory", None, [fresh], "GB/s")
+    yield line_of_pairs("publish", f"dram, {batch_kib} KiB, fresh memory", None, [fresh], "GB/s")
 
 
 def _segmented_log(plan: Plan, batch_kib: int) -> Line:

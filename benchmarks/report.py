@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 from rich.console import Console
 from rich.table import Table
 
@@ -19,15 +19,16 @@ import linn
 from benchmarks.line import Line, Unit
 
 LIBRARIES = ("trio", "anyio", "pycapnp", "google-crc32c", "msgspec", "zstandard")
+WIDTH = 120
 _DIGITS: dict[Unit, str] = {"x floor": "{:.2f} x", "records/s": "{:,.0f}", "s": "{:.3f} s", "MB": "{:.1f} MB"}
 
 
 def show(lines: Sequence[Line]) -> None:
     """Print the table."""
-    table = Table(title="benchmarks", title_justify="left")
-    table.add_column("")
-    for name in ("floor", "linn", "median", "best", "CPU", "target", ""):
-        table.add_column(name, justify="right")
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in ("floor", "linn", "", "median", "best", "CPU", "target", ""):
+        table.add_column(name, justify="right", no_wrap=True)
     group = ""
     for line in lines:
         if line.group != group:
@@ -35,6 +36,8 @@ def show(lines: Sequence[Line]) -> None:
             table.add_row(f"[bold]{group}[/bold]")
         table.add_row(*_row(line))
     console = Console()
+    # Of a fixed width where nobody looks, so that a log has whole lines.
+    console = console if console.is_terminal else Console(width=WIDTH)
     console.print(table)
     console.print(
         "median and best: of the rounds; each ratio is of two runs that followed one another. CPU: the floor's CPU "
@@ -45,11 +48,20 @@ def show(lines: Sequence[Line]) -> None:
 
 def _row(line: Line) -> list[str]:
     digits = _DIGITS[line.unit]
-    pair = [f"{figure:.2f} {line.detail_unit}" if figure is not None else "" for figure in (line.floor, line.linn)]
+    pair = [f"{figure:.2f}" if figure is not None else "" for figure in (line.floor, line.linn)]
     cpu = f"{line.cpu_ratio:.2f} x" if line.cpu_ratio is not None else ""
     verdict = {True: "[green]pass[/green]", False: "[red]miss[/red]", None: ""}[line.is_met]
     bound = str(line.bound) if line.bound is not None else ""
-    return [f"  {line.name}", *pair, digits.format(line.value), digits.format(line.best), cpu, bound, verdict]
+    return [
+        f"  {line.name}",
+        *pair,
+        line.detail_unit,
+        digits.format(line.value),
+        digits.format(line.best),
+        cpu,
+        bound,
+        verdict,
+    ]
 
 
 def write_json(path: Path, lines: Sequence[Line], options: dict[str, Any], seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.line import Bound, Line
 from benchmarks.plan import Plan
@@ -19,5 +19,5 @@ def start_lines(plan: Plan) -> Iterator[Line]:
         with fresh_folder(plan.folder) as folder, broker(folder, "") as process:
             ready_s.append(process.ready_s)
             idle_mb.append(psutil.Process(process.pid).memory_info().rss / 1e6)
-    yield Line("start", "linn serve is ready", "s", Bound(0.7, at_most=True), ready_s)
-    yield Line("start", "linn serve, idle", "MB", Bound(90, at_most=True), idle_mb)
+    yield Line("start", "linn serve until ready", "s", Bound(0.7, at_most=True), ready_s)
+    yield Line("start", "linn serve idle", "MB", Bound(90, at_most=True), idle_mb)

@@ -18,10 +18,20 @@ Listen = Annotated[
         help="Listen here, instead of at the file's listeners: HOST:PORT, [V6]:PORT or unix:PATH. May be repeated.",
     ),
 ]
+WithParent = Annotated[
+    bool,
+    typer.Option("--with-parent", help="Stop when stdin is closed: for a broker that shall not outlive its parent."),
+]
 LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 
 
-def serve(file: File = None, data_dir: DataDir = None, listen: Listen = None, log_level: LogLevel = "info") -> None:
+def serve(
+    file: File = None,
+    data_dir: DataDir = None,
+    listen: Listen = None,
+    log_level: LogLevel = "info",
+    with_parent: WithParent = False,
+) -> None:
     """Run a broker until SIGTERM or Ctrl-C, which drain it; a second one stops it at once.
 
     Prints "ready URL" on stdout for each listener once clients may connect. Logs go to stderr.
@@ -30,4 +40,5 @@ def serve(file: File = None, data_dir: DataDir = None, listen: Listen = None, lo
         raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")
     from linn.cli.server import Server
 
-    Server(file, data_dir=data_dir, listen=listen or (), log_level=log_level).run()
+    server = Server(file, data_dir=data_dir, listen=listen or (), log_level=log_level)
+    server.run(with_parent=with_parent)

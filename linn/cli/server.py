@@ -31,6 +31,7 @@ from linn.core.toml_source import TomlSource
 DEFAULT_FILE = "linn.toml"
 _CLOSE_MARGIN_S = 5.0
 """What closing logs may take after the drain, before the process ends itself."""
+_STDIN_BYTES = 4096
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 logger = logging.getLogger("linn.serve")
@@ -53,16 +54,21 @@ class Server:
         self.plugins = PluginManager(plugin_settings(source), installed())
         self.config = overridden(load_config(source, self.plugins), self.plugins, data_dir, listen)
 
-    def run(self) -> None:
-        """Serve until a signal. Raises LinnError; ends the process where it is told to stop at once."""
-        trio.run(self._main)
+    def run(self, *, with_parent: bool) -> None:
+        """Serve until a signal; `with_parent`: or until stdin is closed.
 
-    async def _main(self) -> None:
+        Raises LinnError; ends the process where it is told to stop at once.
+        """
+        trio.run(self._main, with_parent)
+
+    async def _main(self, with_parent: bool) -> None:
         with trio.open_signal_receiver(*_SIGNALS) as signals:
             async with trio.open_nursery() as nursery:
                 starting = nursery.cancel_scope
                 stopping: list[Broker] = []
                 nursery.start_soon(self._obey, signals, starting, stopping)
+                if with_parent:
+                    nursery.start_soon(_stop_with_parent)
                 async with running_broker(self.config, RealEnv(), self.plugins) as broker:
                     stopping.append(broker)
                     announce(self.config, broker.addresses)
@@ -83,6 +89,19 @@ class Server:
             await anext(signals)
             _end("stopped at once; what was confirmed is kept", ExitCode.INTERRUPTED)
         _end(f"not stopped after {limit_s:g} s, ended now; what was confirmed is kept", ExitCode.FAILED)
+
+
+async def _stop_with_parent() -> None:
+    """Once stdin is at its end, which it is when the process at the other end of the pipe is gone: SIGTERM."""
+    stdin = sys.stdin.fileno()
+    try:
+        await trio.lowlevel.wait_readable(stdin)
+        while os.read(stdin, _STDIN_BYTES):
+            await trio.lowlevel.wait_readable(stdin)
+    except OSError as error:
+        logger.warning("stdin is neither a pipe nor a terminal and can't be watched: %s", error)
+        return
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _end(text: str, code: ExitCode) -> None:

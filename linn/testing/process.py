@@ -1,7 +1,7 @@
 """`linn serve` as a real process: for tests and the demo. Every wait has an end, and what is started is also stopped.
 
-Laws: only processes that this object started are signalled, by their id; after a restart the broker has the data folder
-and the addresses that it had before.
+Laws: only processes that this object started are signalled, by their id; a broker ends when the process that started it
+does, however that ends; after a restart the broker has the data folder and the addresses that it had before.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class BrokerProcess:
         started = time.monotonic()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
         try:
             output = self._await_ready(started + READY_TIMEOUT_S)
@@ -95,7 +95,17 @@ class BrokerProcess:
     def _command(self) -> list[str]:
         listen = [part for address in self._listen for part in ("--listen", address)]
         place = ["--data-dir", str(self.data_dir)]
-        return [sys.executable, "-m", "linn", "serve", str(self._config), *place, *listen, *self._options]
+        return [
+            sys.executable,
+            "-m",
+            "linn",
+            "serve",
+            str(self._config),
+            "--with-parent",
+            *place,
+            *listen,
+            *self._options,
+        ]
 
     def _await_ready(self, deadline: float) -> str:
         """What it printed, up to the line for people that follows the last ready line."""
@@ -145,8 +155,9 @@ class BrokerProcess:
     def _ended(self) -> int:
         process, self._process = self._running(), None
         code = process.wait(STOP_TIMEOUT_S)
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
         return code
 
     def __enter__(self) -> BrokerProcess:

@@ -97,6 +97,26 @@ def consume(broker: BrokerProcess) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 
+ORPHAN = """
+import sys, time
+from pathlib import Path
+from linn.testing.process import BrokerProcess
+
+broker = BrokerProcess(Path(sys.argv[1])).start()
+print(broker.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_it_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN, str(tmp_path)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        orphan = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    _, alive = psutil.wait_procs([orphan], timeout=10)
+    assert alive == []
+
+
 def test_what_was_confirmed_survives_sigkill(tmp_path: Path) -> None:
     lines = "".join(f"message {number}\n" for number in range(1000))
     with BrokerProcess(tmp_path) as broker:

@@ -87,7 +87,9 @@ class Peer:
     def describe(self, session: Session, event: Event) -> m.Message:
         assert isinstance(event.message, m.Describe)
         partitions = [m.PartitionInfo(0, 0, 0)] * self.partitions
-        return m.Description("peer", [], [m.TopicInfo(name, "queue", partitions, "", 0) for name in event.message.topics])
+        return m.Description(
+            "peer", [], [m.TopicInfo(name, "queue", partitions, "", 0) for name in event.message.topics]
+        )
 
     def publish(self, session: Session, event: Event) -> m.Message:
         publish = event.message

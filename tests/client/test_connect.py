@@ -42,7 +42,7 @@ def test_any_other_url_is_refused_in_one_line(url: str) -> None:
 async def test_where_nobody_is_there_connect_fails_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(ConnectFailed, match="can't connect to 127.0.0.1"):
+        with pytest.raises(ConnectFailed, match="can't connect to 127"):
             async with linn.connect(f"linn://127.0.0.1:{taken.getsockname()[1]}"):
                 raise AssertionError
 

@@ -64,6 +64,7 @@ async def crash_and_read(env: SimEnv) -> list[int]:
             fetched = await client.fetch("log", 0, 0)
             nursery.cancel_scope.cancel()
     stored = [int(value or b"") for batch in fetched.batches for value in batch.values]
+    assert node.is_dead
     assert confirmed == list(range(60))
     return stored
 
