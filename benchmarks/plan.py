@@ -16,19 +16,20 @@ class Plan:
 
     folder: Path
     """Where temporary folders are made: on the disk that is to be measured."""
-    rounds: int = 5
+    rounds: int = 11
+    """Many short runs: what disturbs the machine for longer than two of them disturbs both sides."""
     batch_kib: tuple[int, ...] = (64, 128, 256)
-    publish_bytes: int = 384 * MIB
+    publish_bytes: int = 128 * MIB
     """Of one run."""
     turn_bytes: int = RING_BYTES * 7 // 8
     """Of the run before the first: two of them fill the topic `ring`, of which the first fits into it."""
-    stock_bytes: int = 256 * MIB
+    stock_bytes: int = 128 * MIB
     """In the stream that is consumed."""
-    passes: int = 3
+    passes: int = 2
     """How often a run consumes it."""
-    records: int = 1_000_000
+    records: int = 500_000
     """Of one run of a client."""
-    single_calls: int = 2_000
+    single_calls: int = 500
     """Of one run of a latency measurement."""
     starts: int = 5
 

@@ -99,7 +99,9 @@ class Client:
             raise
 
     async def _stay_connected(self, link: Link) -> None:
+        ended_early = 0
         while True:
+            began = self.env.clock.monotonic()
             self._link = link
             self._tell_news(None)
             for producer in self.producers:
@@ -110,6 +112,11 @@ class Client:
             self._link = None
             for consumer in self.consumers:
                 consumer.link_down()
+            # A connection that ends as soon as it is made is no better than one that fails: back off all the same.
+            lived_s = self.env.clock.monotonic() - began
+            ended_early = ended_early + 1 if lived_s < self.options.backoff_max_s else 0
+            if ended_early > 1:
+                await self.env.clock.sleep(self.backoff_of(ended_early - 2))
             link = await self._connect_again(error)
 
     def _tell_news(self, gave_up: LinnError | None) -> None:
@@ -234,8 +241,8 @@ class Client:
 
         Raises MessageInvalid where the arguments make no sense.
         """
-        if (topic is None) == (exchange is None):
-            raise MessageInvalid("a producer has either a topic or an exchange")
+        if not isinstance(exchange if topic is None else topic, str) or None not in (topic, exchange):
+            raise MessageInvalid("a producer has either a topic or an exchange, by name")
         if acks not in ("none", "leader", "all"):
             raise MessageInvalid(f'acks is "none", "leader" or "all", not {acks!r}')
         if codec not in (None, "zstd"):
@@ -277,6 +284,8 @@ class Client:
 
         Raises MessageInvalid where the arguments make no sense.
         """
+        if not isinstance(topic, str) or not isinstance(group, str | None):
+            raise MessageInvalid("a consumer's topic and group are names")
         if prefetch < 1 or mode not in ("push", "pull"):
             raise MessageInvalid('prefetch is positive, mode is "push" or "pull"')
         if isinstance(start, str) and start not in ("earliest", "latest"):

@@ -105,6 +105,8 @@ class Consumer:
             await anyio.lowlevel.checkpoint()
             return
         with anyio.move_on_after(self._client.options.request_timeout_s):
+            for subscription in list(self._subscriptions):
+                await subscription.until_settled()
             for answer in self._leave():
                 with contextlib.suppress(LinnError):
                     await answer.wait()

@@ -61,14 +61,18 @@ class Settling:
         self.awaited = True
         if self.state == OPEN:
             self._send()
-        if self.state != DONE:
-            if self._event is None:
-                self._event = anyio.Event()
-            await self._event.wait()
-        else:
-            await anyio.lowlevel.checkpoint()
+        await self.until_done()
         if self.error is not None:
             raise again(self.error)
+
+    async def until_done(self) -> None:
+        """Wait for the broker's answer, whatever it is."""
+        if self.state == DONE:
+            await anyio.lowlevel.checkpoint()
+            return
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
 
     def finish(self, error: LinnError | None) -> None:
         """The broker has answered, or can't any more."""

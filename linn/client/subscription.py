@@ -166,6 +166,12 @@ class Subscription:
         if self.leased:
             self._spend(sum(self._given_back(settling) for settling in settlings))
 
+    async def until_settled(self) -> None:
+        """Send all settlements, and wait until the broker has answered, whatever it said."""
+        self.flush()
+        for settling in list(self._unanswered):
+            await settling.until_done()
+
     @staticmethod
     def _given_back(settling: Settling) -> int:
         if settling.verdict == Verdict.EXTEND:

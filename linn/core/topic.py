@@ -243,18 +243,25 @@ class Topic:
         self._follow_start()
 
     async def enforce_retention(self) -> None:
-        """Drop what a stream no longer keeps. A queue's settled records are trimmed as they are settled."""
-        if self.settings.kind == "queue":
-            return
-        for partition in self.partitions.values():
-            await partition.log.enforce_retention(
-                self._clock.now_ms(),
-                age_ms=self.settings.retention_ms,
-                bytes_max=self.settings.retention_bytes,
-                before=None,
-            )
+        """Drop what a stream no longer keeps, and let all logs do their housekeeping.
+
+        A queue's settled records are trimmed as they are settled, state logs when they are compacted.
+        """
+        now_ms, is_queue = self._clock.now_ms(), self.settings.kind == "queue"
+        age_ms = None if is_queue else self.settings.retention_ms
+        bytes_max = None if is_queue else self.settings.retention_bytes
+        for partition in list(self.partitions.values()):
+            await partition.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
+        for state in self._state_logs():
+            await state.partition.log.enforce_retention(now_ms, age_ms=None, bytes_max=None, before=None)
         self._follow_start()
         self._room.notify_all()
+
+    def _state_logs(self) -> list[StateLog]:
+        """The state logs that are open."""
+        logs = [dispatch.state for dispatch in self.queue.dispatches] if self.queue is not None else []
+        logs.append(self.groups.state if self.groups is not None else None)
+        return [log for log in logs if log is not None]
 
     def _follow_start(self) -> None:
         if self.queue is not None:
