@@ -129,7 +129,7 @@ async def serve(options: argparse.Namespace) -> None:
         elif options.mode == "echo":
             await echo(stream.socket)
         else:
-            await serve_publishes(stream.socket, bytes(options.reply_bytes), options.write)
+            await serve_publishes(stream.socket, bytes(frame_of(options.reply_bytes)), options.write)
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print(listeners[0].socket.getsockname()[1], flush=True)

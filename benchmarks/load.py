@@ -90,17 +90,31 @@ def cargo(topic: str, batch_kib: int) -> Cargo:
 
 
 PUBLISHED_BYTES = len(codec.encode(messages.Published([messages.Placement(0, 0, 1)]), 1))
+PUBLISHED_HEAD = HEAD.pack(0, PUBLISHED_BYTES // 8 - 1)
 
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[trio.socket.SocketType]:
-    """A socket to the target, greeted where it is linn."""
-    with trio.fail_after(RUN_S_MAX), trio.socket.socket() as socket:
-        await socket.connect(("127.0.0.1", target.port))
-        socket.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-        if target.is_linn:
-            await ask(socket, hello("benchmarks"), messages.Welcome)
-        yield socket
+    """A socket to the target, greeted where it is linn. Raises LoadFailed, also for what goes wrong in the block."""
+    try:
+        with trio.fail_after(RUN_S_MAX), trio.socket.socket() as socket:
+            await socket.connect(("127.0.0.1", target.port))
+            socket.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+            if target.is_linn:
+                await ask(socket, hello("benchmarks"), messages.Welcome)
+            yield socket
+    except BaseExceptionGroup as group:
+        failed = group.split((LoadFailed, OSError, trio.TooSlowError))[0]
+        if failed is None:
+            raise
+        raise LoadFailed(f"the load could not be carried out: {_first(failed)}") from None
+    except (OSError, trio.TooSlowError) as error:
+        raise LoadFailed(f"the server did not bear the load: {error!r}") from error
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def ask(socket: trio.socket.SocketType, request: messages.Message, answer: type[messages.Message]) -> bytes:
@@ -176,27 +190,34 @@ async def publish(target: Target, goods: Cargo, bytes_min: int) -> Run:
 
 async def _count_replies(socket: trio.socket.SocketType, window: _Window, batches: int, records: int) -> None:
     """Read so many replies; the last offset tells whether all batches of `records` were stored, where it is not 0."""
-    data, begun, first, last = b"", 0, b"", b""
-    while batches:
+    data, left, first, last = b"", batches, b"", b""
+    while left:
         data += await _received(socket)
         count = len(data) // PUBLISHED_BYTES
+        if len(data) >= 8 and data[:8] != PUBLISHED_HEAD:
+            raise LoadFailed(await _said(socket, data))
         if not count:
             continue
         whole = count * PUBLISHED_BYTES
         last = data[whole - PUBLISHED_BYTES : whole]
         first = first or data[:PUBLISHED_BYTES]
         data = data[whole:]
-        batches -= count
-        begun += count
+        left -= count
         window.give(count)
-    if records and _offset_of(last) - _offset_of(first) != (begun - 1) * records:
-        raise LoadFailed(f"the offsets {_offset_of(first)} to {_offset_of(last)} are not those of {begun} batches")
+    if records and _offset_of(last) - _offset_of(first) != (batches - 1) * records:
+        raise LoadFailed(f"the offsets {_offset_of(first)} to {_offset_of(last)} are not those of {batches} batches")
+
+
+async def _said(socket: trio.socket.SocketType, data: bytes) -> str:
+    """What the server said instead of confirming."""
+    while len(data) < _frame_bytes(data, 0):
+        data += await _received(socket)
+    return f"a publish was answered with {codec.decode(memoryview(data)[: _frame_bytes(data, 0)]).message}"
 
 
 def _offset_of(reply: bytes) -> int:
     message = codec.decode(memoryview(reply)).message
-    if not isinstance(message, messages.Published):
-        raise LoadFailed(f"a publish was answered with {message}")
+    assert isinstance(message, messages.Published), "its head was looked at"
     return message.placements[0].base_offset
 
 

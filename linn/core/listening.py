@@ -90,8 +90,9 @@ class Listening:
         except BaseExceptionGroup as group:
             # Beside errors it may hold the broker's own end, which goes on.
             failed, rest = group.split(Exception)
-            reason = str(failed or "")
-            logger.error("%s: the protocol %s failed", stream.peer, protocol, exc_info=failed)
+            if failed is not None:
+                reason = str(failed)
+                logger.error("%s: the protocol %s failed", stream.peer, protocol, exc_info=failed)
             if rest is not None:
                 raise rest from None
         except Exception as error:

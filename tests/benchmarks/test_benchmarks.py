@@ -13,8 +13,8 @@ import trio
 
 from benchmarks import __main__ as benchmarks
 from benchmarks.line import Bound, Line, Pair, line_of_pairs
-from benchmarks.load import LoadFailed, Run, Target, cargo, connected, cpu_s, publish
-from benchmarks.servers import DiskTooFull, check_room, floor
+from benchmarks.load import LoadFailed, cargo, cpu_s, publish
+from benchmarks.servers import DiskTooFull, broker, check_room, floor, target_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,20 +80,10 @@ def test_a_full_disk_is_one_clear_line(
     assert f"{tmp_path} has" in capsys.readouterr().err.splitlines()[-1]
 
 
-async def test_a_server_that_refuses_is_not_taken_for_a_fast_one() -> None:
-    with floor("publish") as bare:
-        liar = Target(bare.port, bare.pid, is_linn=True)
-        with pytest.raises(BaseExceptionGroup) as caught:
-            # The floor's reply is of the right size and says nothing; it is no answer of linn's.
-            await _publish_without_greeting(liar)
-        assert caught.group_contains(LoadFailed)
-
-
-async def _publish_without_greeting(target: Target) -> Run:
-    import benchmarks.load as load
-
-    async with connected(Target(target.port, target.pid, is_linn=False)):
-        return await load.publish(target, cargo("any", 64), 1)
+async def test_a_server_that_refuses_is_not_taken_for_a_fast_one(tmp_path: Path) -> None:
+    with broker(tmp_path, "") as process:
+        with pytest.raises(LoadFailed, match=r"topic\.unknown"):
+            await publish(target_of(process), cargo("any", 64), 1 << 20)
 
 
 async def test_the_floor_replies_to_each_batch_and_keeps_its_file_no_longer_than_the_connection(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -30,6 +30,3 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def name() -> str:
     """A topic's name that no other test uses."""
     return f"topic-{next(_numbers)}"
-
-
-NewTopic = Callable[[], str]

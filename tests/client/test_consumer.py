@@ -274,6 +274,7 @@ async def test_wrong_arguments_are_refused_at_once(broker: str) -> None:
             {"topic": "a", "exchange": "b"},
             {"topic": "a", "acks": "some"},
             {"topic": "a", "codec": "gz"},
+            {"topic": b"a"},
         ):
             with pytest.raises(MessageInvalid):
                 client.producer(**wrong)  # type: ignore[arg-type]
@@ -436,6 +437,23 @@ async def test_who_awaits_hears_of_the_refusal_and_nobody_else() -> None:
                 await read(consumer, 1)
             await deliver(peer, 1, first=4)
             assert values(await read(consumer, 1)) == [0]
+
+
+@on_both_loops
+async def test_closing_waits_for_the_word_on_settlements_before_it_unsubscribes() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client, anyio.create_task_group() as tasks:
+        del peer.answers[m.Settle]
+        async with client.consumer("t") as consumer:
+            await deliver(peer, 1)
+            (message,) = await read(consumer, 1)
+            message.ack()
+            tasks.start_soon(consumer.aclose)
+            await peer.until(lambda: len(peer.messages(m.Settle)) == 1)
+            await client.request(m.Ping())
+            assert peer.messages(m.Unsubscribe) == []
+            asked = next(event.correlation for event in peer.events if type(event.message) is m.Settle)
+            await peer.sessions[0].send(m.Settled([]), asked)
+            await peer.until(lambda: len(peer.messages(m.Unsubscribe)) == 1)
 
 
 @on_both_loops

@@ -73,6 +73,8 @@ class SegmentedLog:
         self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
         self._append_time_ms = max(segment.last_append_ms for segment in recovered.segments)
         self._folder_changes, self._folder_changes_synced = 1, 0
+        self._dead_in, self._dead_bytes = self._active, 0
+        await self._count_dead()
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
@@ -183,8 +185,19 @@ class SegmentedLog:
         return self._start, self._end
 
     def size_bytes(self) -> int:
-        """Bytes in all segments, those before the start of the first one included."""
-        return self._size_bytes
+        """Bytes from the start on, rounded up by less than what lies between two entries of the index."""
+        return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments[0] else 0)
+
+    async def _count_dead(self) -> None:
+        """Find how much of the first segment lies before the start, so that nobody takes it for kept."""
+        first, start = self._segments[0], self._start
+        dead = first.size_bytes
+        if start <= first.base_offset:
+            dead = 0
+        elif start < first.end_offset:
+            dead = (await first.index()).entry_before(start)[1]
+            self._touch(first)
+        self._dead_in, self._dead_bytes = first, dead
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """As the port says. The batches of one segment share one buffer."""
@@ -255,6 +268,7 @@ class SegmentedLog:
         if len(self._bases) > 1 and self._bases[1] <= self._start:
             async with self._working():
                 await self._drop(bisect_right(self._bases, self._start) - 1)
+        await self._count_dead()
 
     async def _drop(self, count: int) -> None:
         """Delete the first `count` segments, which lie before the start. The checkpoint says so before it happens."""
