@@ -7,6 +7,7 @@ process of its own, like `linn serve`, prints its port, and ends when its stdin 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import struct
 import sys
@@ -124,12 +125,16 @@ async def serve(options: argparse.Namespace) -> None:
 
     async def handle(stream: trio.SocketStream) -> None:
         stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # A client may leave in the middle.
+            await talk(stream.socket)
+
+    async def talk(socket: trio.socket.SocketType) -> None:
         if options.mode == "consume":
-            await deliveries.serve(stream.socket)
+            await deliveries.serve(socket)
         elif options.mode == "echo":
-            await echo(stream.socket)
+            await echo(socket)
         else:
-            await serve_publishes(stream.socket, bytes(frame_of(options.reply_bytes)), options.write)
+            await serve_publishes(socket, bytes(frame_of(options.reply_bytes)), options.write)
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print(listeners[0].socket.getsockname()[1], flush=True)

@@ -17,6 +17,7 @@ import trio
 
 from benchmarks.floor import ASK
 from linn.core.batch_builder import BatchColumns, build_batch
+from linn.core.errors import LinnError
 from linn.protocols.capnp import codec, messages
 from linn.protocols.capnp.connection import frames_of, hello
 
@@ -104,7 +105,7 @@ async def connected(target: Target) -> AsyncIterator[trio.socket.SocketType]:
                 await ask(socket, hello("benchmarks"), messages.Welcome)
             yield socket
     except BaseExceptionGroup as group:
-        failed = group.split((LoadFailed, OSError, trio.TooSlowError))[0]
+        failed = group.split((LoadFailed, LinnError, OSError, trio.TooSlowError))[0]
         if failed is None:
             raise
         raise LoadFailed(f"the load could not be carried out: {_first(failed)}") from None

@@ -70,7 +70,7 @@ class Placed(NamedTuple):
     copies: int
     """Records stored, in all topics together."""
     awaits: list[tuple[Partition, int]]
-    """The batch is confirmed once each partition has committed up to its offset."""
+    """The batch is confirmed once each partition has committed up to its offset; empty where that is so already."""
 
 
 class Broker:
@@ -272,10 +272,15 @@ class Broker:
 
         Raises StorageError: a destination could not store it; earlier ones have.
         """
+        if len(destinations) == 1:
+            topic, index, part = destinations[0]
+            base_offset = topic.append(index, part)
+            end = base_offset + part.count
+            partition = topic.partitions[index]
+            return Placed(index, base_offset, part.count, [(partition, end)] if partition.high_watermark < end else [])
         awaits: list[tuple[Partition, int]] = []
         copies = 0
         used = False
-        base_offset = -1
         for topic, index, part in destinations:
             if part is batch:
                 # Each log stamps its own copy; the first takes the bytes that came in.
@@ -284,8 +289,6 @@ class Broker:
             base_offset = topic.append(index, part)
             copies += part.count
             awaits.append((topic.partitions[index], base_offset + part.count))
-        if len(destinations) == 1:
-            return Placed(destinations[0].partition, base_offset, copies, awaits)
         return Placed(-1, -1, copies, awaits)
 
     # --- subscribing ---

@@ -49,6 +49,8 @@ class Subscriber:
 
     def grant(self, records: int) -> None:
         """Allow this many more records to be pushed."""
+        if self._paused:
+            return
         self._credit = min(self._credit + records, CREDIT_MAX)
         if self._credit > 0:
             self._credited.set()
@@ -116,6 +118,9 @@ class Subscriber:
 
     async def _may_ask(self, patience: Patience) -> bool:
         """Wait until nobody else asks the consumer; False where patience ended first."""
+        if not self._asking.locked():
+            await self._asking.acquire()
+            return True
         self._patiences[patience] = None
         try:
             return await patience.wait(self._asking.acquire)

@@ -1,0 +1,51 @@
+"""Describing and changing topics and exchanges over the native protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linn.core.errors import TopicUnknown
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Event
+
+if TYPE_CHECKING:
+    from linn.protocols.capnp.session import Session
+
+
+class Administering:
+    """What one connection asks of the broker as a whole."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def describe(self, event: Event) -> None:
+        """Answer with kinds, partitions and bounds of topics."""
+        describe = event.message
+        assert isinstance(describe, m.Describe)
+        broker = self._session.broker
+        topics = [self._topic_info(name) for name in describe.topics or sorted(broker.topics)]
+        nodes = [m.Node(0, next(iter(broker.addresses.values()), ""))]
+        self._session.reply(event.correlation, m.Description(broker.name, nodes, topics))
+
+    def _topic_info(self, name: str) -> m.TopicInfo:
+        try:
+            topic = self._session.broker.topic(name)
+        except TopicUnknown:
+            return m.TopicInfo(name, "", [], "", 0)
+        partitions = [
+            m.PartitionInfo(0, partition.start_offset, partition.high_watermark)
+            for _, partition in sorted(topic.partitions.items())
+        ]
+        settings = topic.settings
+        return m.TopicInfo(name, settings.kind, partitions, settings.delivery or "", settings.message_bytes_max or 0)
+
+    def administer(self, event: Event) -> None:
+        """Carry out a verb of `linn.core.administration`."""
+        administer = event.message
+        assert isinstance(administer, m.Administer)
+
+        async def work() -> None:
+            result = await self._session.broker.administration.perform(administer.verb, administer.arguments)
+            self._session.reply(event.correlation, m.Administered(result))
+
+        self._session.in_task(event, work)

@@ -1,0 +1,119 @@
+"""Publishing over the native protocol: requests in order, answered when they are confirmed.
+
+Law: publishes of one connection are stored in the order in which they came. One that finds a topic full waits, and
+those behind it wait with it, while all other requests go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from linn.core.broker import Destination
+from linn.core.errors import LinnError, ProtocolError, RequestUnknown
+from linn.core.partition import Partition
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Event
+
+if TYPE_CHECKING:
+    from linn.protocols.capnp.session import Session
+
+_ACKS_MAX = int(m.Acks.ALL)
+
+
+class _Waiting(NamedTuple):
+    """A publish that has to wait for room in a topic, or for the topic to be made."""
+
+    event: Event
+    bytes: int
+
+
+class Publishing:
+    """The publishes of one connection."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._broker = session.broker
+        self._waiting: deque[_Waiting] = deque()
+        self.waiting_bytes = 0
+        """Of batches that wait: they count against the connection's budget."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a publish waits for room."""
+        return bool(self._waiting)
+
+    def publish(self, event: Event) -> None:
+        """Carry out a publish, or put it behind those that wait. Raises LinnError."""
+        if self._waiting or self._wants_topic(event) or not self._try(event):
+            size = sum(batch.size for batch in event.batches)
+            self._waiting.append(_Waiting(event, size))
+            self.waiting_bytes += size
+            if len(self._waiting) == 1:
+                self._session.nursery.start_soon(self._publish_waiting)
+
+    def _wants_topic(self, event: Event) -> bool:
+        """Whether the topic has to be made first."""
+        publish, broker = event.message, self._broker
+        assert isinstance(publish, m.Publish)
+        return (
+            broker.config.broker.auto_create_topics and not publish.to_exchange and publish.target not in broker.topics
+        )
+
+    def _try(self, event: Event) -> bool:
+        """Publish, or find that a topic has no room now; nothing is stored then. Raises LinnError."""
+        publish = event.message
+        assert isinstance(publish, m.Publish)
+        if not event.batches:
+            raise ProtocolError("a publish without batches")
+        if publish.acks > _ACKS_MAX:
+            raise RequestUnknown(f"acks {publish.acks} is not known to this version")
+        broker = self._broker
+        planned: list[list[Destination]] = []
+        for batch in event.batches:
+            batch.verify(broker.limits)
+            destinations = broker.destinations(publish.target, publish.to_exchange, publish.partition, batch)
+            for topic, _, part in destinations:
+                if not topic.has_room(part):
+                    return False
+            planned.append(destinations)
+        placements: list[m.Placement] = []
+        awaits: list[tuple[Partition, int]] = []
+        for batch, destinations in zip(event.batches, planned, strict=True):
+            partition, base_offset, copies, uncommitted = broker.append(destinations, batch)
+            placements.append(m.Placement(partition, base_offset, copies))
+            if uncommitted:
+                awaits += uncommitted
+        if awaits and publish.acks:
+            self._session.when_committed(awaits, event.correlation, m.Published(placements))
+        else:
+            self._session.reply(event.correlation, m.Published(placements))
+        return True
+
+    async def _publish_waiting(self) -> None:
+        """Publish in order what had to wait."""
+        waiting = self._waiting
+        while waiting:
+            event, size = waiting[0]
+            try:
+                if self._wants_topic(event):
+                    assert isinstance(event.message, m.Publish)
+                    await self._broker.administration.create_default_topic(event.message.target)
+                if not self._try(event):
+                    await self._wait_room(event)
+                    continue
+            except LinnError as error:
+                self._session.fail(event.correlation, error)
+            waiting.popleft()
+            self.waiting_bytes -= size
+            self._session.budget_changed()
+
+    async def _wait_room(self, event: Event) -> None:
+        publish = event.message
+        assert isinstance(publish, m.Publish)
+        broker = self._broker
+        for batch in event.batches:
+            for topic, _, part in broker.destinations(publish.target, publish.to_exchange, publish.partition, batch):
+                if not topic.has_room(part):
+                    await topic.wait_room()
+                    return

@@ -1,0 +1,96 @@
+"""Reading over the native protocol: fetches of a partition by offset, and where a time begins.
+
+Law: however many fetches wait, they hold nothing but themselves; what they answer is read one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from linn.core.delivery import Patience
+from linn.core.partition import Partition
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Event, frames_of
+
+if TYPE_CHECKING:
+    from linn.protocols.capnp.session import Session
+
+FETCH_BYTES_MAX = 16 << 20
+"""Largest answer to one fetch, whatever the client asks for."""
+FETCH_BYTES_MIN_MAX = 1 << 20
+"""What a fetch waits for at most: it is read to be counted, by each fetch that waits."""
+WAIT_MS_MAX = 60_000
+"""Longest wait of a fetch or pull: connections are kept alive by other means."""
+
+
+class Reading:
+    """The fetches of one connection."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._fetching = trio.Lock()
+        self._waits: dict[Patience, None] = {}
+        self._draining = False
+
+    def end_waits(self) -> None:
+        """Answer at once what waits for records, now and from now on."""
+        self._draining = True
+        for patience in self._waits:
+            patience.end()
+
+    def fetch(self, event: Event) -> None:
+        """Answer with batches, when there are enough or the client has waited long enough."""
+        fetch = event.message
+        assert isinstance(fetch, m.Fetch)
+
+        async def work() -> None:
+            partition = self._session.broker.topic(fetch.topic).partition(fetch.partition)
+            bytes_max = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
+            bytes_min = min(fetch.bytes_min, bytes_max, FETCH_BYTES_MIN_MAX)
+            await self._wait(fetch.wait_max_ms, lambda: self._wait_bytes(partition, fetch.offset, bytes_min))
+            # One at a time, so that however many wait, one answer is over the outbox's bound.
+            async with self._fetching:
+                await self._session.outbox.wait_room()
+                batches = list(await partition.read(fetch.offset, bytes_max))
+                answer = m.Fetched(partition.start_offset, partition.high_watermark)
+                self._session.outbox.put(frames_of(answer, event.correlation, batches))
+
+        self._session.in_task(event, work)
+
+    async def _wait(self, wait_max_ms: int, something: Callable[[], Awaitable[None]]) -> None:
+        """Wait for something, as long as the client wants to and the broker goes on."""
+        patience = Patience(0 if self._draining else min(wait_max_ms, WAIT_MS_MAX) / 1000)
+        self._waits[patience] = None
+        try:
+            await patience.wait(something)
+        finally:
+            del self._waits[patience]
+
+    async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
+        while True:
+            batches = await partition.read(offset, bytes_min)
+            if sum(batch.size for batch in batches) >= max(bytes_min, 1):
+                return
+            if batches and batches[-1].end_offset < partition.high_watermark:
+                return  # The next batch would exceed the least that was asked for: there is enough.
+            await partition.wait_advanced()
+
+    def find_offset(self, event: Event) -> None:
+        """Answer with the offset at which a time begins."""
+        find = event.message
+        assert isinstance(find, m.FindOffset)
+
+        async def work() -> None:
+            partition = self._session.broker.topic(find.topic).partition(find.partition)
+            if find.timestamp_ms == m.START_LATEST:
+                offset = partition.high_watermark
+            elif find.timestamp_ms == m.START_EARLIEST:
+                offset = partition.start_offset
+            else:
+                offset = min(await partition.log.offset_at(find.timestamp_ms), partition.high_watermark)
+            self._session.reply(event.correlation, m.FoundOffset(offset))
+
+        self._session.in_task(event, work)

@@ -1,0 +1,358 @@
+"""A session: the broker's side of one connection of the native protocol.
+
+One task reads and carries requests out in order; one sends; each subscription and each waiting request has its own. A
+request that must wait (for a sync, for records, for room) does not hold up those behind it, but for publishes, which
+keep their order.
+
+Laws: backpressure is reading less: with too much unsent output, too many unanswered requests or too many bytes in
+publishes that wait for room, the session stops reading. A malformed stream is answered with one error and closed; a
+request that fails is answered with its error and the connection goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from linn.core.broker import Broker
+from linn.core.env import Stream
+from linn.core.errors import (
+    ConnectionLost,
+    InternalError,
+    LinnError,
+    ProtocolError,
+    RequestTimeout,
+    RequestUnknown,
+)
+from linn.core.flat_message import Buffer
+from linn.core.partition import Partition
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.administering import Administering
+from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
+from linn.protocols.capnp.outbox import Outbox
+from linn.protocols.capnp.publishing import Publishing
+from linn.protocols.capnp.reading import Reading
+from linn.protocols.capnp.subscribing import Subscribing
+
+logger = logging.getLogger("linn.capnp")
+
+KEEPALIVES_MISSED_MAX = 3
+RECEIVES_IN_A_ROW_MAX = 8
+"""With full buffers this is 2 MiB, about a millisecond, in which other connections wait."""
+DRAIN_POLL_S = 0.01
+LAST_WORDS_S = 5.0
+"""How long a connection that is closed for an error may take to be told why."""
+HEARD_BYTES_MIN = 16 << 10
+"""A client that sends no whole message lets itself be heard by this much of one; less is as good as silence."""
+
+
+class Session:
+    """One connection. What requests do is in the handlers' own modules; this reads, answers and ends."""
+
+    def __init__(self, stream: Stream, broker: Broker, keepalive_s: float, hello_timeout_s: float) -> None:
+        self._keepalive_s = keepalive_s
+        self._hello_timeout_s = hello_timeout_s
+        self.stream = stream
+        self.broker = broker
+        settings = broker.config.broker
+        self.outbox = Outbox(stream, settings.connection_bytes_max)
+        self.nursery: trio.Nursery
+        self._connection = Connection()
+        self.settings = settings
+        self.draining = False
+        """Whether the broker has said goodbye."""
+        self._inflight = 0
+        self._answered: trio.Event | None = None
+        self._publishing = Publishing(self)
+        self._reading = Reading(self)
+        self._subscribing = Subscribing(self)
+        administering = Administering(self)
+        self._heard = False
+        self._heard_bytes = 0
+        self._handling = False
+        self._in_a_row = 0
+        self._handlers: dict[type[m.Message], Callable[[Event], None]] = {
+            m.Publish: self._publishing.publish,
+            m.Settle: self._subscribing.settle,
+            m.Credit: self._subscribing.credit,
+            m.Fetch: self._reading.fetch,
+            m.Pull: self._subscribing.pull,
+            m.Subscribe: self._subscribing.subscribe,
+            m.Unsubscribe: self._subscribing.unsubscribe,
+            m.FindOffset: self._reading.find_offset,
+            m.Describe: administering.describe,
+            m.Administer: administering.administer,
+            m.Ping: self._ping,
+            m.Pong: self._nothing,
+            m.Goodbye: self._goodbye,
+            m.Unknown: self._unknown,
+        }
+
+    # --- life ---
+
+    async def run(self) -> None:
+        """The whole life of the connection."""
+        try:
+            await self._shake_hands()
+            async with trio.open_nursery() as self.nursery:
+                self.nursery.start_soon(self._run_outbox)
+                self.nursery.start_soon(self._watch)
+                self.nursery.start_soon(self._leave_on_drain)
+                await self._read()
+                self._subscribing.close()
+                self.outbox.finish()
+                await self._until_sent()
+                self.nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            if group.split(LinnError)[1] is not None:
+                raise
+            raise _first(group) from None
+        finally:
+            self._subscribing.close()
+
+    async def _until_sent(self) -> None:
+        with trio.move_on_after(self._keepalive_s):
+            while self.outbox.waiting_bytes or self._inflight:
+                await self.broker.env.clock.sleep(DRAIN_POLL_S)
+
+    async def _run_outbox(self) -> None:
+        try:
+            await self.outbox.run()
+        except ConnectionLost:
+            self.nursery.cancel_scope.cancel()
+
+    async def _shake_hands(self) -> None:
+        """Hello and welcome. Raises LinnError after telling the client why."""
+        try:
+            with trio.fail_after(self._hello_timeout_s):
+                event = await self._first_event()
+            version, features = agree(event.message)
+        except trio.TooSlowError:
+            raise RequestTimeout(f"{self.stream.peer} did not say hello in time") from None
+        except LinnError as error:
+            await self._refuse(error)
+            raise
+        settings = self.settings
+        welcome = m.Welcome(
+            version,
+            features,
+            self.broker.name,
+            settings.frame_bytes_max,
+            settings.batch_bytes_max,
+            settings.message_bytes_max,
+            int(self._keepalive_s * 1000),
+            settings.inflight_requests_max,
+            settings.subscriptions_max,
+        )
+        self._connection.allow_frames(settings.frame_bytes_max)
+        await self.stream.send(frames_of(welcome, event.correlation))
+
+    async def _first_event(self) -> Event:
+        while True:
+            count = await self.stream.receive_into(self._connection.buffer())
+            if count == 0:
+                raise ConnectionLost(f"{self.stream.peer} left without saying hello")
+            for event in self._connection.received(count):
+                return event
+
+    async def _refuse(self, error: LinnError) -> None:
+        with trio.move_on_after(1):
+            try:
+                await self.stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
+            except ConnectionLost:
+                return
+
+    async def _watch(self) -> None:
+        """End a connection that has been silent for too long."""
+        missed = 0
+        while missed < KEEPALIVES_MISSED_MAX:
+            await self.broker.env.clock.sleep(self._keepalive_s)
+            # A client that is not read from, because the broker owes it something, can't be heard.
+            held_up = self.outbox.has_room() and self._is_over_budget()
+            heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
+            missed = 0 if heard else missed + 1
+            self._heard, self._heard_bytes = False, 0
+        logger.info("%s: silent for %d keepalives, closed", self.stream.peer, missed)
+        self.nursery.cancel_scope.cancel()
+
+    async def _leave_on_drain(self) -> None:
+        await self.broker.listening.wait_draining()
+        self.outbox.put(frames_of(m.Goodbye("the broker is stopping")))
+        self._end_waits()
+        # Who has nothing under way is let go; who still holds leases may settle them until the drain's time is up.
+        while self._inflight or self._publishing.is_waiting or self._subscribing.is_holding():
+            await self.broker.env.clock.sleep(DRAIN_POLL_S)
+        self.outbox.finish()
+        await self._until_sent()
+        self.nursery.cancel_scope.cancel()
+
+    def _end_waits(self) -> None:
+        """Push nothing more, and answer at once what waits for records."""
+        self.draining = True
+        self._subscribing.pause()
+        self._reading.end_waits()
+
+    async def _last_words(self, error: LinnError) -> None:
+        """Answer what is under way, then say what was wrong."""
+        self._end_waits()
+        with trio.move_on_after(LAST_WORDS_S):
+            while self._inflight:
+                await self.broker.env.clock.sleep(DRAIN_POLL_S)
+        self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
+        with trio.move_on_after(LAST_WORDS_S):
+            while self.outbox.waiting_bytes:
+                await self.broker.env.clock.sleep(DRAIN_POLL_S)
+
+    # --- reading ---
+
+    async def _read(self) -> None:
+        try:
+            # What came behind hello in the same packet waits in the connection.
+            self._handle(0)
+            while True:
+                count = await self._receive()
+                if count == 0:
+                    return
+                self._handle(count)
+                if self._is_over_budget():
+                    await self._wait_budget()
+        except ConnectionLost:
+            self.nursery.cancel_scope.cancel()
+        except LinnError as error:
+            await self._last_words(error)
+            raise
+
+    async def _receive(self) -> int:
+        """Some bytes; a few times in a row without giving others their turn, where more is there already."""
+        stream, connection = self.stream, self._connection
+        if self._in_a_row < RECEIVES_IN_A_ROW_MAX:
+            count = stream.receive_nowait(connection.buffer())
+            if count is not None:
+                self._in_a_row += 1
+                return count
+        self._in_a_row = 0
+        return await stream.receive_into(connection.buffer())
+
+    def _handle(self, count: int) -> None:
+        """Carry out the requests that are whole now; their answers are sent together."""
+        self._heard_bytes += count
+        self._handling = True
+        try:
+            self._handle_events(count)
+        finally:
+            self._handling = False
+        self.outbox.flush()
+
+    def _send(self, frames: list[Buffer]) -> None:
+        if self._handling:
+            self.outbox.hold(frames)
+        else:
+            self.outbox.put(frames)
+
+    def _handle_events(self, count: int) -> None:
+        handlers = self._handlers
+        for event in self._connection.received(count):
+            self._heard = True
+            handler = handlers.get(type(event.message))
+            if handler is None:
+                raise ProtocolError(f"a client does not send {type(event.message).__name__}")
+            try:
+                handler(event)
+            except LinnError as error:
+                self.fail(event.correlation, error)
+
+    def _is_over_budget(self) -> bool:
+        return (
+            not self.outbox.has_room()
+            or self._inflight >= self.settings.inflight_requests_max
+            or self._publishing.waiting_bytes >= self.settings.connection_bytes_max
+        )
+
+    async def _wait_budget(self) -> None:
+        while self._is_over_budget():
+            await self.outbox.wait_room()
+            if self._is_over_budget() and self.outbox.has_room():
+                self._answered = trio.Event()
+                await self._answered.wait()
+
+    # --- answering ---
+
+    def reply(self, correlation: int, message: m.Message) -> None:
+        """Answer a request, if it wants an answer."""
+        if correlation:
+            self._send(frames_of(message, correlation))
+
+    def fail(self, correlation: int, error: LinnError) -> None:
+        """Answer a request with an error; one that wants no answer is logged."""
+        if correlation:
+            self._send(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
+        else:
+            logger.info("%s: %s", self.stream.peer, error)
+
+    def _end(self) -> None:
+        self._inflight -= 1
+        self.budget_changed()
+
+    def budget_changed(self) -> None:
+        """Something that keeps the session from reading has become less."""
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None
+
+    def in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
+        """Carry out a request that waits in a task of its own."""
+        self._inflight += 1
+        self.nursery.start_soon(self._run_request, event.correlation, work)
+
+    async def _run_request(self, correlation: int, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except LinnError as error:
+            self.fail(correlation, error)
+        except Exception:
+            logger.exception("%s: a request failed", self.stream.peer)
+            self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))
+        finally:
+            self._end()
+
+    def when_committed(self, awaits: Sequence[tuple[Partition, int]], correlation: int, answer: m.Message) -> None:
+        """Answer once everything is committed; at once where it is already."""
+        missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]
+        if not missing:
+            self.reply(correlation, answer)
+            return
+        left = len(missing)
+        self._inflight += 1
+
+        def committed() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._end()
+                self.reply(correlation, answer)
+
+        for partition, end in missing:
+            partition.when_committed(end, committed)
+
+    def _ping(self, event: Event) -> None:
+        self.outbox.put(frames_of(m.Pong(), event.correlation))
+
+    def _nothing(self, event: Event) -> None:
+        """Being heard is all."""
+
+    def _unknown(self, event: Event) -> None:
+        raise RequestUnknown("a request of a kind that this version does not know")
+
+    def _goodbye(self, event: Event) -> None:
+        """The client will close when it has its answers."""
+        self._subscribing.pause()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> LinnError:
+    error = group.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return _first(error)
+    assert isinstance(error, LinnError)
+    return error

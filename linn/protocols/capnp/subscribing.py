@@ -1,0 +1,140 @@
+"""Subscriptions over the native protocol: their numbers, credit, pulls and settlements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linn.core.delivery import Settlement
+from linn.core.errors import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Event, frames_of
+from linn.protocols.capnp.reading import WAIT_MS_MAX
+from linn.protocols.capnp.subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from linn.protocols.capnp.session import Session
+
+DELIVERY_BYTES_MIN = 16 << 10
+DELIVERY_BYTES_MAX = 1 << 20
+"""Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
+
+
+class Subscribing:
+    """The subscriptions of one connection."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._subscribers: dict[int, Subscriber] = {}
+        self._subscription_ids = 0
+
+    def pause(self) -> None:
+        """Push nothing more."""
+        for subscriber in self._subscribers.values():
+            subscriber.pause()
+
+    def is_holding(self) -> bool:
+        """Whether the client holds leases."""
+        return any(subscriber.is_holding() for subscriber in self._subscribers.values())
+
+    def subscribe(self, event: Event) -> None:
+        """Begin a subscription. Raises LinnError."""
+        subscribe = event.message
+        assert isinstance(subscribe, m.Subscribe)
+        if self._session.draining:
+            raise BrokerStopping("the broker is stopping")
+        if self._wants_topic(subscribe.topic):
+            self._session.in_task(event, lambda: self._make_and_subscribe(event))
+            return
+        if len(self._subscribers) >= self._session.settings.subscriptions_max:
+            raise LimitExceeded(f"a connection has at most {self._session.settings.subscriptions_max} subscriptions")
+        self._subscription_ids += 1
+        id = self._subscription_ids
+        subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes)
+        kind, consumer = self._session.broker.subscribe(
+            subscribe.topic, subscribe.group, subscribe.start, subscribe.partitions, subscriber.assigned
+        )
+        subscriber.consumer = consumer
+        self._subscribers[id] = subscriber
+        self._session.outbox.put(frames_of(m.Subscribed(id, kind, consumer.lease_ms), event.correlation))
+        subscriber.begin(subscribe.credit)
+        self._session.nursery.start_soon(self._run_subscriber, subscriber)
+
+    def _wants_topic(self, name: str) -> bool:
+        """Whether the topic has to be made first."""
+        broker = self._session.broker
+        return broker.config.broker.auto_create_topics and name not in broker.topics
+
+    async def _make_and_subscribe(self, event: Event) -> None:
+        assert isinstance(event.message, m.Subscribe)
+        await self._session.broker.administration.create_default_topic(event.message.topic)
+        self.subscribe(event)
+
+    def _delivery_bytes(self) -> int:
+        """Bytes of one delivery, such that one for each subscription fits into half of the outbox."""
+        share = self._session.settings.connection_bytes_max // (2 * len(self._subscribers) + 1)
+        return max(DELIVERY_BYTES_MIN, min(share, DELIVERY_BYTES_MAX))
+
+    async def _run_subscriber(self, subscriber: Subscriber) -> None:
+        try:
+            await subscriber.run()
+        except LinnError as error:
+            self._session.outbox.put(frames_of(m.Ended(subscriber.id, error.code, error.text)))
+        finally:
+            self._drop(subscriber.id)
+
+    def _subscriber(self, id: int) -> Subscriber:
+        subscriber = self._subscribers.get(id)
+        if subscriber is None:
+            raise SubscriptionUnknown(f"this connection has no subscription {id}")
+        return subscriber
+
+    def unsubscribe(self, event: Event) -> None:
+        """End a subscription; what it holds is returned. Raises SubscriptionUnknown."""
+        unsubscribe = event.message
+        assert isinstance(unsubscribe, m.Unsubscribe)
+        subscriber = self._subscriber(unsubscribe.subscription)
+        subscriber.cancel()
+        self._drop(subscriber.id)
+        self._session.reply(event.correlation, m.Done())
+
+    def _drop(self, id: int) -> None:
+        subscriber = self._subscribers.pop(id, None)
+        if subscriber is not None:
+            subscriber.close()
+
+    def close(self) -> None:
+        """End all subscriptions."""
+        for id in list(self._subscribers):
+            self._drop(id)
+
+    def credit(self, event: Event) -> None:
+        """Let more records be pushed. Raises SubscriptionUnknown."""
+        credit = event.message
+        assert isinstance(credit, m.Credit)
+        self._subscriber(credit.subscription).grant(credit.records)
+        self._session.reply(event.correlation, m.Done())
+
+    def pull(self, event: Event) -> None:
+        """Answer with records, or without when the client has waited long enough. Raises SubscriptionUnknown."""
+        pull = event.message
+        assert isinstance(pull, m.Pull)
+        subscriber = self._subscriber(pull.subscription)
+        wait_s = min(pull.wait_max_ms, WAIT_MS_MAX) / 1000
+
+        async def work() -> None:
+            await self._session.outbox.wait_room()
+            await subscriber.pull(event.correlation, pull.records_max, wait_s)
+
+        self._session.in_task(event, work)
+
+    def settle(self, event: Event) -> None:
+        """Carry out settlements. Raises SubscriptionUnknown, StorageError."""
+        settle = event.message
+        assert isinstance(settle, m.Settle)
+        subscriber = self._subscriber(settle.subscription)
+        outcome = subscriber.consumer.settle(
+            [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries]
+        )
+        refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
+        if event.correlation:
+            self._session.when_committed(outcome.awaits, event.correlation, m.Settled(refused))

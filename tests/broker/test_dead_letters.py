@@ -1,0 +1,162 @@
+"""Dead letters: labelled, in the dead-letter topic exactly once, whatever crashes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from raw_client import ALWAYS, broker_on, connected, simulated, values
+
+from linn.core.record import Record
+from linn.protocols.capnp import messages as m
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+TEXT = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
+
+
+async def _dead(client) -> list[Record]:  # type: ignore[no-untyped-def]
+    batches = (await client.ask(m.Fetch("dead", 0, 0, bytes_max=1 << 20))).batches
+    return [record for batch in batches for record in batch.records()]
+
+
+@simulated
+async def test_a_dead_letter_says_where_it_comes_from_and_why(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        await client.publish("t", ["rejected"])
+        await client.publish("t", ["tried"])
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        await client.settle(worker, await client.delivery(), m.Verdict.REJECT)
+        for _ in range(2):
+            await client.call(m.Credit(worker, 1))
+            await client.settle(worker, await client.delivery(), m.Verdict.NACK)
+        await trio.sleep(1)
+        rejected, tried = await _dead(client)
+        now_ms = rejected.labels["linn.dead.time_ms"]
+        assert isinstance(now_ms, int)
+        assert abs(env.clock.now_ms() - now_ms) < 5000
+        common = {"linn.dead.topic": "t", "linn.dead.partition": 0}
+        assert rejected.value == b"rejected"
+        assert dict(rejected.labels) == common | {
+            "linn.dead.reason": "rejected",
+            "linn.dead.offset": 0,
+            "linn.dead.attempts": 1,
+            "linn.dead.time_ms": now_ms,
+        }
+        assert tried.value == b"tried"
+        assert (tried.labels["linn.dead.reason"], tried.labels["linn.dead.attempts"]) == ("max_deliveries", 2)
+        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+
+
+@simulated
+async def test_a_dead_letter_keeps_everything_but_its_labels(env: SimEnv) -> None:
+    from raw_client import records
+
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        sent = records(["v"], key=b"k", routing_key="r.k", labels={"own": 1}, headers=(("h", b"x"),), timestamp_ms=77)
+        await client.call(m.Publish("t"), [sent])
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        await client.settle(worker, await client.delivery(), m.Verdict.REJECT)
+        await trio.sleep(1)
+        (dead,), (alive,) = await _dead(client), sent.records()
+        assert (dead.value, dead.key, dead.routing_key, dead.headers) == (b"v", b"k", "r.k", (("h", b"x"),))
+        assert (dead.id, dead.timestamp_ms, dead.labels["own"]) == (alive.id, 77, 1)
+
+
+@simulated
+async def test_without_a_dead_letter_topic_the_record_is_dropped(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\nmax_deliveries = 1\n"):
+        client = await connected(env)
+        await client.publish("t", ["a"])
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        await client.settle(worker, await client.delivery(), m.Verdict.NACK)
+        await client.call(m.Credit(worker, 1))
+        assert await client.is_silent(20)
+        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+
+
+@simulated
+async def test_an_expired_last_lease_makes_a_dead_letter(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        await client.publish("t", ["a"])
+        await client.call(m.Subscribe("t", credit=2))
+        await client.delivery()
+        await client.delivery(11)
+        await trio.sleep(11)
+        assert [record.value for record in await _dead(client)] == [b"a"]
+
+
+@simulated
+async def test_a_dead_letter_topic_can_not_be_deleted_and_is_found_again_at_a_restart(env: SimEnv) -> None:
+    from raw_client import Refused
+
+    # The queue's name comes before that of its dead-letter topic, so it is opened before.
+    text = ALWAYS + '[topics.a]\nmax_deliveries = 1\ndead_letter = "b"\n[topics.b]\nkind = "stream"\n'
+    async with broker_on(env, text):
+        client = await connected(env)
+        with pytest.raises(Refused, match=r"topic\.invalid"):
+            await client.administer("topic.delete", name="b")
+        await client.publish("a", ["x"])
+        worker = (await client.call(m.Subscribe("a", credit=1))).subscription
+        await client.delivery()
+        assert worker == 1
+    # The stop returned what was leased, so that the record died when there was nobody to copy it.
+    async with broker_on(env, text):
+        client = await connected(env)
+        assert await client.fetch("b", wait_max_ms=500) == ["x"]
+
+
+RECORDS = 6
+
+
+async def _work(env: SimEnv) -> None:
+    """Publish some records and reject or use up all of them, without counting on anything from before."""
+    async with broker_on(env, ALWAYS + TEXT):
+        client = await connected(env)
+        start = (await client.ask(m.Fetch("t", 0, 0))).message.high_watermark if not await _trimmed(client) else RECORDS
+        for number in range(start, RECORDS):
+            await client.publish("t", [str(number)])
+        worker = (await client.call(m.Subscribe("t", credit=100))).subscription
+        idle = False
+        while not idle:
+            idle = await client.is_silent(3)
+            if not idle:
+                event = await client.delivery()
+                number = int(values(event.batches)[0])
+                await client.settle(worker, event, m.Verdict.REJECT if number % 2 else m.Verdict.NACK)
+                await client.call(m.Credit(worker, 100))
+
+
+async def _trimmed(client) -> bool:  # type: ignore[no-untyped-def]
+    shown = (await client.administer("topic.show", name="t"))["partitions"][0]
+    return bool(shown["start"] > 0)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_record_is_a_dead_letter_exactly_once_wherever_power_is_lost(seed: int) -> None:
+    """Power is lost at every change of the disk, one run for each."""
+
+    async def scenario(env: SimEnv, crash_at: int | None) -> int:
+        env.disk.crash_at = crash_at
+        died = await env.run_until_death(_work)
+        count = len(env.disk.operations)
+        if died:
+            env = env.restart()
+            assert not await env.run_until_death(_work)
+        async with broker_on(env if not died else env, ALWAYS + TEXT):
+            client = await connected(env)
+            shown = (await client.administer("topic.show", name="t"))["partitions"][0]
+            copies = Counter(record.labels["linn.dead.offset"] for record in await _dead(client))
+            assert shown["end"] >= RECORDS
+            assert copies == dict.fromkeys(range(shown["end"]), 1), f"crash at {crash_at}"
+            assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+        return count
+
+    count = run_simulation(seed, lambda env: scenario(env, None))
+    assert count > 50
+    for crash_at in range(seed, count, 2):
+        run_simulation(seed, lambda env, at=crash_at: scenario(env, at))  # type: ignore[misc]

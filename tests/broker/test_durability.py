@@ -1,0 +1,244 @@
+"""What a failing, full or lost disk may take: never what was confirmed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+from raw_client import ALWAYS, Refused, broker_on, connected, records, simulated, values
+
+from linn.core.errors import SyncFailed
+from linn.protocols.capnp import messages as m
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+INTERVAL = '[storage.segmented-log]\nfsync = "interval"\nflush_interval = "100ms"\n'
+STREAM = '[topics.t]\nkind = "stream"\n'
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_failed_sync_ends_the_broker_and_nothing_confirmed_is_lost(seed: int) -> None:
+    confirmed: list[str] = []
+
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, ALWAYS + STREAM):
+            client = await connected(env)
+            for number in range(100):
+                if number == 5 + seed:
+                    env.disk.fail_next_sync()
+                await client.publish("t", [str(number)])
+                confirmed.append(str(number))
+
+    async def scenario(env: SimEnv) -> None:
+        with pytest.raises(SyncFailed):
+            await process(env)
+        assert len(confirmed) == 5 + seed
+        env.crash()
+        env = env.restart()
+        async with broker_on(env, ALWAYS + STREAM):
+            kept = await (await connected(env)).fetch("t")
+            assert kept[: len(confirmed)] == confirmed
+
+    run_simulation(seed, scenario)
+
+
+@simulated
+async def test_a_failed_sync_of_what_is_known_of_topics_ends_the_broker_too(env: SimEnv) -> None:
+    with pytest.raises(SyncFailed):
+        async with broker_on(env, ""):
+            client = await connected(env)
+            env.disk.fail_next_sync()
+            with pytest.raises((Refused, EOFError)):
+                await client.administer("topic.create", name="t")
+            await trio.sleep(10)
+            pytest.fail("the broker went on")
+
+
+@pytest.mark.parametrize("text", [ALWAYS, INTERVAL, ""])
+def test_the_fsync_policy_says_what_power_loss_may_take(text: str) -> None:
+    losses: list[int] = []
+
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, text + STREAM):
+            client = await connected(env)
+            for number in range(20):
+                await client.publish("t", [str(number)])
+            if text is INTERVAL:
+                await trio.sleep(1)
+            env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(process)
+        env = env.restart()
+        async with broker_on(env, text + STREAM):
+            kept = await (await connected(env)).fetch("t")
+            assert kept == [str(number) for number in range(len(kept))]
+            losses.append(20 - len(kept))
+
+    for seed in range(8):
+        run_simulation(seed, scenario)
+    assert (max(losses) == 0) is (text != ""), losses
+
+
+def test_the_death_of_the_process_takes_nothing_that_was_confirmed() -> None:
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, STREAM):
+            client = await connected(env)
+            for number in range(20):
+                await client.publish("t", [str(number)])
+            env.kill()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(process)
+        env = env.restart()
+        async with broker_on(env, STREAM):
+            assert await (await connected(env)).fetch("t") == [str(number) for number in range(20)]
+
+    run_simulation(0, scenario)
+
+
+@pytest.mark.parametrize("fsync", [ALWAYS, ""])
+def test_a_full_disk_refuses_by_name_loses_nothing_and_works_again_with_room(fsync: str) -> None:
+    async def scenario(env: SimEnv) -> None:
+        text = fsync + STREAM + '[topics.q]\nlease = "1h"\n'
+        confirmed: list[str] = []
+        async with broker_on(env, text):
+            client = await connected(env)
+            await client.publish("q", ["a", "b", "c", "d"])
+            worker = (await client.call(m.Subscribe("q", credit=2))).subscription
+            member = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
+            held = await client.delivery()
+            await client.push()
+            env.disk.capacity_bytes = 60_000
+            with pytest.raises(Refused) as refused:
+                for number in range(1000):
+                    await client.publish("t", [f"{number:<1000}"])
+                    confirmed.append(f"{number:<1000}")
+            assert refused.value.code == "storage.disk_full"
+            for _ in range(200):
+                with pytest.raises(Refused, match=r"storage\.disk_full"):
+                    await client.publish("t", ["x" * 3000])
+                if env.disk.free_bytes("data") < 100:
+                    break
+                for size in (1000, 100, 1):
+                    try:
+                        await client.publish("t", ["y" * size])
+                        confirmed.append("y" * size)
+                    except Refused as error:
+                        assert error.code == "storage.disk_full"
+            # Nothing can be written now: settlements fail, reading does not.
+            for request in (
+                m.Settle(worker, [m.Settlement(0, held.message.delivery_id, 0, 1)]),
+                m.Administer("topic.create", json.dumps({"name": "new"})),
+            ):
+                with pytest.raises(Refused, match=r"storage\.disk_full"):
+                    await client.call(request)
+            await client.call(m.Unsubscribe(member))
+            with pytest.raises(Refused, match=r"topic\.unknown"):
+                await client.publish("new", ["x"])
+            for _ in range(10):
+                await trio.sleep(5)
+                await client.call(m.Ping())
+            assert (await _all(client))[: len(confirmed)] == confirmed
+            env.disk.capacity_bytes = 1 << 30
+            await client.publish("t", ["after"])
+            confirmed.append("after")
+            assert await client.administer("topic.create", name="new") == {"created": True}
+            await client.publish("new", ["x"])
+            entry = m.Settlement(0, held.message.delivery_id, 1, 2)
+            assert (await client.call(m.Settle(worker, [entry]))).refused == []
+            assert await _all(client) == confirmed
+        async with broker_on(env, text):
+            client = await connected(env)
+            assert await _all(client) == confirmed
+            assert await client.fetch("new") == ["x"]
+            worker = (await client.call(m.Subscribe("q"))).subscription
+            assert values((await client.pull(worker)).batches) == ["c", "d"]
+
+    run_simulation(0, scenario)
+
+
+async def _all(client) -> list[str]:  # type: ignore[no-untyped-def]
+    return [value for value in await client.fetch("t", bytes_max=1 << 24)]
+
+
+def test_topics_that_were_answered_exist_whenever_power_is_lost_and_others_wholly_or_not() -> None:
+    """Power is lost at every change of the disk, one run for each."""
+    answered: list[str] = []
+
+    async def process(env: SimEnv) -> None:
+        answered.clear()
+        async with broker_on(env, ALWAYS + "[exchanges.e]\n"):
+            client = await connected(env)
+            steps = [
+                ("topic.create", {"name": "a", "settings": {"kind": "stream", "partitions": 2}}),
+                ("exchange.bind", {"exchange": "e", "topic": "a", "key": "k"}),
+                ("publish", {}),
+                ("topic.alter", {"name": "a", "settings": {"partitions": 3}}),
+                ("topic.create", {"name": "b"}),
+                ("topic.delete", {"name": "a"}),
+                ("topic.create", {"name": "a", "settings": {"kind": "stream"}}),
+            ]
+            for place, (verb, arguments) in enumerate(steps):
+                if verb == "publish":
+                    await client.call(m.Publish("e", True), [records(["x"], routing_key="k")])
+                else:
+                    await client.administer(verb, **arguments)
+                answered.append(f"{place}")
+
+    async def scenario(env: SimEnv, crash_at: int | None) -> int:
+        env.disk.crash_at = crash_at
+        died = await env.run_until_death(process)
+        done, count = len(answered), len(env.disk.operations)
+        env = env.restart() if died else env
+        async with broker_on(env, ALWAYS + "[exchanges.e]\n"):
+            client = await connected(env)
+            topics = {topic["name"]: topic for topic in await client.administer("topic.list")}
+            a = topics.get("a")
+            # Each state is that after `done` steps, or after one more.
+            assert {0: a is None, 5: a is not None, 7: a is not None}.get(done, True) or done in (0, 5)
+            assert ("b" in topics) or done < 5
+            if a is not None:
+                partitions = len(a["partitions"])
+                assert partitions in {0: (2,), 1: (2,), 2: (2,), 3: (2, 3), 4: (3,), 5: (3,), 6: (1,), 7: (1,)}[done]
+                held = sum(partition["end"] for partition in a["partitions"])
+                assert held in {2: (0, 1), 3: (1,), 4: (1,), 5: (1,)}.get(done, (0,)), (crash_at, done)
+                bound = bool(a["settings"]["bindings"])
+                assert bound is (2 <= done <= 5) or (done == 1) or done == 0
+            else:
+                assert done in (0, 5, 6), (crash_at, done)
+            # And whatever is left behind is in nobody's way.
+            if a is None:
+                await client.administer("topic.create", name="a", settings={"kind": "stream"})
+                assert await client.fetch("a") == []
+        return count
+
+    count = run_simulation(0, lambda env: scenario(env, None))
+    for crash_at in range(count):
+        run_simulation(crash_at, lambda env, at=crash_at: scenario(env, at))  # type: ignore[misc]
+
+
+@simulated
+async def test_a_client_that_goes_away_half_way_leaves_no_half_a_change(env: SimEnv) -> None:
+    async with broker_on(env, ""):
+        client = await connected(env)
+        for number in range(30):
+            env.disk.sync_delay_s_max = 0.05
+            hasty = await connected(env)
+            name = f"t{number}"
+            await hasty.send(m.Administer("topic.create", json.dumps({"name": name})))
+            await trio.sleep(number * 0.002)
+            await hasty.stream.aclose()
+            await trio.sleep(1)
+            existing = {topic["name"] for topic in await client.administer("topic.list")}
+            if name in existing:
+                for lease in ("5s", "6s"):
+                    assert await client.administer("topic.alter", name=name, settings={"lease": lease}) == {
+                        "changed": ["lease"]
+                    }
+    async with broker_on(env, ""):
+        client = await connected(env)
+        shown = {topic["name"]: topic["settings"]["lease"] for topic in await client.administer("topic.list")}
+        assert shown == dict.fromkeys(existing | shown.keys(), "6s")
+        assert len(shown) > 10

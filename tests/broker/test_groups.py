@@ -1,0 +1,227 @@
+"""Consumer groups over the wire: who reads what, where they go on, and who may say so."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, simulated, values
+
+from linn.protocols.capnp import messages as m
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+TEXT = '[topics.t]\nkind = "stream"\npartitions = 4\n'
+
+
+class Member:
+    """One member, each on a connection of its own."""
+
+    def __init__(self, client: RawClient) -> None:
+        self.client = client
+        self.share: list[int] = []
+        self.seen: list[tuple[int, str]] = []
+
+    async def join(self, credit: int = 1000, start: int = m.START_EARLIEST) -> Member:
+        answer = await self.client.call(m.Subscribe("t", group="g", credit=credit, start=start))
+        assert answer.kind == m.SubscriptionKind.GROUP
+        self.subscription = answer.subscription
+        return self
+
+    async def settle_down(self) -> Member:
+        """Take in what was pushed until nothing more comes."""
+        while not await self.client.is_silent(1):
+            event = await self.client.push()
+            if isinstance(event.message, m.Assigned):
+                self.share = event.message.partitions
+            else:
+                self.seen += [(event.message.partition, value) for value in values(event.batches)]
+        return self
+
+    async def commit(self, partition: int, offset: int) -> str:
+        entry = m.Settlement(partition, 0, 0, offset)
+        refused = (await self.client.call(m.Settle(self.subscription, [entry]))).refused
+        return refused[0].code if refused else ""
+
+
+async def _member(env: SimEnv, **options: int) -> Member:
+    return await (await Member(await connected(env)).join(**options)).settle_down()
+
+
+async def _fill(env: SimEnv, count: int = 12) -> None:
+    client = await connected(env)
+    for number in range(count):
+        await client.publish("t", [str(number)], partition=number % 4)
+
+
+@simulated
+async def test_each_partition_has_one_reader_whoever_comes_and_goes(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env)
+        assert one.share == [0, 1, 2, 3]
+        assert sorted(one.seen) == sorted((number % 4, str(number)) for number in range(12))
+        two = await _member(env)
+        three = await _member(env)
+        for member in (one, two):
+            await member.settle_down()
+        assert sorted(one.share + two.share + three.share) == [0, 1, 2, 3]
+        await two.client.call(m.Unsubscribe(two.subscription))
+        await three.client.stream.aclose()
+        await trio.sleep(1)
+        await one.settle_down()
+        assert one.share == [0, 1, 2, 3]
+        shown = await one.client.administer("group.list", topic="t")
+        assert shown == [{"group": "g", "members": 1}]
+
+
+@simulated
+async def test_who_takes_over_a_partition_goes_on_where_the_group_committed_last(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env)
+        for partition in range(4):
+            assert await one.commit(partition, 2) == ""
+        two = await _member(env)
+        assert sorted(two.seen) == [(partition, str(partition + 8)) for partition in two.share]
+
+
+@simulated
+async def test_who_does_not_own_a_partition_commits_nothing_there(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env)
+        two = await _member(env)
+        await one.settle_down()
+        for stranger, owner in ((one, two), (two, one)):
+            for partition in owner.share:
+                assert await stranger.commit(partition, 1) == "group.fenced"
+                assert await owner.commit(partition, 1) == ""
+        assert await one.commit(9, 1) == "topic.partition_unknown"
+        assert await one.commit(one.share[0], 4) == "log.offset_out_of_range"
+        assert await one.commit(one.share[0], -1) == "log.offset_out_of_range"
+        entry = m.Settlement(9, 0, 0, 1, m.Verdict.NACK)
+        refused = (await one.client.call(m.Settle(one.subscription, [entry]))).refused
+        assert [refusal.code for refusal in refused] == ["group.fenced"]
+        shown = await one.client.administer("group.show", topic="t", group="g")
+        assert [row["offset"] for row in shown] == [1, 1, 1, 1]
+
+
+@simulated
+async def test_a_nack_reads_again_from_the_first_of_the_records(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env)
+        one.seen.clear()
+        entry = m.Settlement(2, 0, 1, 3, m.Verdict.NACK)
+        assert (await one.client.call(m.Settle(one.subscription, [entry]))).refused == []
+        await one.settle_down()
+        assert one.seen == [(2, "6"), (2, "10")]
+
+
+@simulated
+async def test_a_group_without_commits_begins_where_its_member_wants_to(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env, start=m.START_LATEST)
+        assert one.seen == []
+        await _fill(env, 4)
+        await one.settle_down()
+        assert sorted(one.seen) == [(partition, str(partition)) for partition in range(4)]
+
+
+@simulated
+async def test_a_topic_that_grows_gives_its_new_partitions_to_the_group(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        one = await _member(env)
+        two = await _member(env)
+        await one.client.administer("topic.alter", name="t", settings={"partitions": 6})
+        for member in (one, two):
+            await member.settle_down()
+        assert sorted(one.share + two.share) == list(range(6))
+        await (await connected(env)).publish("t", ["new"], partition=5)
+        for member in (one, two):
+            await member.settle_down()
+        assert one.seen + two.seen == [(5, "new")]
+
+
+@simulated
+async def test_a_group_at_most_once_gives_no_record_twice(env: SimEnv) -> None:
+    text = ALWAYS + TEXT + 'delivery = "at-most-once"\n'
+    async with broker_on(env, text):
+        await _fill(env)
+        one = await _member(env, credit=5)
+    async with broker_on(env, text):
+        two = await _member(env)
+    assert len(one.seen) == 5
+    assert sorted(one.seen + two.seen) == sorted((number % 4, str(number)) for number in range(12))
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "crash"])
+def test_commits_survive(end: str) -> None:
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, ALWAYS + TEXT):
+            await _fill(env)
+            one = await _member(env)
+            for partition in range(4):
+                await one.commit(partition, partition % 3)
+            if end == "kill":
+                env.kill()
+            elif end == "crash":
+                env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        await env.run_until_death(process)
+        env = env.restart() if env.is_dead else env
+        async with broker_on(env, ALWAYS + TEXT):
+            client = await connected(env)
+            shown = await client.administer("group.show", topic="t", group="g")
+            assert [row["offset"] for row in shown] == [0, 1, 2, 0]
+            two = await _member(env)
+            expected = [(n % 4, str(n)) for n in range(12) if n // 4 >= (n % 4) % 3]
+            assert sorted(two.seen) == sorted(expected)
+
+    run_simulation(0, scenario)
+
+
+def test_commits_of_records_that_power_loss_took_skip_no_new_ones() -> None:
+    text = '[topics.t]\nkind = "stream"\n'
+    lost: list[int] = []
+
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, text) as broker:
+            client = await connected(env)
+            for number in range(20):
+                await client.publish("t", [f"old{number}"])
+            one = await _member(env)
+            await one.commit(0, 20)
+            await broker.topics["t"].groups.state.partition.log.sync()
+            env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(process)
+        env = env.restart()
+        async with broker_on(env, text) as broker:
+            kept = broker.topics["t"].partitions[0].high_watermark
+            lost.append(20 - kept)
+            client = await connected(env)
+            # Before anybody of the group is there, so that the offsets are taken again.
+            for number in range(30):
+                await client.publish("t", [f"new{number}"])
+        async with broker_on(env, text):
+            two = await _member(env)
+            assert [value for _, value in two.seen] == [f"new{number}" for number in range(30)]
+
+    for seed in range(8):
+        run_simulation(seed, scenario)
+    assert max(lost) > 0, "no seed lost a record: this test shows nothing"
+
+
+@simulated
+async def test_groups_belong_to_streams_and_have_a_name(env: SimEnv) -> None:
+    async with broker_on(env, TEXT + "[topics.q]\n"):
+        client = await connected(env)
+        with pytest.raises(Refused, match=r"delivery\.wrong_kind"):
+            await client.call(m.Subscribe("q", group="g"))
+        with pytest.raises(Refused, match=r"limit\.exceeded"):
+            await client.call(m.Subscribe("t", group="x" * 10_000))
+        assert await client.administer("group.list", topic="t") == []

@@ -1,0 +1,244 @@
+"""Reading by offset, by push and by pull: how much, how long, and never more than was asked for."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, records, simulated, values
+
+from linn.protocols.capnp import messages as m
+from linn.testing.sim_env import SimEnv
+
+STREAM = '[topics.t]\nkind = "stream"\n'
+
+
+@simulated
+async def test_a_fetch_waits_for_as_many_bytes_as_it_wants_and_no_longer_than_it_may(env: SimEnv) -> None:
+    async with broker_on(env, STREAM):
+        client, other = await connected(env), await connected(env)
+        size = records(["x" * 100]).size
+        started = trio.current_time()
+        event = await client.ask(m.Fetch("t", 0, 0, wait_max_ms=5000))
+        assert event.batches == []
+        assert event.message == m.Fetched(0, 0)
+        assert 5 <= trio.current_time() - started < 6
+        waiting = await client.send(m.Fetch("t", 0, 0, bytes_min=2 * size, wait_max_ms=30_000))
+        await other.publish("t", ["x" * 100])
+        await trio.sleep(1)
+        assert not client.is_answered(waiting)
+        await other.publish("t", ["y" * 100])
+        with trio.fail_after(1):
+            event = await client.answer(waiting)
+        assert [batch.base_offset for batch in event.batches] == [0, 1]
+        assert event.message == m.Fetched(0, 2)
+
+
+@simulated
+async def test_a_fetch_gives_at_least_one_batch_and_no_more_bytes_than_it_asked_for(env: SimEnv) -> None:
+    async with broker_on(env, STREAM):
+        client = await connected(env)
+        for number in range(10):
+            await client.publish("t", [f"{number}a", f"{number}b", f"{number}c"])
+        size = records(["0a", "0b", "0c"]).size
+        assert len((await client.ask(m.Fetch("t", 0, 0, bytes_max=1))).batches) == 1
+        assert len((await client.ask(m.Fetch("t", 0, 0, bytes_max=0))).batches) == 1
+        assert len((await client.ask(m.Fetch("t", 0, 0, bytes_max=3 * size))).batches) == 3
+        assert await client.fetch("t", offset=7, bytes_max=1) == ["2b", "2c"], "a batch is cut at the offset"
+        assert await client.fetch("t", offset=30) == []
+
+
+@simulated
+async def test_offsets_that_are_none_are_refused(env: SimEnv) -> None:
+    async with broker_on(env, STREAM):
+        client = await connected(env)
+        await client.publish("t", ["a"])
+        for offset in (-1, -(2**63), 2, 2**63 - 1):
+            with pytest.raises(Refused, match=r"log\.offset_out_of_range"):
+                await client.fetch("t", offset=offset, wait_max_ms=60_000)
+        for partition in (1, -1, 2**31 - 1):
+            with pytest.raises(Refused, match=r"topic\.partition_unknown"):
+                await client.fetch("t", partition)
+        with pytest.raises(Refused, match=r"topic\.unknown"):
+            await client.fetch("x" * 10_000)
+
+
+@simulated
+async def test_nobody_reads_beyond_the_high_watermark(env: SimEnv) -> None:
+    async with broker_on(env, ALWAYS + STREAM) as broker:
+        client, reader = await connected(env), await connected(env)
+        partition = broker.topics["t"].partitions[0]
+        subscription = (await reader.call(m.Subscribe("t", credit=1000))).subscription
+        assert subscription == 1
+        env.disk.sync_delay_s_max = 0.5
+        for number in range(50):
+            await client.tell(m.Publish("t", acks=m.Acks.NONE), [records([str(number)])])
+            for event in (await reader.ask(m.Fetch("t", 0, 0)), *reader.pushed):
+                assert all(batch.end_offset <= partition.log.durable() for batch in event.batches)
+        await trio.sleep(5)
+        assert await reader.fetch("t") == [str(number) for number in range(50)]
+        while not await reader.is_silent(1):
+            await trio.sleep(0)
+            break
+        pushed = [value for event in reader.pushed for value in values(event.batches)]
+        assert pushed == [str(number) for number in range(50)]
+
+
+@simulated
+async def test_an_offset_is_found_by_time(env: SimEnv) -> None:
+    async with broker_on(env, STREAM):
+        client = await connected(env)
+        for number in range(5):
+            await client.call(m.Publish("t"), [records(["a", "b"], timestamp_ms=1000 * number)])
+        asked = {-2: 0, -1: 10, 0: 0, 1: 2, 3000: 6, 4000: 8, 4001: 10, -5: 0, 2**62: 10}
+        for timestamp, offset in asked.items():
+            assert await client.call(m.FindOffset("t", 0, timestamp)) == m.FoundOffset(offset)
+
+
+@pytest.mark.parametrize("kind", ["queue", "group", "reader"])
+@pytest.mark.parametrize("pushes", [True, False])
+def test_nobody_gets_more_than_was_asked_for(kind: str, pushes: bool) -> None:
+    async def scenario(env: SimEnv) -> None:
+        text = "[topics.t]\npartitions = 3\n" + ('kind = "stream"\n' if kind != "queue" else "")
+        async with broker_on(env, text):
+            client = await connected(env)
+            for number in range(30):
+                await client.publish("t", [f"{number}.{i}" for i in range(7)], partition=number % 3)
+            group = "g" if kind == "group" else ""
+            subscribed = await client.call(m.Subscribe("t", group=group, credit=10 if pushes else 0))
+            if kind == "group":
+                await client.push()
+            seen: list[str] = []
+            while len(seen) < 210:
+                step = len(seen)
+                if pushes:
+                    while len(seen) < step + 10:
+                        seen += values((await client.delivery()).batches)
+                    assert len(seen) == step + 10
+                    assert not await client.is_silent(0) or await client.is_silent(1)
+                    await client.call(m.Credit(subscribed.subscription, 10))
+                else:
+                    got = values((await client.pull(subscribed.subscription, 10)).batches)
+                    assert 0 < len(got) <= 10
+                    seen += got
+            for partition in range(3):
+                own = [value for value in seen if int(value.split(".")[0]) % 3 == partition]
+                assert own == sorted(own, key=lambda value: [int(part) for part in value.split(".")]), "in order"
+            assert len(set(seen)) == 210, "each once"
+
+    from linn.testing.deterministic import run_simulation
+
+    run_simulation(0, scenario)
+
+
+@simulated
+async def test_a_pull_waits_for_records_and_no_longer_than_it_may(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        client, other = await connected(env), await connected(env)
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        started = trio.current_time()
+        assert (await client.pull(subscription, wait_max_ms=3000)).batches == []
+        assert 3 <= trio.current_time() - started < 4
+        waiting = await client.send(m.Pull(subscription, 5, 30_000))
+        await other.publish("t", ["a"])
+        with trio.fail_after(1):
+            assert values((await client.answer(waiting)).batches) == ["a"]
+        assert (await client.pull(subscription, records_max=0, wait_max_ms=60_000)).batches == []
+
+
+@simulated
+async def test_a_pull_that_does_not_wait_uses_up_no_attempt_while_the_disk_is_read(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        client = await connected(env)
+        for number in range(20):
+            await client.publish("t", [str(number)])
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        for number in range(20):
+            event = await client.pull(subscription, 1)
+            assert (values(event.batches), event.message.attempt) == ([str(number)], 1)
+
+
+@simulated
+async def test_several_pulls_at_once_are_each_answered(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        client, other = await connected(env), await connected(env)
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        waiting = [await client.send(m.Pull(subscription, 1, 10_000)) for _ in range(4)]
+        await other.publish("t", ["a", "b"])
+        events = [await client.answer(each) for each in waiting]
+        assert sorted(value for event in events for value in values(event.batches)) == ["a", "b"]
+
+
+@simulated
+async def test_a_reader_whose_place_retention_dropped_goes_on_at_what_is_left(env: SimEnv) -> None:
+    text = '[storage.segmented-log]\nsegment_age = "10s"\n[topics.t]\nkind = "both"\nretention = "20s"\n'
+    async with broker_on(env, text):
+        client = await connected(env)
+        reader = (await client.call(m.Subscribe("t", credit=1))).subscription
+        grouped = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
+        await client.push()
+        await client.publish("t", [str(number) for number in range(10)])
+        for _ in range(2):
+            assert values((await client.delivery()).batches) == ["0"]
+        for _ in range(20):
+            await trio.sleep(5)
+            await client.call(m.Ping())
+        shown = (await client.administer("topic.show", name="t"))["partitions"][0]
+        assert shown["start"] == shown["end"] == 10, "everything is too old"
+        for subscription in (reader, grouped):
+            await client.call(m.Credit(subscription, 5))
+        assert await client.is_silent(5)
+        await client.publish("t", ["new"])
+        for _ in range(2):
+            assert values((await client.delivery()).batches) == ["new"]
+
+
+@simulated
+async def test_one_connection_carries_many_requests_and_answers_each_by_its_number(env: SimEnv) -> None:
+    async with broker_on(env, ALWAYS + STREAM):
+        client = await connected(env)
+        slow = await client.send(m.Fetch("t", 0, 0, bytes_min=1 << 20, wait_max_ms=10_000))
+        publishes = [await client.send(m.Publish("t"), [records([str(i)])]) for i in range(100)]
+        wrong = [await client.send(m.Publish("nope"), [records(["x"])]) for _ in range(10)]
+        ping = await client.send(m.Ping())
+        assert isinstance((await client.answer(ping)).message, m.Pong)
+        for correlation in wrong:
+            with pytest.raises(Refused, match=r"topic\.unknown"):
+                await client.answer(correlation)
+        offsets = [(await client.answer(each)).message.placements[0].base_offset for each in publishes]
+        assert offsets == list(range(100))
+        assert not client.is_answered(slow)
+        assert values((await client.answer(slow)).batches) == [str(i) for i in range(100)]
+
+
+@simulated
+async def test_subscriptions_of_a_connection_are_limited_and_unknown_ones_refused(env: SimEnv) -> None:
+    async with broker_on(env, STREAM, HEAD + "subscriptions_max = 3\n"):
+        client = await connected(env)
+        ids = [(await client.call(m.Subscribe("t"))).subscription for _ in range(3)]
+        with pytest.raises(Refused, match=r"limit\.exceeded"):
+            await client.call(m.Subscribe("t"))
+        await client.call(m.Unsubscribe(ids[0]))
+        await client.call(m.Subscribe("t"))
+        await client.call(m.Unsubscribe(ids[1]))
+        for request in (m.Unsubscribe(ids[0]), m.Credit(ids[0], 1), m.Pull(99, 1), m.Settle(0, [])):
+            with pytest.raises(Refused, match=r"delivery\.subscription_unknown"):
+                await client.call(request)
+        with pytest.raises(Refused, match=r"topic\.unknown"):
+            await client.call(m.Subscribe("nope"))
+        with pytest.raises(Refused, match=r"topic\.partition_unknown"):
+            await client.call(m.Subscribe("t", partitions=[0, 7]))
+
+
+@simulated
+async def test_a_reader_begins_where_it_wants_to(env: SimEnv) -> None:
+    async with broker_on(env, STREAM + "partitions = 2\n"):
+        client = await connected(env)
+        for partition in range(2):
+            await client.publish("t", [f"{partition}{letter}" for letter in "abc"], partition=partition)
+        begins = {-2: "abc", -1: "", 1: "bc", 3: "", 2**63 - 1: "", -(2**63): "abc"}
+        for start, letters in begins.items():
+            subscription = (await client.call(m.Subscribe("t", credit=100, start=start, partitions=[1]))).subscription
+            if letters:
+                assert values((await client.delivery()).batches) == [f"1{letter}" for letter in letters]
+            assert await client.is_silent(1)
+            await client.call(m.Unsubscribe(subscription))
