@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import trio
 
+from benchmarks.floor import frame_of
 from benchmarks.line import Bound, Line, line_of_pairs
 from benchmarks.load import Cargo, Stock, Target, cargo, consume, publish
 from benchmarks.plan import Plan
@@ -15,7 +17,6 @@ from benchmarks.servers import broker, floor, fresh_folder, target_of
 TARGET = Bound(0.6)
 DELIVERY_BYTES = 1 << 20
 """Batches of one delivery of linn's; the floor sends as many at once."""
-ENGINES = {"dram": "memory", "segmented-log": "log"}
 
 
 def consume_lines(plan: Plan) -> Iterator[Line]:
@@ -25,10 +26,24 @@ def consume_lines(plan: Plan) -> Iterator[Line]:
 
 
 def _engines(plan: Plan, batch_kib: int) -> Iterator[Line]:
+    """For information, the log against a floor that reads a file: how much of the distance is reading."""
     with fresh_folder(plan.folder) as folder, floor("consume") as bare, broker(folder) as process:
-        for engine, topic in ENGINES.items():
-            stock = _fill(plan, target_of(process), cargo(topic, batch_kib))
-            yield _line(plan, f"{engine}, {batch_kib} KiB", bare, target_of(process), stock)
+        linn = target_of(process)
+        stock = _fill(plan, linn, cargo("memory", batch_kib))
+        yield _line(plan, f"dram, {batch_kib} KiB", TARGET, bare, linn, stock)
+        stock = _fill(plan, linn, cargo("log", batch_kib))
+        yield _line(plan, f"segmented-log, {batch_kib} KiB", TARGET, bare, linn, stock)
+        with floor("consume", file=_file_of(folder, stock)) as reading:
+            yield _line(plan, f"segmented-log, {batch_kib} KiB, floor reads too", None, reading, linn, stock)
+
+
+def _file_of(folder: Path, stock: Stock) -> Path:
+    """A file of as many frames."""
+    path = folder / "floor.log"
+    with path.open("wb") as file:
+        for _ in range(stock.batches):
+            file.write(frame_of(stock.batch_bytes))
+    return path
 
 
 def _fill(plan: Plan, linn: Target, goods: Cargo) -> Stock:
@@ -36,11 +51,11 @@ def _fill(plan: Plan, linn: Target, goods: Cargo) -> Stock:
     return Stock(goods.topic, run.batches, goods.batch_bytes, max(1, DELIVERY_BYTES // goods.batch_bytes))
 
 
-def _line(plan: Plan, name: str, bare: Target, linn: Target, stock: Stock) -> Line:
+def _line(plan: Plan, name: str, bound: Bound | None, bare: Target, linn: Target, stock: Stock) -> Line:
     """The first pass of each side is not counted: it makes the floor's frames, and fills linn's page cache."""
     for target in (bare, linn):
         trio.run(consume, target, stock, 1)
     pairs = [
         pair_of(*[trio.run(consume, target, stock, plan.passes) for target in (bare, linn)]) for _ in range(plan.rounds)
     ]
-    return line_of_pairs("consume", name, TARGET, pairs, "GB/s")
+    return line_of_pairs("consume", name, bound, pairs, "GB/s")

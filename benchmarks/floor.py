@@ -1,7 +1,8 @@
 """The floor: a bare trio server that reads the same frames and replies, or sends the same frames when it is asked.
 
-It knows the segment table of Cap'n Proto's framing and nothing else: no offsets, no CRC, nothing is kept. It runs as a
-process of its own, like `linn serve`, prints its port, and ends when its stdin does.
+It knows the segment table of Cap'n Proto's framing and nothing else: no offsets, no CRC, and nothing is kept unless an
+option says so: `--keep` is what memory costs by itself, `--file` what a file does (one write per batch, or one read per
+delivery). It runs as a process of its own, like `linn serve`, prints its port, and ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import struct
 import sys
+from collections import deque
 from collections.abc import Sequence
 
 import trio
@@ -26,10 +28,13 @@ ASK = struct.Struct("<IIII")
 class Publishes:
     """One connection that publishes: a batch is every second frame, and is replied to."""
 
-    def __init__(self, socket: trio.socket.SocketType, reply: bytes, file: int | None) -> None:
+    def __init__(
+        self, socket: trio.socket.SocketType, reply: bytes, file: int | None, kept: deque[bytearray] | None
+    ) -> None:
         self.socket = socket
         self.reply = reply
         self.file = file
+        self.kept = kept
         self.buffer = bytearray(BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self.begin = self.end = 0
@@ -55,7 +60,7 @@ class Publishes:
         self.begin, self.end = 0, rest
 
     def cut(self) -> int:
-        """Take whole frames out of the buffer, and write the batches to the file; how many there were."""
+        """Take whole frames out of the buffer, and write or keep the batches; how many there were."""
         position, end, batches, view = self.begin, self.end, 0, self.view
         while end - position >= 8:
             size = 8 + 8 * HEAD.unpack_from(view, position)[1]
@@ -65,6 +70,8 @@ class Publishes:
                 batches += 1
                 if self.file is not None:
                     os.write(self.file, view[position : position + size])
+                if self.kept is not None:
+                    self.kept.append(bytearray(view[position : position + size]))
             self.is_batch = not self.is_batch
             position += size
         self.begin = position
@@ -92,18 +99,39 @@ def behind(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 class Deliveries:
     """What consumers ask for. The frames lie in memory of their own, as those of a log do, and are made once."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str | None) -> None:
+        self.path = path
         self.batches: list[bytearray] = []
 
     async def serve(self, socket: trio.socket.SocketType) -> None:
         """Send what one connection asks for, again and again."""
         while ask := await socket.recv(ASK.size):
             count, size, per_delivery, control_bytes = ASK.unpack(ask)
-            if [len(batch) for batch in self.batches[:1]] != [size] or len(self.batches) != count:
-                self.batches = [frame_of(size) for _ in range(count)]
             control = frame_of(control_bytes)
-            for first in range(0, count, per_delivery):
-                await send_all(socket, [control, *self.batches[first : first + per_delivery]])
+            if self.path is None:
+                self.make(count, size)
+                for first in range(0, count, per_delivery):
+                    await send_all(socket, [control, *self.batches[first : first + per_delivery]])
+            else:
+                await self.send_file(socket, self.path, control, count * size, per_delivery * size)
+
+    def make(self, count: int, size: int) -> None:
+        """Make the frames where they are not there yet."""
+        if len(self.batches) != count or len(self.batches[0]) != size:
+            self.batches = [frame_of(size) for _ in range(count)]
+
+    async def send_file(
+        self, socket: trio.socket.SocketType, path: str, control: bytearray, size: int, delivery_bytes: int
+    ) -> None:
+        """The same from a file, with one read per delivery."""
+        buffer = memoryview(bytearray(delivery_bytes))
+        file = os.open(path, os.O_RDONLY)
+        try:
+            for position in range(0, size, delivery_bytes):
+                count = os.preadv(file, [buffer], position)
+                await send_all(socket, [control, buffer[: min(count, size - position)]])
+        finally:
+            os.close(file)
 
 
 def frame_of(size: int) -> bytearray:
@@ -121,7 +149,8 @@ async def echo(socket: trio.socket.SocketType) -> None:
 
 async def serve(options: argparse.Namespace) -> None:
     """Listen on a free port until stdin ends."""
-    deliveries = Deliveries()
+    deliveries = Deliveries(options.file)
+    kept = deque[bytearray](maxlen=options.keep) if options.keep else None
 
     async def handle(stream: trio.SocketStream) -> None:
         stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
@@ -134,7 +163,7 @@ async def serve(options: argparse.Namespace) -> None:
         elif options.mode == "echo":
             await echo(socket)
         else:
-            await serve_publishes(socket, bytes(frame_of(options.reply_bytes)), options.write)
+            await serve_publishes(socket, bytes(frame_of(options.reply_bytes)), options.file, kept)
 
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print(listeners[0].socket.getsockname()[1], flush=True)
@@ -144,14 +173,16 @@ async def serve(options: argparse.Namespace) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def serve_publishes(socket: trio.socket.SocketType, reply: bytes, path: str | None) -> None:
+async def serve_publishes(
+    socket: trio.socket.SocketType, reply: bytes, path: str | None, kept: deque[bytearray] | None
+) -> None:
     """One connection's publishes, into a file that lasts as long as the connection where there is a path."""
     if path is None:
-        await Publishes(socket, reply, None).run()
+        await Publishes(socket, reply, None, kept).run()
         return
     file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
     try:
-        await Publishes(socket, reply, file).run()
+        await Publishes(socket, reply, file, kept).run()
     finally:
         os.close(file)
         os.unlink(path)
@@ -161,7 +192,8 @@ def main() -> None:
     """Read the options and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=["publish", "consume", "echo"], default="publish")
-    parser.add_argument("--write", metavar="FILE", help="publish: one os.write per batch into FILE")
+    parser.add_argument("--file", help="publish: one os.write per batch into it; consume: one os.preadv per delivery")
+    parser.add_argument("--keep", type=int, metavar="COUNT", help="publish: the newest so many batches, in memory")
     parser.add_argument("--reply-bytes", type=int, default=72)
     trio.run(serve, parser.parse_args())
 

@@ -18,7 +18,7 @@ from rich.table import Table
 import linn
 from benchmarks.line import Line, Unit
 
-LIBRARIES = ("trio", "anyio", "pycapnp", "google-crc32c", "msgspec", "zstandard")
+LIBRARIES = ("trio", "anyio", "pycapnp", "crc32c", "msgspec", "zstandard")
 WIDTH = 120
 _DIGITS: dict[Unit, str] = {"x floor": "{:.2f} x", "records/s": "{:,.0f}", "s": "{:.3f} s", "MB": "{:.1f} MB"}
 

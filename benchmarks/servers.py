@@ -65,11 +65,11 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def floor(mode: str, write: Path | None = None) -> Iterator[Target]:
-    """The floor in a process of its own."""
-    options = ["--mode", mode, "--reply-bytes", str(PUBLISHED_BYTES)]
-    if write is not None:
-        options += ["--write", str(write)]
+def floor(mode: str, *, file: Path | None = None, keep: int = 0) -> Iterator[Target]:
+    """The floor in a process of its own; see its options."""
+    options = ["--mode", mode, "--reply-bytes", str(PUBLISHED_BYTES), "--keep", str(keep)]
+    if file is not None:
+        options += ["--file", str(file)]
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.floor", *options],
         cwd=Path(__file__).parents[1],

@@ -1,7 +1,7 @@
 """AnyEnv: time, randomness and network for a client under trio or asyncio, behind the ports of `linn.core.env`.
 
-Laws: an `OSError` never leaves this file. A call is tried first and waited for only where it would block; a receive
-that never has to wait still lets other tasks run every `_RECEIVES_IN_A_ROW_MAX` times.
+Laws: an `OSError` never leaves this file. A call is tried first and waited for only where it would block; what is
+async still lets other tasks run each time.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ _IOV_MAX = 1024
 """Buffers that Linux takes in one call (UIO_MAXIOV)."""
 _JOIN_BYTES_MAX = 16 * 1024
 """Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
-_RECEIVES_IN_A_ROW_MAX = 8
-"""2 MiB at full buffers: about a millisecond in which no other task runs."""
 
 
 class ClientNet(Protocol):
@@ -97,23 +95,24 @@ class AnyStream:
     def __init__(self, connected: socket.socket, peer: str) -> None:
         self._socket = connected
         self.peer = peer
-        self._received_in_a_row = 0
         if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def receive_into(self, buffer: memoryview) -> int:
-        if self._received_in_a_row >= _RECEIVES_IN_A_ROW_MAX:
-            self._received_in_a_row = 0
-            await anyio.lowlevel.checkpoint()
-        while (count := self.receive_nowait(buffer)) is None:
-            self._received_in_a_row = 0
+        count = self.receive_nowait([buffer])
+        if count is not None:
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+            return count
+        while count is None:
             await self._wait(anyio.wait_readable)
-        self._received_in_a_row += 1
+            count = self.receive_nowait([buffer])
         return count
 
-    def receive_nowait(self, buffer: memoryview) -> int | None:
+    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         try:
-            return self._socket.recv_into(buffer)
+            if len(buffers) == 1:
+                return self._socket.recv_into(buffers[0])
+            return self._socket.recvmsg_into(buffers)[0]
         except BlockingIOError:
             return None
         except OSError as error:

@@ -2,7 +2,8 @@
 
 Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
 change runs at a time, and goes on to its end whoever stops waiting for it. What a topic that is deleted leaves behind
-is deleted before another topic of that name is made, also after a crash. At a start, what the TOML file says of a topic or exchange counts; what was made live stays.
+is deleted before another topic of that name is made, also after a crash. At a start, what the TOML file says of a
+topic or exchange counts; what was made live stays.
 """
 
 from __future__ import annotations
@@ -101,10 +102,11 @@ class Administration:
             # A client that goes away half-way must not leave half a change behind.
             with trio.CancelScope(shield=True):
                 try:
-                    return await change()
+                    result = await change()
                 except SyncFailed as error:
                     self._broker.fail(error)
                     raise
+            return result
 
     async def wait_idle(self) -> None:
         """Wait for the end of the change that is being made."""

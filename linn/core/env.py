@@ -130,8 +130,8 @@ class Stream(Protocol):
         Raises ConnectionLost. Cancellation: no byte is lost, it stays in the socket.
         """
 
-    def receive_nowait(self, buffer: memoryview) -> int | None:
-        """As `receive_into` where something is there already; None: nothing is, or wait to find out.
+    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
+        """As `receive_into` where something is there already, one buffer after the other; None: nothing is.
 
         Raises ConnectionLost. It gives no other task a turn: bound how often it is called in a row.
         """

@@ -66,7 +66,8 @@ class Groups:
             group = self._group(name)
             for event in events:
                 group.apply(event)
-        if any([self._clip(group) for group in self.groups.values()]):
+        clipped = [self._clip(group) for group in self.groups.values()]
+        if any(clipped):
             await self.state.compact(self._snapshot, force=True)
 
     def _clip(self, group: ConsumerGroup) -> bool:

@@ -45,10 +45,10 @@ class RealStream:
         except (OSError, trio.ClosedResourceError) as error:
             raise self._lost(error) from error
 
-    def receive_nowait(self, buffer: memoryview) -> int | None:
+    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         # trio has no call that does not yield; its sockets are non-blocking, so the descriptor does.
         try:
-            return os.readv(self._socket.fileno(), [buffer])
+            return os.readv(self._socket.fileno(), buffers)
         except BlockingIOError:
             return None
         except OSError as error:

@@ -6,7 +6,7 @@ forgets all answers. What an exchange of a plugin raises fails that publish, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from linn.core.batch import RecordBatch, indexes_by_pair
 from linn.core.batch_builder import take_batch
@@ -16,6 +16,8 @@ from linn.core.routes import Pair
 
 CACHED_PAIRS_MAX = 65_536
 """Answers for single pairs: about 20 MB with labels of a usual size. When it is full it starts again."""
+CACHED_PAIR_CHARACTERS_MAX = 1_024
+"""Larger pairs are asked about each time, or a client could fill the memory with labels of megabytes."""
 CACHED_BATCHES_MAX = 4_096
 """Answers for whole sets of pairs, by their encoded bytes."""
 CACHED_ROUTES_BYTES_MAX = 4_096
@@ -105,14 +107,32 @@ class Router:
         known = self._by_pair.get(key)
         if known is None:
             try:
-                known = tuple(self._exchange.route(pair))
+                known = _topics_of(self._exchange.route(pair))
             except LinnError:
                 raise
             except Exception as error:
                 raise TopicError(
                     f"exchange {self.name} ({self.kind}) failed: {type(error).__name__}: {error}"
                 ) from error
-            if len(self._by_pair) >= CACHED_PAIRS_MAX:
-                self._by_pair.clear()
-            self._by_pair[key] = known
+            if _size_of(pair) <= CACHED_PAIR_CHARACTERS_MAX:
+                if len(self._by_pair) >= CACHED_PAIRS_MAX:
+                    self._by_pair.clear()
+                self._by_pair[key] = known
         return known
+
+
+def _topics_of(answer: object) -> Destinations:
+    """What an exchange answered. Raises TypeError where it isn't topics' names."""
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        raise TypeError(f"route() returned a {type(answer).__name__}, not a sequence of names")
+    topics = tuple(answer)
+    if not all(type(topic) is str for topic in topics):
+        raise TypeError("route() returned what is no topic's name")
+    return topics
+
+
+def _size_of(pair: Pair) -> int:
+    size = len(pair.routing_key)
+    for name, value in pair.labels:
+        size += len(name) + (len(value) if isinstance(value, str) else 8)
+    return size

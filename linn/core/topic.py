@@ -66,6 +66,7 @@ class Topic:
         self._copy_dead_letters = copy_dead_letters
         self._room = ReadySignal()
         self._waits_for_room = False
+        self._dropping = False
 
     # --- opening and changing ---
 
@@ -208,8 +209,9 @@ class Topic:
     def append(self, index: int, batch: RecordBatch) -> int:
         """Store a batch; returns its base offset. Raises PartitionUnknown, StorageError."""
         base_offset = self.partition(index).append(batch)
-        if self._waits_for_room:
+        if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
+            self._dropping = True
             self._spawn(self._drop_head)
         return base_offset
 
@@ -230,6 +232,7 @@ class Topic:
 
     async def _drop_head(self) -> None:
         """Make room by dropping the oldest records, as the overflow setting says."""
+        self._dropping = False
         bytes_max = self.settings.bytes_max
         if bytes_max is None:
             return

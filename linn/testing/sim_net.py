@@ -177,9 +177,12 @@ class SimStream:
                 return count
             await self._incoming.wait_readable()
 
-    def receive_nowait(self, buffer: memoryview) -> int | None:
+    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         self._check()
-        return self._incoming.take(buffer)
+        count = self._incoming.take(buffers[0])
+        if count != len(buffers[0]) or len(buffers) == 1:
+            return count
+        return count + (self._incoming.take(buffers[1]) or 0)
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         """Takes nothing half of the time, and else part of it where there is little room."""

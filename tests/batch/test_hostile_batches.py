@@ -194,7 +194,7 @@ def test_fields_that_overlap_to_more_than_the_message_are_refused() -> None:
     struct.pack_into("<Q", message, body_pointer_at - 8, pointer + (1 << 2))
     seal(message)
     with pytest.raises(BatchMalformed, match="out of the message"):
-        RecordBatch(message).raw_fields
+        assert RecordBatch(message).raw_fields
 
 
 # --- what is left to those who read ---

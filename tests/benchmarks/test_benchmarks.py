@@ -88,7 +88,7 @@ async def test_a_server_that_refuses_is_not_taken_for_a_fast_one(tmp_path: Path)
 
 async def test_the_floor_replies_to_each_batch_and_keeps_its_file_no_longer_than_the_connection(tmp_path: Path) -> None:
     goods = cargo("any", 64)
-    with floor("publish", tmp_path / "log") as bare:
+    with floor("publish", file=tmp_path / "log") as bare:
         assert cpu_s(bare.pid) > 0
         run = await publish(bare, goods, 3 * goods.count * goods.batch_bytes)
         assert run.batches == 3 * goods.count

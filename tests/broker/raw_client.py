@@ -113,6 +113,14 @@ class RawClient:
             raise Refused(event.message)
         return event
 
+    async def code_of(self, correlation: int) -> str:
+        """The error that a request is answered with; "" for any other answer."""
+        try:
+            await self.answer(correlation)
+        except Refused as refused:
+            return refused.code
+        return ""
+
     def is_answered(self, correlation: int) -> bool:
         """Whether the answer has come already."""
         return correlation in self._answers

@@ -33,10 +33,9 @@ async def test_a_publish_under_way_is_answered_when_its_topic_is_deleted(env: Si
         await other.administer("topic.delete", name="t")
         with trio.fail_after(5):
             for correlation in publishes:
-                try:
-                    await client.answer(correlation)
-                except Refused as refused:
-                    assert refused.code == "topic.unknown"
+                # Those that came too late are refused; pytest.raises would want all of them to be.
+                code = await client.code_of(correlation)
+                assert code in ("", "topic.unknown")
 
 
 def _batch():  # type: ignore[no-untyped-def]

@@ -147,7 +147,7 @@ def test_each_record_is_a_dead_letter_exactly_once_wherever_power_is_lost(seed: 
         if died:
             env = env.restart()
             assert not await env.run_until_death(_work)
-        async with broker_on(env if not died else env, ALWAYS + TEXT):
+        async with broker_on(env, ALWAYS + TEXT):
             client = await connected(env)
             shown = (await client.administer("topic.show", name="t"))["partitions"][0]
             copies = Counter(record.labels["linn.dead.offset"] for record in await _dead(client))

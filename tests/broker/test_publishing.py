@@ -149,7 +149,10 @@ async def test_records_with_key_hashes_keep_to_the_partition_of_their_key(env: S
         assert sorted(plain) == [0, 0, 1, 1, 2, 2], "without hashes partitions take turns"
 
 
-FULL = '[storage.segmented-log]\nindex_interval_bytes = 512\n[topics.t]\nlease = "1h"\nbytes_max = "4KiB"\nmessage_bytes_max = 1000\noverflow = "{}"\n[topics.u]\n'
+FULL = (
+    "[storage.segmented-log]\nindex_interval_bytes = 512\n"
+    '[topics.t]\nlease = "1h"\nbytes_max = "4KiB"\nmessage_bytes_max = 1000\noverflow = "{}"\n'
+)
 
 
 async def _fill(client: RawClient) -> int:

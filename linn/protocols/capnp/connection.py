@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from linn.core.batch import RecordBatch
-from linn.core.errors import LinnError, ProtocolError, VersionUnsupported
+from linn.core.errors import FrameTooLarge, LinnError, ProtocolError, VersionUnsupported
 from linn.core.flat_message import Buffer
 from linn.protocols.capnp import codec
 from linn.protocols.capnp.framing import FrameReader
@@ -21,6 +21,8 @@ VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)
 BATCHES_MAX = 1_024
 """Batches behind one frame; a client that has more sends more frames."""
+FRAMES_BYTES_FACTOR = 2
+"""All batches behind one frame together have at most so many times the bytes of the largest frame."""
 
 
 class Event(NamedTuple):
@@ -40,18 +42,23 @@ class Connection:
         self._events: deque[Event] = deque()
         self._batches: list[RecordBatch] = []
         self._missing = 0
+        self._batch_bytes = 0
         self._failure: LinnError | None = None
 
     def allow_frames(self, frame_bytes_max: int) -> None:
         """Take larger frames, once hello is through."""
         self.frames.frame_bytes_max = frame_bytes_max
 
+    def buffers(self) -> list[memoryview]:
+        """Where to put the next bytes; see `FrameReader.buffers`."""
+        return self.frames.buffers()
+
     def buffer(self) -> memoryview:
-        """Where to put the next bytes; see `FrameReader.buffer`."""
+        """The first of `buffers()`."""
         return self.frames.buffer()
 
     def received(self, count: int) -> Iterator[Event]:
-        """Take note of `count` bytes in `buffer()`, and give the messages that are whole now.
+        """Take note of `count` bytes in `buffers()`, and give the messages that are whole now.
 
         The iterator may be left; what it has not given comes with the next call, `count` 0 included.
 
@@ -74,8 +81,7 @@ class Connection:
         try:
             for frame in self.frames.received(count):
                 if self._missing:
-                    self._batches.append(RecordBatch(frame))
-                    self._missing -= 1
+                    self._add_batch(frame)
                 else:
                     self._begin(codec.decode(frame))
                 if not self._missing:
@@ -85,12 +91,20 @@ class Connection:
         except LinnError as error:
             self._failure = error
 
+    def _add_batch(self, frame: memoryview) -> None:
+        self._batches.append(RecordBatch(frame))
+        self._missing -= 1
+        self._batch_bytes += len(frame)
+        if self._batch_bytes > FRAMES_BYTES_FACTOR * self.frames.frame_bytes_max:
+            raise FrameTooLarge(f"{self._batch_bytes} bytes of batches behind one frame")
+
     def _begin(self, decoded: codec.Decoded) -> None:
         if decoded.batches > BATCHES_MAX:
             raise ProtocolError(f"{decoded.batches} batches behind one frame, more than {BATCHES_MAX}")
         self._waiting = decoded
         self._missing = decoded.batches
         self._batches = []
+        self._batch_bytes = 0
 
 
 def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch] | None = None) -> list[Buffer]:

@@ -17,13 +17,17 @@ BUFFER_BYTES_MIN = 4 << 10
 """What an idle connection costs."""
 BUFFER_BYTES_MAX = 256 << 10
 """One receive of this size moves 1 to 4 GB/s; larger ones did not help."""
+LARGE_FRAME_BYTES = 96 << 10
+"""From this size on a frame is received into its own memory: copying it costs more than a further system call."""
+SPILL_BYTES = 8 << 10
+"""Room for what comes behind a large frame: a control message, and the part of the next batch that is copied."""
 FRAME_BYTES_MAX_BEFORE_HELLO = 64 << 10
 
 _U32_PAIR = struct.Struct("<II")
 
 
 class FrameReader:
-    """Cuts a byte stream into frames. Put bytes at the start of `buffer()`, then call `received(count)`."""
+    """Cuts a byte stream into frames. Put bytes into `buffers()`, then call `received(count)`."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX_BEFORE_HELLO) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -32,6 +36,7 @@ class FrameReader:
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        self._expects_large = False
         self.failure: ProtocolError | None = None
         """Why the stream can't be cut into frames any more: no Cap'n Proto framing, or a frame over the limit."""
 
@@ -40,31 +45,46 @@ class FrameReader:
         """Bytes of a frame that has begun and not ended."""
         return self._frame_filled if self._frame is not None else self._filled
 
-    def buffer(self) -> memoryview:
-        """Where to put the next bytes; never empty. Valid until the next `received`."""
+    def buffers(self) -> list[memoryview]:
+        """Where to put the next bytes, one buffer after the other; none is empty. Valid until the next `received`.
+
+        While a large frame is coming they are the rest of that frame and room for the beginning of the next one.
+        """
         if self._frame is not None:
-            return self._frame[self._frame_filled :]
-        return self._view[self._filled :]
+            return [self._frame[self._frame_filled :], self._view[:SPILL_BYTES]]
+        if self._expects_large and self._filled < SPILL_BYTES:
+            return [self._view[self._filled : SPILL_BYTES]]
+        return [self._view[self._filled :]]
+
+    def buffer(self) -> memoryview:
+        """The first of `buffers()`."""
+        return self.buffers()[0]
 
     def received(self, count: int) -> list[memoryview]:
-        """Take note of `count` bytes in `buffer()`, and give the frames that are whole now.
+        """Take note of `count` bytes in `buffers()`, and give the frames that are whole now.
 
         Each frame is memory of its own, writable. What is malformed behind whole frames is found by `failure`.
         """
-        if self._frame is not None:
-            self._frame_filled += count
-            if self._frame_filled < len(self._frame):
-                return []
-            frame, self._frame = self._frame, None
-            return [frame]
-        filled = self._filled + count
         frames: list[memoryview] = []
+        if self._frame is not None:
+            missing = len(self._frame) - self._frame_filled
+            if count < missing:
+                self._frame_filled += count
+                return frames
+            frames.append(self._frame)
+            self._frame = None
+            filled = count - missing
+        else:
+            filled = self._filled + count
         try:
             self._cut(filled, frames)
         except ProtocolError as error:
             self.failure = error
-        if filled == len(self._view) < BUFFER_BYTES_MAX:
-            self._grow()
+        if self._frame is None and filled >= min(SPILL_BYTES, len(self._view)):
+            # The buffer was filled by small frames alone.
+            self._expects_large = False
+            if filled == len(self._view) < BUFFER_BYTES_MAX:
+                self._grow()
         return frames
 
     def _cut(self, filled: int, frames: list[memoryview]) -> None:
@@ -75,7 +95,7 @@ class FrameReader:
                 break
             end = position + size
             if end > filled:
-                if 2 * size > len(view):
+                if size >= LARGE_FRAME_BYTES or 2 * size > len(view):
                     self._begin_frame(position, filled, size)
                     position = filled
                 break
@@ -87,6 +107,7 @@ class FrameReader:
         self._filled = rest
 
     def _begin_frame(self, position: int, filled: int, size: int) -> None:
+        self._expects_large = size >= LARGE_FRAME_BYTES
         self._frame = memoryview(bytearray(size))
         self._frame_filled = filled - position
         self._frame[: self._frame_filled] = self._view[position:filled]

@@ -24,7 +24,6 @@ class Outbox:
         self._wake: trio.Event | None = None
         self._room: trio.Event | None = None
         self._empty: trio.Event | None = None
-        self._closing = False
 
     @property
     def waiting_bytes(self) -> int:
@@ -72,11 +71,9 @@ class Outbox:
             await self._room.wait()
 
     async def run(self) -> None:
-        """Send until the connection ends. Raises ConnectionLost."""
+        """Send until cancelled. Raises ConnectionLost."""
         while True:
             if not self._frames:
-                if self._closing:
-                    return
                 self._wake = trio.Event()
                 await self._wake.wait()
                 continue
@@ -87,8 +84,3 @@ class Outbox:
             if self._room is not None:
                 self._room.set()
                 self._room = None
-
-    def finish(self) -> None:
-        """Let `run` return once everything is sent."""
-        self._closing = True
-        self._wake_sender()

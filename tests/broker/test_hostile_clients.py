@@ -1,0 +1,342 @@
+"""Clients that do what clients should not: each ends at most itself, within bounded time and memory."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import trio
+from raw_client import HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
+
+from linn.core.exchange import ExchangeKind
+from linn.core.hookspecs import hookimpl
+from linn.plugins.exchanges import FanoutExchange, NoSettings
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import frames_of, hello
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+TEXT = '[topics.t]\nkind = "stream"\n'
+
+
+async def _raw(env: SimEnv) -> RawClient:
+    return RawClient(await env.net.connect("127.0.0.1:5466"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        bytes.fromhex("16030100f5010000f10303") + bytes(200),
+        struct.pack("<II", 0, 0),
+        struct.pack("<II", 0, 2**31),
+        struct.pack("<II", 2**32 - 1, 1),
+    ],
+)
+@pytest.mark.parametrize("greeted", [False, True])
+def test_who_speaks_something_else_is_told_once_and_disturbs_nobody(said: bytes, greeted: bool) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, TEXT) as broker:
+            other = await connected(env)
+            stranger = await (connected if greeted else _raw)(env)  # type: ignore[operator]
+            publishes = [await stranger.send(m.Publish("t"), [records(["a"])])] if greeted else []
+            await stranger.stream.send([said])
+            heard = await stranger.until_closed()
+            failed = [message for message in heard if isinstance(message, m.Failed)]
+            assert len(failed) == 1
+            assert failed[0].code.startswith("protocol.")
+            for correlation in publishes:
+                assert (await stranger.answer(correlation)).message.placements[0].copies == 1
+            await other.publish("t", ["b"])
+            await trio.sleep(1)
+            assert broker.listening.connections == 1
+
+    run_simulation(0, scenario)
+
+
+@pytest.mark.parametrize(
+    "said", [m.Ping(), m.Publish("t"), m.Administer("x", "y" * 70_000), m.Hello(1, 1, ["x" * 70_000], "")]
+)
+def test_before_hello_nothing_is_done_and_nothing_large_is_taken(said: m.Message) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, TEXT):
+            stranger = await _raw(env)
+            await stranger.send(said)
+            (failed,) = await stranger.until_closed()
+            assert isinstance(failed, m.Failed)
+            assert failed.code in ("protocol.malformed", "protocol.frame_too_large")
+
+    run_simulation(0, scenario)
+
+
+@pytest.mark.parametrize("versions", [(2, 3), (0, 0), (5, 2)])
+def test_a_client_of_another_version_is_told_so(versions: tuple[int, int]) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, ""):
+            client = await _raw(env)
+            await client.stream.send(frames_of(m.Hello(*versions, [], "x"), 1))
+            (failed,) = await client.until_closed()
+            assert isinstance(failed, m.Failed)
+            assert failed.code == "protocol.version_unsupported"
+
+    run_simulation(0, scenario)
+
+
+@simulated
+async def test_welcome_says_what_both_can_do_and_what_the_limits_are(env: SimEnv) -> None:
+    async with broker_on(env, "", HEAD + 'name = "x"\nmessage_bytes_max = 1000\ninflight_requests_max = 7\n'):
+        client = await _raw(env)
+        answer = await client.call(m.Hello(0, 9, ["zstd", "future"], "me"))
+        assert answer == m.Welcome(1, ["zstd"], "x", 16 << 20, 8 << 20, 1000, 20_000, 7, 1_000)
+
+
+@simulated
+async def test_a_request_of_an_unknown_kind_fails_alone(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        unknown = bytearray(frames_of(m.Ping(), 77)[0])
+        assert unknown.count(struct.pack("<H", 3)) >= 1
+        # The union's number lies behind the correlation and the number of batches.
+        struct.pack_into("<H", unknown, 8 + 8 + 10, 999)
+        struct.pack_into("<H", unknown, 8 + 8 + 8, 1)
+        await client.stream.send([unknown, records(["a"]).message])
+        with pytest.raises(Refused, match=r"protocol\.request_unknown"):
+            await client.answer(77)
+        await client.publish("t", ["a"])
+        assert await client.fetch("t") == ["a"]
+
+
+@simulated
+async def test_what_only_a_broker_says_ends_the_connection(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        await client.tell(m.Published([]))
+        (failed,) = await client.until_closed()
+        assert isinstance(failed, m.Failed)
+        assert failed.code == "protocol.malformed"
+
+
+@simulated
+async def test_a_failing_publish_takes_its_batches_along_and_nothing_else(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        sent = [await client.send(m.Publish(topic), [records(["a"]), records(["b"])]) for topic in ("t", "no", "t")]
+        with pytest.raises(Refused, match=r"topic\.unknown"):
+            await client.answer(sent[1])
+        assert (await client.answer(sent[2])).message.placements[1].base_offset == 3
+        assert await client.fetch("t") == ["a", "b", "a", "b"]
+
+
+@simulated
+async def test_who_does_not_say_hello_in_time_is_let_go(env: SimEnv) -> None:
+    async with broker_on(env, "") as broker:
+        silent, slow = await _raw(env), await _raw(env)
+        greeting = bytes(frames_of(hello("x"), 1)[0])
+        with trio.move_on_after(11):
+            for byte in greeting:
+                await slow.stream.send([bytes([byte])])
+                await trio.sleep(1)
+        for client in (silent, slow):
+            heard = await client.until_closed(1)
+            assert [message.code for message in heard] in (["request.timeout"], [])
+        assert broker.listening.connections == 0
+
+
+@simulated
+async def test_a_silent_client_is_let_go_after_three_keepalives_and_gives_back_what_it_held(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.q]\nlease = "1h"\n'):
+        client = await connected(env)
+        await client.publish("q", ["a"])
+        await client.call(m.Subscribe("q", credit=1))
+        await client.delivery()
+        started = trio.current_time()
+        await client.until_closed(100)
+        assert 60 <= trio.current_time() - started <= 81
+        other = await connected(env)
+        subscription = (await other.call(m.Subscribe("q"))).subscription
+        assert values((await other.pull(subscription)).batches) == ["a"]
+
+
+@simulated
+async def test_a_client_that_pings_may_stay_for_ever(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        for _ in range(50):
+            await trio.sleep(19)
+            await client.call(m.Ping())
+
+
+@simulated
+async def test_a_frame_that_never_ends_is_as_good_as_silence(env: SimEnv) -> None:
+    async with broker_on(env, TEXT) as broker:
+        client = await connected(env)
+        frame = bytes(frames_of(m.Administer("x", "y" * 100_000), 1)[0])
+        with trio.fail_after(200):
+            while broker.listening.connections:
+                await trio.sleep(1)
+                try:
+                    await client.stream.send([frame[:1]])
+                except Exception:
+                    break
+                frame = frame[1:]
+
+
+@simulated
+async def test_a_publisher_that_is_blocked_for_long_is_not_taken_for_a_silent_one(env: SimEnv) -> None:
+    text = '[topics.t]\nbytes_max = "4KiB"\nmessage_bytes_max = 1000\nlease = "1h"\n'
+    async with broker_on(env, text, HEAD + 'connection_bytes_max = "1KiB"\n'):
+        client, other = await connected(env), await connected(env)
+        await client.publish("t", ["x" * 900] * 4)
+        blocked = await client.send(m.Publish("t"), [records(["y" * 900])])
+        for _ in range(20):
+            await trio.sleep(15)
+            await client.stream.send(frames_of(m.Ping(), 0))
+            await other.call(m.Ping())
+        subscription = (await other.call(m.Subscribe("t", credit=4))).subscription
+        await other.settle(subscription, await other.delivery())
+        with trio.fail_after(5):
+            assert (await client.answer(blocked)).message.placements[0].base_offset == 4
+
+
+@simulated
+async def test_a_client_that_never_reads_fills_no_memory(env: SimEnv) -> None:
+    text = TEXT + '[topics.q]\nlease = "1h"\n'
+    bound = 256 << 10
+    async with broker_on(env, text, HEAD + f"connection_bytes_max = {bound}\n"):
+        client, other = await connected(env), await connected(env)
+        for topic in ("t", "q"):
+            for _ in range(60):
+                await other.publish(topic, ["x" * 1000] * 50)
+        waiting: list[int] = []
+        watched = _outboxes()
+        for _ in range(4):
+            await client.tell(m.Subscribe("t", credit=2**31))
+            await client.tell(m.Subscribe("q", credit=2**31))
+        with trio.move_on_after(30):
+            while True:
+                await client.stream.send(frames_of(m.Fetch("t", 0, 0, bytes_max=1 << 20), 5))
+        await trio.sleep(1)
+        waiting = [outbox.waiting_bytes for outbox in watched()]
+        # The bound, one fetch's answer, one delivery of each subscription, and small answers.
+        assert bound <= max(waiting) < bound + (1 << 20) + 8 * (64 << 10) + 100_000
+        await other.publish("t", ["still there"])
+        assert values((await other.ask(m.Fetch("t", 0, 3000))).batches) == ["still there"]
+
+
+def _outboxes():  # type: ignore[no-untyped-def]
+    import gc
+
+    from linn.protocols.capnp.outbox import Outbox
+
+    return lambda: [thing for thing in gc.get_objects() if isinstance(thing, Outbox)]
+
+
+@simulated
+async def test_unanswered_requests_are_limited_by_not_reading_more(env: SimEnv) -> None:
+    async with broker_on(env, TEXT, HEAD + "inflight_requests_max = 10\n"):
+        client = await connected(env)
+        waits = [await client.send(m.Fetch("t", 0, 0, wait_max_ms=5_000)) for _ in range(10)]
+        ping = await client.send(m.Ping())
+        late = [await client.send(m.Fetch("t", 0, 0, wait_max_ms=5_000)) for _ in range(3_000)]
+        for correlation in (*waits, ping, *late):
+            await client.answer(correlation)
+
+
+@simulated
+async def test_connections_are_limited(env: SimEnv) -> None:
+    async with broker_on(env, TEXT, HEAD + "connections_max = 3\n") as broker:
+        clients = [await connected(env) for _ in range(3)]
+        fourth = await _raw(env)
+        assert await fourth.until_closed() == []
+        assert broker.listening.refused == 1
+        await clients[0].stream.aclose()
+        await trio.sleep(1)
+        await (await connected(env)).publish("t", ["a"])
+
+
+@simulated
+async def test_storms_of_connections_and_joins_leave_nothing_behind(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "both"\npartitions = 3\n') as broker:
+        client = await connected(env)
+
+        async def storm(number: int) -> None:
+            for turn in range(5):
+                hasty = await connected(env)
+                await hasty.tell(m.Subscribe("t", group="g" if number % 2 else "", credit=5))
+                await hasty.tell(m.Publish("t"), [records([f"{number}.{turn}"])])
+                await trio.sleep(env.rng.uniform(0, 0.01))
+                await hasty.stream.aclose()
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(storm, number)
+        await trio.sleep(5)
+        assert broker.listening.connections == 1
+        topic = broker.topics["t"]
+        assert topic.groups is not None
+        assert topic.queue is not None
+        assert topic.groups.members("g") == 0
+        assert topic.queue.consumers == []
+        shown = await client.administer("topic.show", name="t")
+        assert shown["queue"]["leased"] == 0
+        assert topic.readers == {}
+
+
+class BrokenExchange(FanoutExchange):
+    """An exchange that fails for one routing key."""
+
+    def route(self, pair):  # type: ignore[no-untyped-def]
+        if pair.routing_key == "bad":
+            raise RuntimeError("I am broken")
+        return super().route(pair)
+
+
+class BrokenPlugin:
+    """Brings it."""
+
+    name = "broken"
+    dist = None
+    value = "broken"
+
+    def load(self) -> BrokenPlugin:
+        return self
+
+    @hookimpl
+    def linn_register_exchange(self) -> ExchangeKind:
+        return ExchangeKind("broken", NoSettings, BrokenExchange)
+
+
+@simulated
+async def test_an_exchange_that_raises_fails_that_publish_and_no_other(env: SimEnv) -> None:
+    text = TEXT + '[exchanges.e]\ntype = "broken"\n[[topics.t.bindings]]\nexchange = "e"\n'
+    async with broker_on(env, text, plugins=[BrokenPlugin()]):
+        client = await connected(env)
+        sent = [
+            await client.send(m.Publish("e", True), [records(["a"], routing_key=key)])
+            for key in ("good", "bad", "good")
+        ]
+        assert (await client.answer(sent[0])).message.placements[0].copies == 1
+        with pytest.raises(Refused, match=r"topic\.invalid: exchange e \(broken\) failed: RuntimeError: I am broken"):
+            await client.answer(sent[1])
+        assert (await client.answer(sent[2])).message.placements[0].base_offset == 1
+
+
+@simulated
+async def test_one_batch_reaches_several_topics_each_with_its_records(env: SimEnv) -> None:
+    text = '[exchanges.e]\ntype = "topic"\n' + "".join(
+        f'[topics.{name}]\nkind = "stream"\n[[topics.{name}.bindings]]\nexchange = "e"\nkey = "{key}"\n'
+        for name, key in (("all", "#"), ("a", "a.*"), ("b", "b.*"), ("none", "c"))
+    )
+    async with broker_on(env, text):
+        client = await connected(env)
+        from linn.core.batch_builder import build_from_records
+        from linn.core.record import Record
+
+        keys = ["a.x", "b.x", "a.y", "d"]
+        batch = build_from_records([Record(value=key.encode(), routing_key=key) for key in keys], base_id=1)
+        answer = await client.call(m.Publish("e", True), [batch])
+        assert answer.placements == [m.Placement(-1, -1, 7)]
+        got = {name: await client.fetch(name) for name in ("all", "a", "b", "none")}
+        assert got == {"all": keys, "a": ["a.x", "a.y"], "b": ["b.x"], "none": []}
+        answer = await client.call(m.Publish("e", True), [records(["q"], routing_key="zzz")])
+        assert answer.placements == [m.Placement(0, 4, 1)]

@@ -1,0 +1,189 @@
+"""Control messages: each comes back as it was, and hostile ones cost what their bytes cost."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+import tracemalloc
+import typing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linn.core import schema
+from linn.core.errors import ProtocolError
+from linn.protocols.capnp import codec
+from linn.protocols.capnp import messages as m
+
+NARROW = {
+    "version_min": 16, "version_max": 16, "version": 16, "frame_bytes_max": 32, "batch_bytes_max": 32,
+    "message_bytes_max": 32, "keepalive_ms": 32, "inflight_max": 32, "subscriptions_max": 32, "copies": 32,
+    "bytes_min": 32, "bytes_max": 32, "wait_max_ms": 32, "credit": 32, "records": 32, "records_max": 32,
+    "subscription": 32, "lease_ms": 32, "ms": 32, "entry": 32, "generation": 32, "delivery_id": 64, "attempt": 16,
+    "id": 32, "leader": 32,
+}  # fmt: skip
+ENUMS = {"acks": 3, "kind": 3, "verdict": 4}
+SIGNED_32 = ("partition", "partitions")
+TEXT = st.text(max_size=20)
+
+
+def _value(name: str, hint: object) -> st.SearchStrategy[object]:
+    item = next(iter(typing.get_args(hint)), None)
+    if isinstance(item, type) and issubclass(item, m.Message):
+        return st.lists(_message(item), max_size=3)
+    if item is not None:
+        return st.lists(TEXT if item is str else _number(name), max_size=3)
+    if hint is str:
+        return TEXT
+    if hint is bool:
+        return st.booleans()
+    return _number(name)
+
+
+def _number(name: str) -> st.SearchStrategy[object]:
+    if name in ENUMS:
+        return st.integers(0, ENUMS[name] - 1)
+    if name in NARROW:
+        return st.integers(0, 2 ** NARROW[name] - 1)
+    bits = 31 if name in SIGNED_32 else 63
+    return st.integers(-(2**bits), 2**bits - 1)
+
+
+def _message(cls: type[m.Message]) -> st.SearchStrategy[m.Message]:
+    hints = typing.get_type_hints(cls)
+    return st.builds(cls, **{name: _value(name, hint) for name, hint in hints.items()})
+
+
+FRAMES = [field.name for field in schema.load("protocol").Frame.schema.node.struct.fields][2:]
+BY_FRAME = {codec.camel(cls.__name__[0].lower() + cls.__name__[1:]): cls for cls in m.Message.__subclasses__()}
+
+
+@pytest.mark.parametrize("member", FRAMES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), correlation=st.integers(0, 2**64 - 1), batches=st.integers(0, 1000))
+def test_every_message_comes_back_as_it_was(member: str, data: st.DataObject, correlation: int, batches: int) -> None:
+    message = data.draw(_message(BY_FRAME[member]))
+    quick = not isinstance(message, m.Published) or len(message.placements) != 1
+    encoded = codec.encode(message, correlation, batches if quick else 0)
+    for _ in range(2):
+        assert codec.decode(memoryview(bytes(encoded))) == (correlation, batches if quick else 0, message)
+    with schema.load("protocol").Frame.from_bytes(bytes(encoded)) as frame:
+        assert (str(frame.which()), frame.correlation) == (member, correlation), "as any Cap'n Proto reader sees it"
+
+
+def _frame(pointers: bytes, data: bytes = b"", member: int = 17, batches: int = 0) -> bytes:
+    """A Frame whose union's one pointer, and what is behind it, are these bytes. Settle is member 17 of the union."""
+    numbers = struct.pack("<QHHI", 7, batches, member, 0)
+    body = struct.pack("<HHHH", 0, 0, 2, 1) + numbers + pointers + data
+    return struct.pack("<II", 0, len(body) // 8) + body
+
+
+def _struct_pointer(offset: int, data_words: int, pointers: int) -> bytes:
+    return struct.pack("<iHH", offset << 2, data_words, pointers)
+
+
+def _list_pointer(offset: int, kind: int, count: int) -> bytes:
+    return struct.pack("<iI", offset << 2 | 1, count << 3 | kind)
+
+
+SETTLE = FRAMES.index("settle")
+EMPTY_STRUCTS = (
+    _struct_pointer(0, 1, 1) + bytes(8) + _list_pointer(0, 7, 0) + struct.pack("<iHH", (2**29 - 1) << 2, 0, 0)
+)
+FAR = struct.pack("<II", 2 | 0 << 2, 1)
+HOSTILE = {
+    "a list of 2^29-1 empty structs": _frame(EMPTY_STRUCTS, member=SETTLE),
+    "a struct that points to itself": _frame(_struct_pointer(-1, 0, 1), member=SETTLE),
+    "a list beyond the end": _frame(_struct_pointer(0, 1, 1) + bytes(8) + _list_pointer(0, 7, 10_000), member=SETTLE),
+    "a pointer before the start": _frame(_struct_pointer(-5_000, 1, 1), member=SETTLE),
+    "a far pointer to no segment": _frame(FAR, member=SETTLE),
+    "a capability": _frame(struct.pack("<II", 3, 0), member=SETTLE),
+    "a list of pointers to itself": _frame(
+        _struct_pointer(0, 1, 1) + bytes(8) + _list_pointer(-1, 6, 1), member=SETTLE
+    ),
+}
+HARMLESS = ("a list of pointers to itself",)
+"""What a reader may make a small message of."""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_message_is_refused_at_once(name: str) -> None:
+    tracemalloc.start()
+    started = time.perf_counter()
+    try:
+        with contextlib.suppress(ProtocolError) if name in HARMLESS else pytest.raises(ProtocolError):
+            codec.decode(memoryview(HOSTILE[name]))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert time.perf_counter() - started < 0.5
+
+
+def test_a_list_of_empty_structs_within_the_limit_costs_little() -> None:
+    count = codec.ENTRIES_MAX
+    pointers = _struct_pointer(0, 1, 1) + bytes(8) + _list_pointer(0, 7, 0) + struct.pack("<iHH", count << 2, 0, 0)
+    started = time.perf_counter()
+    try:
+        decoded = codec.decode(memoryview(_frame(pointers, member=SETTLE)))
+    except ProtocolError:
+        return
+    assert isinstance(decoded.message, m.Settle)
+    assert time.perf_counter() - started < 2
+
+
+def test_overlapping_pointers_make_no_message_larger_than_its_bytes() -> None:
+    """A list of texts that all point to the same 64 KiB."""
+    count, size = 4_000, 1 << 16
+    texts = [_list_pointer(count - 1 - number, 2, size) for number in range(count)]
+    pointers = _struct_pointer(0, 0, 1) + _list_pointer(0, 6, count) + b"".join(texts)
+    frame = _frame(pointers, b"x" * (size - 1) + b"\0", member=FRAMES.index("describe"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            codec.decode(memoryview(frame))
+        assert tracemalloc.get_traced_memory()[1] < 8 * len(frame)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", [b"abc", b"\xff\xfe\0", b"\xed\xa0\x80\0", b""])
+def test_text_without_its_end_or_that_is_not_utf_8_is_refused(text: bytes) -> None:
+    padded = text + bytes(-len(text) % 8)
+    pointers = _struct_pointer(0, 0, 1) + _list_pointer(0, 2, len(text)) + padded
+    with pytest.raises(ProtocolError):
+        codec.decode(memoryview(_frame(pointers, member=FRAMES.index("goodbye"))))
+
+
+@pytest.mark.parametrize("size", [8, 16, 24, 31, 33])
+def test_a_truncated_or_unaligned_frame_is_refused(size: int) -> None:
+    whole = bytes(codec.encode(m.Publish("topic"), 1))
+    with pytest.raises(ProtocolError):
+        codec.decode(memoryview(whole[:size]))
+
+
+def test_a_member_that_is_not_known_keeps_its_number() -> None:
+    for member in (len(FRAMES), 1_000, 65_535):
+        decoded = codec.decode(memoryview(_frame(bytes(8), member=member, batches=3)))
+        assert decoded == (7, 3, m.Unknown())
+
+
+def test_frames_with_several_segments_are_read() -> None:
+    message = schema.load("protocol").Frame.new_message(num_first_segment_words=4)
+    message.correlation = 9
+    publish = message.init("publish")
+    publish.target = "a topic whose name is in another segment"
+    encoded = bytes(message.to_bytes())
+    assert encoded[0] > 0, "more than one segment"
+    decoded = codec.decode(memoryview(encoded))
+    assert decoded == (9, 0, m.Publish("a topic whose name is in another segment", acks=0))
+
+
+def test_the_cache_of_messages_mistakes_none_for_another() -> None:
+    for number in range(3):
+        for message in (m.Publish(f"t{number}"), m.Pull(number, 5), m.Credit(number, 7), m.Ping()):
+            for correlation in (0, 1, 2**64 - 1):
+                encoded = memoryview(bytes(codec.encode(message, correlation, number)))
+                for _ in range(2):
+                    assert codec.decode(encoded) == (correlation, number, message)

@@ -1,0 +1,182 @@
+"""Framing and connections as pure objects: any chunking gives the same, nothing hostile costs more than its bytes."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from linn.core.batch_builder import build_from_records
+from linn.core.errors import FrameTooLarge, LinnError, ProtocolError, VersionUnsupported
+from linn.core.record import Record
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Connection, agree, check_welcome, frames_of, hello
+
+
+def feed(connection: Connection, data: bytes, sizes: Iterable[int]) -> Iterator[object]:
+    """Give `data` to a connection in pieces of these sizes, then of whatever fits; what it says."""
+    position, pieces = 0, iter(sizes)
+    while position < len(data):
+        buffers = connection.buffers()
+        assert all(len(buffer) > 0 for buffer in buffers)
+        room = sum(map(len, buffers))
+        count = left = min(max(1, next(pieces, len(data))), room, len(data) - position)
+        for buffer in buffers:
+            part = min(left, len(buffer))
+            buffer[:part] = data[position : position + part]
+            position, left = position + part, left - part
+        try:
+            for event in connection.received(count):
+                yield event.correlation, event.message, [bytes(batch.message) for batch in event.batches]
+        except LinnError as error:
+            yield error.code
+            return
+
+
+def wire(*frames: tuple[m.Message, int, list[bytes]]) -> bytes:
+    """What a client sends."""
+    parts: list[bytes] = []
+    for message, correlation, contents in frames:
+        batches = [build_from_records([Record(value=value)], base_id=1) for value in contents]
+        parts += [bytes(frame) for frame in frames_of(message, correlation, batches)]
+    return b"".join(parts)
+
+
+CONVERSATION = wire(
+    (hello("test"), 1, []),
+    (m.Publish("t"), 2, [b"x" * 10, b"y" * 9_000, b"z"]),
+    (m.Ping(), 3, []),
+    (m.Fetch("t", 0, 5), 4, []),
+    (m.Settle(1, [m.Settlement(0, 1, 0, 5), m.Settlement(1, 2, 3, 4, m.Verdict.NACK, 7)]), 5, []),
+    (m.Publish("other", True, partition=3), 6, [b"x" * 300_000]),
+    (m.Goodbye("bye"), 0, []),
+)
+
+
+def talk(sizes: Iterable[int], data: bytes = CONVERSATION) -> list[object]:
+    connection = Connection()
+    connection.allow_frames(1 << 20)
+    return list(feed(connection, data, sizes))
+
+
+WHOLE = talk([])
+
+
+def test_a_conversation_comes_out_as_it_went_in() -> None:
+    assert [event[:2] for event in WHOLE] == [  # type: ignore[index]
+        (1, hello("test")),
+        (2, m.Publish("t")),
+        (3, m.Ping()),
+        (4, m.Fetch("t", 0, 5)),
+        (5, m.Settle(1, [m.Settlement(0, 1, 0, 5), m.Settlement(1, 2, 3, 4, m.Verdict.NACK, 7)])),
+        (6, m.Publish("other", True, partition=3)),
+        (0, m.Goodbye("bye")),
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 20_000), max_size=100))
+def test_any_chunking_gives_the_same_events(sizes: list[int]) -> None:
+    assert talk(sizes) == WHOLE
+
+
+def test_one_byte_at_a_time_gives_the_same_events() -> None:
+    data = CONVERSATION[:12_000]
+    assert talk([1] * len(data), data) == talk([], data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    good=st.integers(0, 3),
+    garbage=st.binary(min_size=8, max_size=64).filter(lambda g: struct.unpack_from("<I", g)[0] >= 64),
+    sizes=st.lists(st.integers(1, 400), max_size=50),
+)
+def test_what_is_good_before_garbage_counts_however_it_is_cut(good: int, garbage: bytes, sizes: list[int]) -> None:
+    data = wire(*[(m.Ping(), number + 1, []) for number in range(good)]) + garbage
+    said = talk(sizes, data)
+    assert said == [*((number + 1, m.Ping(), []) for number in range(good)), "protocol.malformed"]
+
+
+def _table(*sizes: int) -> bytes:
+    return struct.pack(f"<{len(sizes) + 1}I", len(sizes) - 1, *sizes) + bytes(4 if len(sizes) % 2 == 0 else 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (_table(0), "protocol.malformed"),
+        (_table(2**31), "protocol.frame_too_large"),
+        (_table(2**32 - 1), "protocol.frame_too_large"),
+        (struct.pack("<II", 2**32 - 1, 1), "protocol.malformed"),
+        (struct.pack("<II", 64, 1), "protocol.malformed"),
+        (_table(*[2**32 - 1] * 64), "protocol.frame_too_large"),
+        (_table(1, 2**31), "protocol.frame_too_large"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "protocol.malformed"),
+        (bytes.fromhex("16030100f5010000f10303") + bytes(50), "protocol.malformed"),
+        (b"\0" * 64, "protocol.malformed"),
+        (b"AMQP\x00\x00\x09\x01", "protocol.malformed"),
+    ],
+)
+def test_what_is_no_frame_is_refused_before_memory_is_taken_for_it(data: bytes, code: str) -> None:
+    connection = Connection()
+    tracemalloc.start()
+    try:
+        assert list(feed(connection, data, [])) == [code]
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ProtocolError):
+        list(connection.received(0))
+
+
+def test_a_large_frame_is_refused_before_hello_and_taken_after() -> None:
+    data = wire((m.Administer("x", "y" * 70_000), 1, []))
+    assert list(feed(Connection(), data, [])) == ["protocol.frame_too_large"]
+    assert talk([], data) == [(1, m.Administer("x", "y" * 70_000), [])]
+
+
+def test_the_batches_behind_one_frame_are_bounded_in_number_and_in_bytes() -> None:
+    many = frames_of(m.Publish("t"), 1, [build_from_records([Record(value=b"x")], base_id=1)] * 1_025)
+    assert talk([], b"".join(bytes(frame) for frame in many)) == ["protocol.malformed"]
+    large = wire((m.Publish("t"), 1, [b"x" * (1 << 19)] * 20))
+    connection = Connection()
+    connection.allow_frames(1 << 20)
+    assert list(feed(connection, large, [])) == ["protocol.frame_too_large"]
+
+
+def test_a_batch_that_is_none_ends_the_connection() -> None:
+    frame = bytes(frames_of(m.Publish("t"), 1, [build_from_records([Record(value=b"x")], base_id=1)])[0])
+    assert talk([], frame + wire((m.Ping(), 1, []))) == ["batch.malformed"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_no_damage_to_a_conversation_raises_anything_but_a_named_error(data: st.DataObject) -> None:
+    damaged = bytearray(CONVERSATION[:10_000])
+    for _ in range(data.draw(st.integers(1, 5))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    talk([], bytes(damaged))
+
+
+def test_version_and_features_are_agreed_on() -> None:
+    assert agree(m.Hello(1, 9, ["zstd", "other"], "x")) == (1, ["zstd"])
+    assert agree(m.Hello(0, 1, [], "x")) == (1, [])
+    for least, most in ((2, 3), (0, 0), (65_535, 65_535), (2, 1)):
+        with pytest.raises(VersionUnsupported):
+            agree(m.Hello(least, most, [], "x"))
+    with pytest.raises(ProtocolError):
+        agree(m.Ping())
+    with pytest.raises(ProtocolError):
+        check_welcome(m.Pong())
+
+
+def test_a_frame_over_the_limit_says_so() -> None:
+    connection = Connection()
+    connection.buffer()[:8] = struct.pack("<II", 0, 1 << 20)
+    events = connection.received(8)
+    with pytest.raises(FrameTooLarge):
+        list(events)
