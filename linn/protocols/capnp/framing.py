@@ -18,7 +18,8 @@ BUFFER_BYTES_MIN = 4 << 10
 BUFFER_BYTES_MAX = 256 << 10
 """One receive of this size moves 1 to 4 GB/s; larger ones did not help."""
 LARGE_FRAME_BYTES = 96 << 10
-"""From this size on a frame is received into its own memory: copying it costs more than a further system call."""
+"""From this size on a frame is received into its own memory: copying it costs more than a system call for each. Two of
+the frames below it fit into the largest buffer."""
 SPILL_BYTES = 8 << 10
 """Room for what comes behind a large frame: a control message, and the part of the next batch that is copied."""
 FRAME_BYTES_MAX_BEFORE_HELLO = 64 << 10
@@ -37,6 +38,8 @@ class FrameReader:
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._expects_large = False
+        self._too_small = False
+        """Whether the buffer has less room than two of the frames that are cut out of it."""
         self.failure: ProtocolError | None = None
         """Why the stream can't be cut into frames any more: no Cap'n Proto framing, or a frame over the limit."""
 
@@ -83,8 +86,10 @@ class FrameReader:
         if self._frame is None and filled >= min(SPILL_BYTES, len(self._view)):
             # The buffer was filled by small frames alone.
             self._expects_large = False
-            if filled == len(self._view) < BUFFER_BYTES_MAX:
-                self._grow()
+            self._too_small = self._too_small or filled == len(self._view)
+        if self._too_small and self._frame is None and len(self._view) < BUFFER_BYTES_MAX:
+            self._grow()
+        self._too_small = False
         return frames
 
     def _cut(self, filled: int, frames: list[memoryview]) -> None:
@@ -95,9 +100,11 @@ class FrameReader:
                 break
             end = position + size
             if end > filled:
-                if size >= LARGE_FRAME_BYTES or 2 * size > len(view):
+                if size >= LARGE_FRAME_BYTES:
                     self._begin_frame(position, filled, size)
                     position = filled
+                elif 2 * size > len(view):
+                    self._too_small = True
                 break
             frames.append(memoryview(bytearray(view[position:end])))
             position = end
