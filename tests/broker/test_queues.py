@@ -162,10 +162,11 @@ async def test_every_wake_up_reaches_somebody_who_can_use_it(env: SimEnv) -> Non
         for number in range(40):
             workers = [await _worker(client, 1) for client in clients]
             await trio.sleep(0.1)
-            await clients[0].tell(m.Publish("t"), [records([str(number)])])
-            # Whoever is woken may be going away just now.
+            # Whoever is woken may be going away just now, a little before or after.
             leaver = number % 4
-            await clients[leaver].tell(m.Unsubscribe(workers[leaver]))
+            requests = [(m.Publish("t"), [records([str(number)])]), (m.Unsubscribe(workers[leaver]), None)]
+            for message, batches in requests if number % 8 < 4 else reversed(requests):
+                await clients[leaver].tell(message, batches)
             await trio.sleep(1)
             for place, client in enumerate(clients):
                 await client.call(m.Ping())
@@ -178,6 +179,34 @@ async def test_every_wake_up_reaches_somebody_who_can_use_it(env: SimEnv) -> Non
                     assert await client.settle(workers[place], event) == []
                 await client.call(m.Unsubscribe(workers[place]))
             assert (await clients[0].administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+
+
+@simulated
+async def test_one_batch_wakes_as_many_as_it_has_records_for(env: SimEnv) -> None:
+    async with broker_on(env, QUEUE):
+        clients = [await connected(env) for _ in range(3)]
+        for client in clients:
+            await _worker(client, 1)
+        await clients[0].publish("t", ["a", "b", "c"])
+        got = [values((await client.delivery(1)).batches) for client in clients]
+        assert sorted(got) == [["a"], ["b"], ["c"]]
+
+
+@simulated
+async def test_at_most_once_a_record_is_handed_over_only_when_that_is_durable(env: SimEnv) -> None:
+    async with broker_on(env, ALWAYS + '[topics.t]\ndelivery = "at-most-once"\n') as broker:
+        client = await connected(env)
+        for number in range(10):
+            await client.publish("t", [str(number)])
+        queue = broker.topics["t"].queue
+        assert queue is not None
+        state = queue.dispatches[0].state
+        assert state is not None
+        env.disk.sync_delay_s_max = 1
+        worker = await _worker(client, 0)
+        for _ in range(10):
+            await client.pull(worker, 1)
+            assert state.partition.log.durable() == state.partition.log.bounds()[1]
 
 
 @simulated

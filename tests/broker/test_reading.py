@@ -72,13 +72,12 @@ async def test_nobody_reads_beyond_the_high_watermark(env: SimEnv) -> None:
         env.disk.sync_delay_s_max = 0.5
         for number in range(50):
             await client.tell(m.Publish("t", acks=m.Acks.NONE), [records([str(number)])])
+            await trio.sleep(0.05)
             for event in (await reader.ask(m.Fetch("t", 0, 0)), *reader.pushed):
                 assert all(batch.end_offset <= partition.log.durable() for batch in event.batches)
         await trio.sleep(5)
         assert await reader.fetch("t") == [str(number) for number in range(50)]
-        while not await reader.is_silent(1):
-            await trio.sleep(0)
-            break
+        await reader.call(m.Ping())
         pushed = [value for event in reader.pushed for value in values(event.batches)]
         assert pushed == [str(number) for number in range(50)]
 

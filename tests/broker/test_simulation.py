@@ -105,6 +105,7 @@ async def _read(world: World, client: RawClient) -> None:
 
 async def _life(world: World, env: SimEnv, last: bool) -> None:
     async with broker_on(env, TEXT), trio.open_nursery() as nursery:
+        env.disk.sync_delay_s_max = world.rng.choice([0.002, 0.05])
         nursery.start_soon(until_lost, lambda client: _produce(world, client), env)
         for topic in ("q", "q", "s"):
             nursery.start_soon(until_lost, lambda client, topic=topic: _work(world, topic, client), env)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import typing
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import capnp
@@ -119,7 +120,19 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         return _DELIVER.fill(
             correlation, batches, message.subscription, message.partition, message.delivery_id, message.attempt
         )
+    if type(message) is messages.Publish:
+        frame = bytearray(
+            _encoded_publish(message.target, message.to_exchange, message.acks, message.partition, batches)
+        )
+        _U64.pack_into(frame, _CORRELATION_AT, correlation)
+        return frame
     return _encode(message, correlation, batches)
+
+
+@lru_cache(maxsize=1024)
+def _encoded_publish(target: str, to_exchange: bool, acks: int, partition: int, batches: int) -> bytes:
+    """A publish with correlation 0: a producer sends the same one with each batch."""
+    return _encode(messages.Publish(target, to_exchange, acks, partition), 0, batches)
 
 
 def _encode(message: Message, correlation: int, batches: int) -> bytes:
@@ -144,23 +157,42 @@ class _Template:
     def __init__(self, make: Callable[..., tuple[Message, int, int]], kinds: str) -> None:
         """`make` takes one number per letter of `kinds` (struct's) and gives (message, correlation, batches)."""
         zero = _encode(*make(*[0] * len(kinds)))
-        self._places: list[tuple[Callable[..., None], int]] = []
+        self._places: list[tuple[struct.Struct, int]] = []
         for index, kind in enumerate(kinds):
             packer = struct.Struct("<" + kind)
             mark = int.from_bytes(b"\x5a" * packer.size)
             marked = _encode(*make(*[mark if place == index else 0 for place in range(len(kinds))]))
             at = marked.index(packer.pack(mark))
             assert marked[:at] + packer.pack(0) + marked[at + packer.size :] == zero
-            self._places.append((packer.pack_into, at))
+            self._places.append((packer, at))
         self._zero = zero
 
     def fill(self, *numbers: int) -> bytearray:
         """The message with these numbers."""
         message = bytearray(self._zero)
-        for (pack_into, at), number in zip(self._places, numbers, strict=True):
-            pack_into(message, at, number)
+        for (packer, at), number in zip(self._places, numbers, strict=True):
+            packer.pack_into(message, at, number)
         return message
 
+    @property
+    def shape(self) -> tuple[int, bytes]:
+        """What tells at a glance that a message may be of this template: its size and its member."""
+        return len(self._zero), self._zero[_MEMBER_AT : _MEMBER_AT + 2]
+
+    def read(self, content: bytes) -> list[int] | None:
+        """The numbers of a message of this shape; None where another byte differs."""
+        blank = bytearray(content)
+        numbers: list[int] = []
+        for packer, at in self._places:
+            numbers += packer.unpack_from(content, at)
+            packer.pack_into(blank, at, 0)
+        return numbers if blank == self._zero else None
+
+
+_CORRELATION_AT = 16
+_MEMBER_AT = 26
+"""Where the union of `Frame` has its tag, in a message whose root struct comes first."""
+_U64 = struct.Struct("<Q")
 
 _PUBLISHED = _Template(
     lambda correlation, partition, base_offset, copies: (
@@ -179,7 +211,22 @@ _DELIVER = _Template(
     "QHIiQH",
 )
 
-_CORRELATION_AT = 16
+
+def _read_published(correlation: int, partition: int, base_offset: int, copies: int) -> Decoded:
+    return Decoded(correlation, 0, messages.Published([messages.Placement(partition, base_offset, copies)]))
+
+
+def _read_deliver(
+    correlation: int, batches: int, subscription: int, partition: int, delivery_id: int, attempt: int
+) -> Decoded:
+    return Decoded(correlation, batches, messages.Deliver(subscription, partition, delivery_id, attempt))
+
+
+_READERS: dict[tuple[int, bytes], tuple[_Template, Callable[..., Decoded]]] = {
+    _PUBLISHED.shape: (_PUBLISHED, _read_published),
+    _DELIVER.shape: (_DELIVER, _read_deliver),
+}
+
 _CACHED_FRAME_BYTES_MAX = 512
 _CACHED_FRAMES_MAX = 4_096
 _decoded: dict[bytes, Decoded] = {}
@@ -198,6 +245,9 @@ def decode(frame: memoryview) -> Decoded:
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
         return _decode(frame)
     content = frame.tobytes()
+    template = _READERS.get((len(content), content[_MEMBER_AT : _MEMBER_AT + 2]))
+    if template is not None and (numbers := template[0].read(content)) is not None:
+        return template[1](*numbers)
     key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
     known = _decoded.get(key)
     if known is not None:
