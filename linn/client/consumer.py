@@ -355,6 +355,7 @@ class Consumer:
         Raises:
             SubscriptionWrongKind: the consumer's mode is push.
             ConnectionLost: the connection ended; records that were on their way come again if they are leased.
+            BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
             LinnError: a settlement that nobody awaited was refused, or the subscription is over.
         Cancellation: records that were on their way are leased until the lease ends.
         """
@@ -372,6 +373,8 @@ class Consumer:
             self._raise_errors()
         batches = [*self._arrived, *await self._pull(records_max, wait_s)]
         self._arrived.clear()
+        for batch in batches:
+            batch.records.check_crc()
         return batches
 
     async def _pull(self, records_max: int, wait_s: float) -> list[Batch]:

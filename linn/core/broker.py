@@ -46,7 +46,7 @@ from linn.core.nearest import did_you_mean
 from linn.core.partition import Partition
 from linn.core.plugins import PluginManager, installed
 from linn.core.router import Router
-from linn.core.semantics import DeliverySemantics
+from linn.core.semantics import Acks, ConfirmWhen, DeliverySemantics
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.storage import StorageEngine
 from linn.core.topic import Topic
@@ -267,20 +267,17 @@ class Broker:
             found += [Destination(topic, *piece) for piece in topic.choice.split(part, len(topic.partitions))]
         return found
 
-    def append(self, destinations: list[Destination], batch: RecordBatch) -> Placed:
+    def append(self, destinations: list[Destination], batch: RecordBatch, acks: Acks) -> Placed:
         """Store a batch where it goes. The bytes of `batch` belong to the log from here on.
+
+        What confirms it is up to each topic's semantics.
 
         Raises StorageError: a destination could not store it; earlier ones have.
         """
-        if len(destinations) == 1:
-            topic, index, part = destinations[0]
-            base_offset = topic.append(index, part)
-            end = base_offset + part.count
-            partition = topic.partitions[index]
-            return Placed(index, base_offset, part.count, [(partition, end)] if partition.high_watermark < end else [])
         awaits: list[tuple[Partition, int]] = []
         copies = 0
         used = False
+        base_offset = -1
         for topic, index, part in destinations:
             if part is batch:
                 # Each log stamps its own copy; the first takes the bytes that came in.
@@ -288,7 +285,12 @@ class Broker:
                 used = True
             base_offset = topic.append(index, part)
             copies += part.count
-            awaits.append((topic.partitions[index], base_offset + part.count))
+            partition, end = topic.partitions[index], base_offset + part.count
+            # Few wait: with fsync = "os" a batch is committed when it is appended.
+            if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
+                awaits.append((partition, end))
+        if len(destinations) == 1:
+            return Placed(destinations[0].partition, base_offset, copies, awaits)
         return Placed(-1, -1, copies, awaits)
 
     # --- subscribing ---

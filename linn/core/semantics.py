@@ -42,10 +42,6 @@ class DeliverySemantics(Protocol):
     """The semantics of one topic."""
 
     @property
-    def acks_default(self) -> Acks:
-        """What a producer gets that asks for nothing."""
-
-    @property
     def settles_on_delivery(self) -> bool:
         """Whether a record is settled when it is handed to the connection.
 

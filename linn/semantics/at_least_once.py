@@ -17,7 +17,6 @@ from linn.core.subscription import SharedSubscription
 class AtLeastOnce:
     """The semantics of one topic."""
 
-    acks_default: Final[Acks] = "leader"
     settles_on_delivery: Final = False
     survives_restart: Final = True
 

@@ -59,7 +59,6 @@ def _settled(delivery_id: int) -> DeliveryNotCurrent:
 class AtMostOnce:
     """The semantics of one topic."""
 
-    acks_default: Final[Acks] = "none"
     settles_on_delivery: Final = True
     survives_restart: Final = True
 

@@ -340,3 +340,14 @@ async def test_one_batch_reaches_several_topics_each_with_its_records(env: SimEn
         assert got == {"all": keys, "a": ["a.x", "a.y"], "b": ["b.x"], "none": []}
         answer = await client.call(m.Publish("e", True), [records(["q"], routing_key="zzz")])
         assert answer.placements == [m.Placement(0, 4, 1)]
+
+
+@simulated
+async def test_limits_beyond_what_the_protocol_can_say_are_told_as_the_largest_it_can(env: SimEnv) -> None:
+    head = HEAD + "".join(f'{key} = "8GiB"\n' for key in ("message_bytes_max", "batch_bytes_max", "frame_bytes_max"))
+    async with broker_on(env, TEXT, head):
+        client = await _raw(env)
+        welcome = await client.call(hello("x"))
+        largest = 2**32 - 1
+        assert (welcome.frame_bytes_max, welcome.batch_bytes_max, welcome.message_bytes_max) == (largest,) * 3
+        assert (await client.call(m.Describe(["t"]))).topics[0].message_bytes_max == largest

@@ -199,6 +199,7 @@ async def test_room_is_there_as_soon_as_enough_is_settled(env: SimEnv) -> None:
         worker = (await client.call(m.Subscribe("t", credit=2))).subscription
         await trio.sleep(1)
         blocked = await client.send(m.Publish("t"), [records([f"{'x':<900}"])])
+        await trio.sleep(1)
         await client.settle(worker, await client.delivery())
         with trio.fail_after(5):
             assert (await client.answer(blocked)).message.placements[0].base_offset == 4

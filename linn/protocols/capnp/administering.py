@@ -37,7 +37,8 @@ class Administering:
             for _, partition in sorted(topic.partitions.items())
         ]
         settings = topic.settings
-        return m.TopicInfo(name, settings.kind, partitions, settings.delivery or "", settings.message_bytes_max or 0)
+        limit = min(settings.message_bytes_max or 0, m.LIMIT_MAX)
+        return m.TopicInfo(name, settings.kind, partitions, settings.delivery or "", limit)
 
     def administer(self, event: Event) -> None:
         """Carry out a verb of `linn.core.administration`."""

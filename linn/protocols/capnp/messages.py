@@ -38,6 +38,8 @@ class Verdict(IntEnum):
     EXTEND = 3
 
 
+LIMIT_MAX = 2**32 - 1
+"""The largest limit that can be told to a peer; a larger one is as good as none."""
 START_EARLIEST = -2
 START_LATEST = -1
 

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from linn.core.broker import Destination
 from linn.core.errors import LinnError, ProtocolError, RequestUnknown
 from linn.core.partition import Partition
+from linn.core.semantics import Acks
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Event
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
 
-_ACKS_MAX = int(m.Acks.ALL)
+_ACKS: tuple[Acks, ...] = ("none", "leader", "all")
+"""By their number in the schema."""
 
 
 class _Waiting(NamedTuple):
@@ -66,7 +68,7 @@ class Publishing:
         assert isinstance(publish, m.Publish)
         if not event.batches:
             raise ProtocolError("a publish without batches")
-        if publish.acks > _ACKS_MAX:
+        if publish.acks >= len(_ACKS):
             raise RequestUnknown(f"acks {publish.acks} is not known to this version")
         broker = self._broker
         planned: list[list[Destination]] = []
@@ -80,11 +82,10 @@ class Publishing:
         placements: list[m.Placement] = []
         awaits: list[tuple[Partition, int]] = []
         for batch, destinations in zip(event.batches, planned, strict=True):
-            partition, base_offset, copies, uncommitted = broker.append(destinations, batch)
+            partition, base_offset, copies, uncommitted = broker.append(destinations, batch, _ACKS[publish.acks])
             placements.append(m.Placement(partition, base_offset, copies))
-            if uncommitted:
-                awaits += uncommitted
-        if awaits and publish.acks:
+            awaits += uncommitted
+        if awaits:
             self._session.when_committed(awaits, event.correlation, m.Published(placements))
         else:
             self._session.reply(event.correlation, m.Published(placements))
