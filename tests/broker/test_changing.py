@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, simulated, values
+from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
 from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
@@ -29,19 +29,13 @@ async def test_a_publish_under_way_is_answered_when_its_topic_is_deleted(env: Si
     async with broker_on(env, ALWAYS):
         client, other = await connected(env), await connected(env)
         await client.administer("topic.create", name="t")
-        publishes = [await client.send(m.Publish("t"), [_batch()]) for _ in range(20)]
+        publishes = [await client.send(m.Publish("t"), [records(["x"])]) for _ in range(20)]
         await other.administer("topic.delete", name="t")
         with trio.fail_after(5):
             for correlation in publishes:
                 # Those that came too late are refused; pytest.raises would want all of them to be.
                 code = await client.code_of(correlation)
                 assert code in ("", "topic.unknown")
-
-
-def _batch():  # type: ignore[no-untyped-def]
-    from raw_client import records
-
-    return records(["x"])
 
 
 @simulated
@@ -230,11 +224,10 @@ async def test_exchanges_and_bindings_made_live_route_at_once_and_after_a_restar
         assert [topic["name"] for topic in await client.administer("topic.list")] == ["b"]
 
 
-async def _send(client, routing_key: str, value: str) -> int:  # type: ignore[no-untyped-def]
-    from raw_client import records
-
+async def _send(client: RawClient, routing_key: str, value: str) -> int:
     answer = await client.call(m.Publish("e", True), [records([value], routing_key=routing_key)])
-    return answer.placements[0].copies
+    copies: int = answer.placements[0].copies
+    return copies
 
 
 @simulated

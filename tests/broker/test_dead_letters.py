@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import trio
-from raw_client import ALWAYS, broker_on, connected, simulated, values
+from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, records, simulated, values
 
 from linn.core.record import Record
 from linn.protocols.capnp import messages as m
@@ -16,7 +16,7 @@ from linn.testing.sim_env import SimEnv
 TEXT = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
 
 
-async def _dead(client) -> list[Record]:  # type: ignore[no-untyped-def]
+async def _dead(client: RawClient) -> list[Record]:
     batches = (await client.ask(m.Fetch("dead", 0, 0, bytes_max=1 << 20))).batches
     return [record for batch in batches for record in batch.records()]
 
@@ -52,8 +52,6 @@ async def test_a_dead_letter_says_where_it_comes_from_and_why(env: SimEnv) -> No
 
 @simulated
 async def test_a_dead_letter_keeps_everything_but_its_labels(env: SimEnv) -> None:
-    from raw_client import records
-
     async with broker_on(env, TEXT):
         client = await connected(env)
         sent = records(["v"], key=b"k", routing_key="r.k", labels={"own": 1}, headers=(("h", b"x"),), timestamp_ms=77)
@@ -92,8 +90,6 @@ async def test_an_expired_last_lease_makes_a_dead_letter(env: SimEnv) -> None:
 
 @simulated
 async def test_a_dead_letter_topic_can_not_be_deleted_and_is_found_again_at_a_restart(env: SimEnv) -> None:
-    from raw_client import Refused
-
     # The queue's name comes before that of its dead-letter topic, so it is opened before.
     text = ALWAYS + '[topics.a]\nmax_deliveries = 1\ndead_letter = "b"\n[topics.b]\nkind = "stream"\n'
     async with broker_on(env, text):

@@ -9,7 +9,7 @@ import trio
 from raw_client import ALWAYS, HEAD, Refused, broker_on, configured, connected, records, simulated, values
 
 from linn.core.broker import running_broker
-from linn.core.errors import ConnectFailed
+from linn.core.errors import ConnectFailed, DataDirLocked
 from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
 
@@ -173,8 +173,6 @@ async def test_a_client_that_never_reads_holds_the_stop_up_no_longer_than_the_ti
 
 @simulated
 async def test_the_data_folder_belongs_to_one_broker_at_a_time(env: SimEnv) -> None:
-    from linn.core.errors import DataDirLocked
-
     async with broker_on(env, QUEUE, HEAD):
         with pytest.raises(DataDirLocked):
             async with broker_on(env, QUEUE, HEAD):

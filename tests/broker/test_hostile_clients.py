@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 
 import pytest
 import trio
 from raw_client import HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
+from linn.core.batch_builder import build_from_records
 from linn.core.exchange import ExchangeKind
 from linn.core.hookspecs import hookimpl
+from linn.core.record import Record
 from linn.plugins.exchanges import FanoutExchange, NoSettings
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import frames_of, hello
+from linn.protocols.capnp.outbox import Outbox
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
@@ -224,10 +228,6 @@ async def test_a_client_that_never_reads_fills_no_memory(env: SimEnv) -> None:
 
 
 def _outboxes():  # type: ignore[no-untyped-def]
-    import gc
-
-    from linn.protocols.capnp.outbox import Outbox
-
     return lambda: [thing for thing in gc.get_objects() if isinstance(thing, Outbox)]
 
 
@@ -329,9 +329,6 @@ async def test_one_batch_reaches_several_topics_each_with_its_records(env: SimEn
     )
     async with broker_on(env, text):
         client = await connected(env)
-        from linn.core.batch_builder import build_from_records
-        from linn.core.record import Record
-
         keys = ["a.x", "b.x", "a.y", "d"]
         batch = build_from_records([Record(value=key.encode(), routing_key=key) for key in keys], base_id=1)
         answer = await client.call(m.Publish("e", True), [batch])

@@ -7,7 +7,8 @@ import trio
 from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
 from linn.core.batch import Codec, RecordBatch
-from linn.core.batch_builder import build_from_records
+from linn.core.batch_builder import BatchColumns, build_batch, build_from_records
+from linn.core.partitioner import key_hash
 from linn.core.record import Record
 from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
@@ -125,13 +126,9 @@ async def test_an_unknown_topic_is_made_where_the_broker_allows_it(env: SimEnv) 
 
 @simulated
 async def test_records_with_key_hashes_keep_to_the_partition_of_their_key(env: SimEnv) -> None:
-    from linn.core.partitioner import key_hash
-
     async with broker_on(env, '[topics.t]\nkind = "stream"\npartitions = 3\n'):
         client = await connected(env)
         made = [Record(value=b"%d" % i, key=b"k%d" % (i % 5)) for i in range(20)]
-        from linn.core.batch_builder import BatchColumns, build_batch
-
         keys = [record.key or b"" for record in made]
         columns = BatchColumns(
             [record.value for record in made], 0, 1, keys=keys, key_hashes=[key_hash(key) for key in keys]

@@ -7,6 +7,7 @@ import trio
 from raw_client import ALWAYS, RawClient, broker_on, connected, records, simulated, values
 
 from linn.core import shared_dispatch, state_log
+from linn.core.batch_builder import slice_batch
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -268,8 +269,6 @@ def test_attempts_and_settlements_survive(end: str) -> None:
 
 
 def _only(event, index: int):  # type: ignore[no-untyped-def]
-    from linn.core.batch_builder import slice_batch
-
     return event._replace(batches=[slice_batch(event.batches[0], index, index + 1)])
 
 

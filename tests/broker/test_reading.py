@@ -7,6 +7,7 @@ import trio
 from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, records, simulated, values
 
 from linn.protocols.capnp import messages as m
+from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
 STREAM = '[topics.t]\nkind = "stream"\n'
@@ -123,8 +124,6 @@ def test_nobody_gets_more_than_was_asked_for(kind: str, pushes: bool) -> None:
                 own = [value for value in seen if int(value.split(".")[0]) % 3 == partition]
                 assert own == sorted(own, key=lambda value: [int(part) for part in value.split(".")]), "in order"
             assert len(set(seen)) == 210, "each once"
-
-    from linn.testing.deterministic import run_simulation
 
     run_simulation(0, scenario)
 
