@@ -15,9 +15,14 @@ from linn.core.flat_message import Buffer
 from linn.core.record import Headers
 
 _FIELD_COUNT = 13
-_NOTHING_BEFORE: list[None] = [None] * 4
-_NOTHING_BEHIND: list[None] = [None] * 7
 _I32 = struct.Struct("<i")
+_VALUES_ONLY = struct.Struct("<IIQ13Q")
+"""Segment table, root pointer, and the pointer of each field: of a body of this version there is nothing before."""
+_ROOT = _FIELD_COUNT << 48
+_ENDS_POINTER_AT = 16 + 4 * 8
+_POINTER_MASK = 7 << 32 | 3
+_DATA_POINTER = 2 << 32 | 1
+"""A list of bytes, as `flat_message` writes it."""
 
 
 @dataclass(slots=True)
@@ -135,14 +140,34 @@ class Body:
 
         Raises BatchMalformed.
         """
-        fields = flat_message.decode(data, 0, _FIELD_COUNT)
-        ends, values = fields[4], fields[5]
-        if ends is None or values is None or fields[:4] != _NOTHING_BEFORE or fields[6:] != _NOTHING_BEHIND:
+        total = len(data)
+        if total < _VALUES_ONLY.size:
             Body.decode(data, count)
-        elif (
-            len(ends) != 4 * (count + 1)
-            or _I32.unpack_from(ends)[0] != 0
-            or _I32.unpack_from(ends, 4 * count)[0] != len(values)
+            return
+        segments, words, root, before, keys, key_bits, key_bytes, ends, values, *behind = _VALUES_ONLY.unpack_from(data)
+        if (
+            segments
+            or root != _ROOT
+            or 8 + 8 * words != total
+            or before
+            or keys
+            or key_bits
+            or key_bytes
+            or any(behind)
+            or ends & _POINTER_MASK != _DATA_POINTER
+            or values & _POINTER_MASK != _DATA_POINTER
+        ):
+            Body.decode(data, count)
+            return
+        ends_at = _ENDS_POINTER_AT + 8 + 2 * (ends & 0xFFFFFFFC)
+        ends_bytes, values_bytes = ends >> 35, values >> 35
+        if (
+            ends_bytes != 4 * (count + 1)
+            or ends_bytes + values_bytes > total - _VALUES_ONLY.size
+            or ends_at + ends_bytes > total
+            or _ENDS_POINTER_AT + 16 + 2 * (values & 0xFFFFFFFC) + values_bytes > total
+            or _I32.unpack_from(data, ends_at)[0] != 0
+            or _I32.unpack_from(data, ends_at + 4 * count)[0] != values_bytes
         ):
             raise BatchMalformed(f"the offsets of values do not fit {count} records")
 
