@@ -8,6 +8,7 @@ safe: what was confirmed is in the log already.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ import msgspec
 import trio
 
 from linn import __version__
+from linn.cli.allocator import keep_freed_memory
 from linn.cli.exit_code import ExitCode, complain
 from linn.core.address import parse_address
 from linn.core.broker import Broker, running_broker
@@ -59,6 +61,9 @@ class Server:
 
         Raises LinnError; ends the process where it is told to stop at once.
         """
+        keep_freed_memory()
+        # What is loaded now stays: the collector need not look at it again.
+        gc.freeze()
         trio.run(self._main, with_parent)
 
     async def _main(self, with_parent: bool) -> None:
