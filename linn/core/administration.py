@@ -252,9 +252,7 @@ class Administration:
             raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
         settings = encode_settings(topic.settings)
         await self._put(_TOPIC + topic.name, {"settings": settings, "live_bindings": [], "deleted": True})
-        del broker.topics[topic.name]
-        for router in broker.routers.values():
-            router.unbind_topic(topic.name)
+        broker.drop_topic(topic.name)
         self._half_deleted[topic.name] = topic.settings
         await topic.delete()
         await self._forget_deleted(topic.name)

@@ -26,6 +26,7 @@ from linn.core.batch import BatchLimits, RecordBatch
 from linn.core.config import Config
 from linn.core.config_checks import Configured
 from linn.core.dead_letter_copy import copy_dead_letters
+from linn.core.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.delivery import Consumer
 from linn.core.env import Env
 from linn.core.errors import (
@@ -82,6 +83,7 @@ class Broker:
         self.plugins = plugins
         self.topics: dict[str, Topic] = {}
         self.routers: dict[str, Router] = {}
+        self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics))
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir)
         self.listening = Listening(self, nursery)
@@ -197,16 +199,23 @@ class Broker:
 
     def router(self, name: str) -> Router:
         """Raises ExchangeUnknown."""
-        router = self.routers.get(name)
+        router = self.routers.get(name) if name != DEFAULT_EXCHANGE else self._default
         if router is None:
             raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self.routers)}')
         return router
+
+    def drop_topic(self, name: str) -> None:
+        """Let nothing lead to a topic any more."""
+        del self.topics[name]
+        for router in (*self.routers.values(), self._default):
+            router.unbind_topic(name)
 
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
         """Open a topic with checked settings, and bind it. Raises LogCorrupt, StorageError, BindingInvalid."""
         topic = self.new_topic(name, settings)
         await topic.open()
         self.topics[name] = topic
+        self._default.forget()
         for binding in settings.bindings:
             self.router(binding.exchange).bind(Binding(name, binding.key, binding.arguments))
         self.plugins.observers.topic_created(name, settings)

@@ -44,25 +44,26 @@ class Router:
     def bind(self, binding: Binding) -> None:
         """Add a binding. Raises BindingInvalid."""
         self._exchange.bind(binding)
-        self._forget()
+        self.forget()
 
     def unbind(self, binding: Binding) -> None:
         """Remove a binding, if it is there."""
         self._exchange.unbind(binding)
-        self._forget()
+        self.forget()
 
     def unbind_topic(self, topic: str) -> None:
         """Remove all bindings of a topic."""
         for binding in self.bindings():
             if binding.topic == topic:
                 self._exchange.unbind(binding)
-        self._forget()
+        self.forget()
 
     def bindings(self) -> Sequence[Binding]:
         """All bindings."""
         return self._exchange.bindings()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget all answers: bindings, or what they are about, have changed."""
         self._by_pair.clear()
         self._by_routes.clear()
 
