@@ -139,6 +139,31 @@ def test_a_large_frame_is_refused_before_hello_and_taken_after() -> None:
     assert talk([], data) == [(1, m.Administer("x", "y" * 70_000), [])]
 
 
+def test_a_huge_frame_comes_out_as_it_went_in_and_takes_memory_only_as_it_comes() -> None:
+    data = wire((m.Publish("t"), 1, [bytes(range(256)) * 20_000]), (m.Ping(), 2, []))
+    connection = Connection()
+    connection.allow_frames(16 << 20)
+    events = list(feed(connection, data, []))
+    assert events == talk_with_frames_of(16 << 20, data)
+    assert [event[0] for event in events] == [1, 2]  # type: ignore[index]
+
+    waiting = Connection()
+    waiting.allow_frames(16 << 20)
+    tracemalloc.start()
+    try:
+        assert list(feed(waiting, data[:100_000], [])) == []
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20, "5 MB were announced and 0.1 MB came"
+    finally:
+        tracemalloc.stop()
+
+
+def talk_with_frames_of(frame_bytes_max: int, data: bytes) -> list[object]:
+    """What comes out if each piece is of 50,001 bytes."""
+    connection = Connection()
+    connection.allow_frames(frame_bytes_max)
+    return list(feed(connection, data, [50_001] * 1_000))
+
+
 def test_the_batches_behind_one_frame_are_bounded_in_number_and_in_bytes() -> None:
     many = frames_of(m.Publish("t"), 1, [build_from_records([Record(value=b"x")], base_id=1)] * 1_025)
     assert talk([], b"".join(bytes(frame) for frame in many)) == ["protocol.malformed"]

@@ -1,8 +1,8 @@
 """Cap'n Proto stream framing: bytes in, whole messages out. No I/O.
 
 Laws: any chunking of the bytes gives the same frames; a frame's size is known and checked before memory is taken for
-it; what is held is at most one receive buffer and one frame. A frame larger than the receive buffer is received into
-memory of its own, so that its bytes are copied at most once.
+it; what is held is at most one receive buffer, and of a frame that is coming twice what has come, or 1 MiB. A frame
+larger than the receive buffer is received into memory of its own; up to 1 MiB its bytes are copied at most once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ LARGE_FRAME_BYTES = 96 << 10
 the frames below it fit into the largest buffer."""
 SPILL_BYTES = 8 << 10
 """Room for what comes behind a large frame: a control message, and the part of the next batch that is copied."""
+FRAME_BYTES_AT_ONCE = 1 << 20
+"""Memory that the head of a frame alone can ask for; a larger frame gets more as it comes."""
 FRAME_BYTES_MAX_BEFORE_HELLO = 64 << 10
 
 _U32_PAIR = struct.Struct("<II")
@@ -37,6 +39,7 @@ class FrameReader:
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        self._frame_size = 0
         self._expects_large = False
         self._too_small = False
         """Whether the buffer has less room than two of the frames that are cut out of it."""
@@ -54,7 +57,8 @@ class FrameReader:
         While a large frame is coming they are the rest of that frame and room for the beginning of the next one.
         """
         if self._frame is not None:
-            return [self._frame[self._frame_filled :], self._view[:SPILL_BYTES]]
+            rest = self._frame[self._frame_filled :]
+            return [rest, self._view[:SPILL_BYTES]] if len(self._frame) == self._frame_size else [rest]
         if self._expects_large and self._filled < SPILL_BYTES:
             return [self._view[self._filled : SPILL_BYTES]]
         return [self._view[self._filled :]]
@@ -71,8 +75,10 @@ class FrameReader:
         frames: list[memoryview] = []
         if self._frame is not None:
             missing = len(self._frame) - self._frame_filled
-            if count < missing:
+            if count < missing or len(self._frame) < self._frame_size:
                 self._frame_filled += count
+                if count == missing:
+                    self._frame = self._larger(self._frame)
                 return frames
             frames.append(self._frame)
             self._frame = None
@@ -115,9 +121,16 @@ class FrameReader:
 
     def _begin_frame(self, position: int, filled: int, size: int) -> None:
         self._expects_large = size >= LARGE_FRAME_BYTES
-        self._frame = memoryview(bytearray(size))
+        self._frame_size = size
+        self._frame = memoryview(bytearray(min(size, FRAME_BYTES_AT_ONCE)))
         self._frame_filled = filled - position
         self._frame[: self._frame_filled] = self._view[position:filled]
+
+    def _larger(self, frame: memoryview) -> memoryview:
+        """Twice the memory for a frame that has filled what it was given, and is not whole."""
+        larger = memoryview(bytearray(min(self._frame_size, 2 * len(frame))))
+        larger[: len(frame)] = frame
+        return larger
 
     def _frame_bytes(self, position: int, filled: int) -> int:
         """The whole size of the frame at `position`; 0 if its segment table has not come yet.
