@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import socket
 import time
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ import anyio.lowlevel
 from linn.core.address import parse_address
 from linn.core.env import Clock, Rng, Stream
 from linn.core.errors import ConnectFailed, ConnectionLost
-from linn.core.flat_message import Buffer
+from linn.core.flat_message import Buffer, without_first
+from linn.core.real_os import IOV_MAX, reason
+from linn.core.real_rng import RealRng
 
-_IOV_MAX = 1024
-"""Buffers that Linux takes in one call (UIO_MAXIOV)."""
 _JOIN_BYTES_MAX = 16 * 1024
 """Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
 
@@ -60,35 +59,6 @@ class AnyClock:
         await anyio.sleep(seconds)
 
 
-class AnyRng:
-    """`bytes` comes from the operating system; the rest from a generator that it seeded."""
-
-    def __init__(self) -> None:
-        self._random = random.Random()
-
-    def bytes(self, count: int) -> bytes:
-        return os.urandom(count)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._random.uniform(low, high)
-
-    def integer(self, below: int) -> int:
-        return self._random.randrange(below)
-
-
-def _reason(error: OSError) -> str:
-    return "it is closed" if error.errno == errno.EBADF else (error.strerror or str(error))
-
-
-def without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
-    """`buffers` without their first `count` bytes, by views."""
-    for index, buffer in enumerate(buffers):
-        if count < len(buffer):
-            return [memoryview(buffer)[count:], *buffers[index + 1 :]]
-        count -= len(buffer)
-    return []
-
-
 class AnyStream:
     """A connected, non-blocking socket."""
 
@@ -116,7 +86,7 @@ class AnyStream:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise self._lost(_reason(error)) from error
+            raise self._lost(reason(error)) from error
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
         try:
@@ -124,11 +94,11 @@ class AnyStream:
                 return self._socket.send(buffers[0])
             if sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
                 return self._socket.send(b"".join(buffers))
-            return self._socket.sendmsg(buffers[:_IOV_MAX])
+            return self._socket.sendmsg(buffers[:IOV_MAX])
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._lost(_reason(error)) from error
+            raise self._lost(reason(error)) from error
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
         left = without_first(buffers, self.send_nowait(buffers))
@@ -142,8 +112,8 @@ class AnyStream:
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
             raise self._lost("it was closed on this side") from error
 
-    def _lost(self, reason: str) -> ConnectionLost:
-        return ConnectionLost(f"the connection to {self.peer} is lost: {reason}")
+    def _lost(self, why: str) -> ConnectionLost:
+        return ConnectionLost(f"the connection to {self.peer} is lost: {why}")
 
     async def aclose(self) -> None:
         """Close without yielding, so that a `finally` in a cancelled task closes all that it has to."""
@@ -179,7 +149,7 @@ class AnyNet:
                     return await self._connect(address, *way)
             return await self._connect(address, *ways[-1])
         except OSError as error:
-            raise ConnectFailed(f"can't connect to {address}: {_reason(error)}") from error
+            raise ConnectFailed(f"can't connect to {address}: {reason(error)}") from error
 
     async def _connect(self, address: str, family: int, sockaddr: Any) -> AnyStream:
         connecting = socket.socket(family, socket.SOCK_STREAM)
@@ -202,5 +172,5 @@ class AnyEnv:
 
     def __init__(self) -> None:
         self.clock: Clock = AnyClock()
-        self.rng: Rng = AnyRng()
+        self.rng: Rng = RealRng()
         self.net: ClientNet = AnyNet()

@@ -12,11 +12,10 @@ from typing import Protocol
 import anyio
 
 from linn.client.answer import Caller
-from linn.client.any_env import without_first
 from linn.core.batch import RecordBatch
 from linn.core.env import Clock, Stream
 from linn.core.errors import ConnectionLost, LinnError, ProtocolError, error_from_code
-from linn.core.flat_message import Buffer
+from linn.core.flat_message import Buffer, without_first
 from linn.protocols.capnp.connection import Connection, Event, check_welcome, frames_of, hello
 from linn.protocols.capnp.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
 

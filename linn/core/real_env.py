@@ -5,14 +5,13 @@ Laws: an `OSError` never leaves `real_disk` or `real_net`. Nothing blocks the lo
 
 from __future__ import annotations
 
-import os
-import random
 import time
 
 import trio
 
 from linn.core.real_disk import RealDisk
 from linn.core.real_net import RealNet
+from linn.core.real_rng import RealRng
 
 
 class RealClock:
@@ -26,22 +25,6 @@ class RealClock:
 
     async def sleep(self, seconds: float) -> None:
         await trio.sleep(seconds)
-
-
-class RealRng:
-    """`bytes` comes from the operating system; the rest from a generator that it seeded."""
-
-    def __init__(self) -> None:
-        self._random = random.Random()
-
-    def bytes(self, count: int) -> bytes:
-        return os.urandom(count)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._random.uniform(low, high)
-
-    def integer(self, below: int) -> int:
-        return self._random.randrange(below)
 
 
 class RealEnv:
