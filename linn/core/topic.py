@@ -177,6 +177,9 @@ class Topic:
         limit = self.settings.message_bytes_max
         if limit is not None and batch.body_bytes > limit and batch.format == Format.NATIVE:
             check_message_bytes(batch, limit)
+        if batch.attributes or batch.producer_id or batch.transaction:
+            # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
+            raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
         if self.queue is not None and (batch.delays_ms is not None or batch.ttls_ms is not None):
             raise FeatureUnsupported(f"topic {self.name} is a queue, which does not serve delays and TTLs yet")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 import trio
 from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
-from linn.core.batch import Codec, RecordBatch
+from linn.core.batch import Codec, RecordBatch, seal
 from linn.core.batch_builder import BatchColumns, build_batch, build_from_records
 from linn.core.partitioner import key_hash
 from linn.core.record import Record
@@ -48,6 +50,20 @@ async def test_one_sync_confirms_all_that_wait_for_it(env: SimEnv) -> None:
         after = len([1 for operation, _ in env.disk.operations if operation == "sync"])
         assert after - before < 100
         assert await client.fetch("t") == [str(i) for i in range(200)]
+
+
+@simulated
+async def test_what_is_reserved_for_later_is_refused(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        client = await connected(env)
+        for place, kind in ((72, "<q"), (86, "<H"), (112, "<Q")):
+            message = bytearray(records(["a"]).message)
+            struct.pack_into(kind, message, place, 1)
+            seal(message)
+            with pytest.raises(Refused) as refused:
+                await client.call(m.Publish("t"), [RecordBatch(message)])
+            assert refused.value.code == "message.unsupported"
+        assert await client.fetch("t") == []
 
 
 @simulated
