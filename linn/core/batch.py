@@ -75,6 +75,9 @@ class BatchLimits:
     records_max: int = 1 << 20
 
 
+# Plain numbers for the hot path: comparing with a member of an enum costs several times as much.
+_NATIVE = int(Format.NATIVE)
+_UNCOMPRESSED = int(Codec.NONE)
 _NO_COLUMNS: list[None] = [None] * 6
 _NO_FIELDS: list[None] = [None] * 7
 
@@ -209,7 +212,7 @@ class RecordBatch:
         # Most batches have a body and nothing else; whatever differs is looked at more closely.
         if fields[:7] != _NO_FIELDS or fields[7] is None or self.pair_count:
             self._check_columns()
-        if self.format == 0:
+        if self.format == _NATIVE:
             self._check_body()
 
     def _check_columns(self) -> None:
@@ -235,7 +238,7 @@ class RecordBatch:
     def _check_body(self) -> None:
         body = self._fields[7]
         assert body is not None
-        if self.codec == 0:
+        if self.codec == _UNCOMPRESSED:
             if len(body) != self.body_bytes:
                 raise BatchMalformed("a batch's body is not of the size that it says")
             Body.check(body, self.count)

@@ -98,13 +98,13 @@ def consume(broker: BrokerProcess) -> str:
 
 
 ORPHAN = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from linn.testing.process import BrokerProcess
 
 broker = BrokerProcess(Path(sys.argv[1])).start()
 print(broker.pid, flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 

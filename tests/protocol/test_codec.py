@@ -187,3 +187,24 @@ def test_the_cache_of_messages_mistakes_none_for_another() -> None:
                 encoded = memoryview(bytes(codec.encode(message, correlation, number)))
                 for _ in range(2):
                     assert codec.decode(encoded) == (correlation, number, message)
+
+
+def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object:
+    """What reading a frame gives, an error by its code."""
+    try:
+        return read(memoryview(frame))
+    except ProtocolError as error:
+        return error.code
+
+
+@pytest.mark.parametrize(
+    "message", [m.Published([m.Placement(3, 1 << 40, 7)]), m.Deliver(5, 1, 1 << 50, 2), m.Publish("t", False, 1, -1)]
+)
+def test_what_is_read_by_template_or_cache_is_read_as_the_schema_says(message: m.Message) -> None:
+    frame = bytes(codec.encode(message, 9))
+    assert codec.decode(memoryview(frame)) == codec._decode(frame) == (9, 0, message)
+    for place in range(len(frame)):
+        for mask in (1, 0x80):
+            damaged = bytearray(frame)
+            damaged[place] ^= mask
+            assert outcome(codec.decode, bytes(damaged)) == outcome(codec._decode, bytes(damaged)), (place, mask)
