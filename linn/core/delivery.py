@@ -13,6 +13,7 @@ import trio
 from linn.core.batch import RecordBatch
 from linn.core.errors import LinnError
 from linn.core.partition import Partition
+from linn.core.storage import StoredBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Delivery:
     """Of the lease; 0 where there is none. One lease may come in several deliveries."""
     attempt: int
     """1 the first time; 0 where attempts are not counted."""
-    batches: Sequence[RecordBatch]
-    """None at all: patience ended."""
+    batches: Sequence[RecordBatch | StoredBatch]
+    """In memory, unless `Consumer.takes_stored`. None at all: patience ended."""
 
     @property
     def count(self) -> int:
@@ -97,6 +98,10 @@ class Consumer(Protocol):
 
     on_ended: Callable[[], None]
     """Called when the topic is gone or has another kind: `next` can only raise any more."""
+
+    takes_stored: bool
+    """Set by a protocol that passes batches on as they are: some may then stay in their files, unchecked but for their
+    stamps. False at first."""
 
     @property
     def ended(self) -> bool:

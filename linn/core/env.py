@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from linn.core.file_region import FileRegion, Sendable
 from linn.core.flat_message import Buffer
 
 T = TypeVar("T")
@@ -65,6 +66,15 @@ class File(Protocol):
 
         Raises StorageError. Cancellation: nothing is changed.
         """
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """The `size` bytes from `position`, where they can be had at once; None where a disk has to be waited for.
+
+        Raises StorageError.
+        """
+
+    def region(self, position: int, size: int) -> FileRegion:
+        """Bytes that are in the file and won't change, for a `Stream` to send. No I/O. Raises StorageError."""
 
     async def sync(self) -> None:
         """Put what was written so far on stable storage (fdatasync), off the loop.
@@ -152,13 +162,26 @@ class Stream(Protocol):
         """Close at once; what waits in `receive_into` or `send` elsewhere raises ConnectionLost. Idempotent."""
 
 
+class AcceptedStream(Stream, Protocol):
+    """A connection that a client made to a listener: it also sends pieces of files."""
+
+    def send_nowait(self, sendables: Sequence[Sendable]) -> int:
+        """As `Stream.send_nowait`; it may stop before a FileRegion."""
+
+    async def send(self, sendables: Sequence[Sendable]) -> None:
+        """As `Stream.send`. What the page cache has lost of a FileRegion holds up the loop until the disk has it.
+
+        Raises ConnectionLost; also where a FileRegion's file was cut, for the peer can't be told any more.
+        """
+
+
 class Listener(Protocol):
     """A bound address."""
 
     address: str
     """The address as bound, e.g. "127.0.0.1:5466" with the real port, or "unix:/run/linn.sock"."""
 
-    async def accept(self) -> Stream:
+    async def accept(self) -> AcceptedStream:
         """Wait for a connection. Raises ConnectionLost when the listener is closed; survives a lack of descriptors."""
 
     async def aclose(self) -> None:

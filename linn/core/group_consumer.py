@@ -194,6 +194,15 @@ class GroupConsumer:
         self._closed = False
 
     @property
+    def takes_stored(self) -> bool:
+        """See `delivery.Consumer.takes_stored`."""
+        return self.reader.takes_stored
+
+    @takes_stored.setter
+    def takes_stored(self, takes: bool) -> None:
+        self.reader.takes_stored = takes
+
+    @property
     def ended(self) -> bool:
         """See `delivery.Consumer.ended`."""
         return self.reader.ended

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from linn.core.env import AcceptedStream
 from linn.core.env import Listener as BoundListener
-from linn.core.env import Stream
 from linn.core.errors import ConnectionLost, LinnError
 from linn.core.protocol import ProtocolServer
 
@@ -78,7 +78,7 @@ class Listening:
         finally:
             await self._unbind()
 
-    async def _serve(self, protocol: str, stream: Stream, server: ProtocolServer) -> None:
+    async def _serve(self, protocol: str, stream: AcceptedStream, server: ProtocolServer) -> None:
         observers = self._broker.plugins.observers
         observers.connection_opened(protocol, stream.peer)
         reason = ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 import trio
 
@@ -17,7 +18,7 @@ from linn.core.batch import RecordBatch
 from linn.core.batch_builder import slice_batch
 from linn.core.env import Clock
 from linn.core.errors import OffsetOutOfRange
-from linn.core.storage import PartitionId, PartitionLog
+from linn.core.storage import PartitionId, PartitionLog, RegionLog, StoredBatch
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task in the broker's nursery."""
@@ -34,6 +35,7 @@ class Partition:
         capabilities = log.capabilities
         self._confirm_after_sync = capabilities.confirm_after_sync
         self._flush_interval_s = capabilities.flush_interval_s
+        self._regions = cast(RegionLog, log) if capabilities.gives_regions else None
         self._syncing = False
         self.high_watermark = log.bounds()[1]
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
@@ -161,6 +163,17 @@ class Partition:
             last = batches[-1]
             batches[-1] = slice_batch(last, 0, end - last.base_offset)
         return batches
+
+    async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+        """As `read_range`; batches that need not be cut may stay in their files, with only their stamps checked."""
+        if self._regions is not None:
+            stored = list(self._regions.stored(first, bytes_max))
+            end = min(end, self.high_watermark)
+            while stored and stored[-1].end_offset > end:
+                stored.pop()
+            if stored:
+                return stored
+        return await self.read_range(first, end, bytes_max)
 
     async def close(self) -> None:
         """Sync and close the log."""

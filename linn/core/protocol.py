@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from linn.core.env import Stream
+from linn.core.env import AcceptedStream
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class ProtocolServer(Protocol):
     """Speaks with the clients of one listener. Made once per listener."""
 
-    async def serve(self, stream: Stream, broker: Broker) -> None:
+    async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
         """Speak with one client until either side ends it. The caller closes the stream.
 
         Raises:

@@ -70,6 +70,8 @@ class QueueConsumer:
     def __init__(self, queue: Queue, id: int, lease_ms: int) -> None:
         self.id = id
         self.lease_ms = lease_ms
+        self.takes_stored = False
+        """Has no effect: a damaged record of a queue must be found here, where it can become a dead letter."""
         self.on_ended: Callable[[], None] = nobody
         self._queue = queue
         self._next_partition = 0

@@ -1,8 +1,8 @@
 """RealDisk: the machine's file system, behind the ports of `linn.core.env`.
 
 Laws: an `OSError` never leaves this file, it becomes one line that names the path. What may wait for a disk runs in a
-thread, and a file's descriptor is not closed under a thread that uses it. One handle at a time writes a file, because
-each keeps the file's end itself.
+thread, and a file's descriptor is not closed under a thread or a FileRegion that uses it. One handle at a time writes
+a file, because each keeps the file's end itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TypeVar
 import trio
 
 from linn.core.errors import DataDirLocked, DiskFull, DiskReadOnly, StorageError, SyncFailed
+from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer, without_first
 from linn.core.real_os import IOV_MAX, reason
 
@@ -42,14 +43,54 @@ def _translated(deed: str, path: str) -> Iterator[None]:
         raise _disk_error(error, deed, path) from error
 
 
+class Descriptor:
+    """An open file's number. The file is closed when the last one that holds this lets go of it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        # Linux frees the descriptor whatever close() says, and nothing is promised about the data.
+        with contextlib.suppress(OSError):
+            os.close(self.number)
+
+
+class RealFileRegion:
+    """Bytes of a file, which it holds open."""
+
+    __slots__ = ("_size", "descriptor", "position")
+
+    def __init__(self, descriptor: Descriptor, position: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def behind(self, count: int) -> RealFileRegion:
+        """What is left behind the first `count` bytes."""
+        return RealFileRegion(self.descriptor, self.position + count, self._size - count)
+
+    def is_followed_by(self, other: Sendable) -> bool:
+        """Whether `other` begins in the same file where this ends."""
+        return (
+            isinstance(other, RealFileRegion)
+            and other.descriptor is self.descriptor
+            and other.position == self.position + self._size
+        )
+
+
 class RealFile:
     """A descriptor and where its file ends."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
+        self._open: Descriptor | None = Descriptor(descriptor)
         self._descriptor = descriptor
         self._end = os.fstat(descriptor).st_size
-        self._threads = 0
 
     def write(self, buffers: Sequence[Buffer]) -> int:
         total = sum(map(len, buffers))
@@ -114,6 +155,19 @@ class RealFile:
                 raise
             return 0
 
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        buffer = bytearray(size)
+        with _translated("read", self._path):
+            return bytes(buffer) if self._read_cached(buffer, position) == size else None
+
+    def region(self, position: int, size: int) -> RealFileRegion:
+        return RealFileRegion(self._held("read"), position, size)
+
+    def _held(self, deed: str) -> Descriptor:
+        if self._open is None:
+            raise StorageError(f"can't {deed} {self._path}: it is closed")
+        return self._open
+
     async def sync(self) -> None:
         try:
             await self._in_thread(os.fdatasync)
@@ -122,27 +176,13 @@ class RealFile:
 
     async def _in_thread(self, work: Callable[[int], T]) -> T:
         """Run `work(descriptor)` in a thread, which a cancellation waits for."""
-        descriptor = self._descriptor
-        if descriptor < 0:
+        held = self._open
+        if held is None:
             raise OSError(errno.EBADF, "closed")
-        self._threads += 1
-        try:
-            return await trio.to_thread.run_sync(work, descriptor)
-        finally:
-            self._threads -= 1
-            if self._descriptor < 0 and not self._threads:
-                _close(descriptor)
+        return await trio.to_thread.run_sync(lambda: work(held.number))
 
     def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0 and not self._threads:
-            _close(descriptor)
-
-
-def _close(descriptor: int) -> None:
-    # Linux frees the descriptor whatever close() says, and `close` promises nothing about the data.
-    with contextlib.suppress(OSError):
-        os.close(descriptor)
+        self._open, self._descriptor = None, -1
 
 
 def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -> int:
@@ -158,11 +198,8 @@ def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -
 
 
 def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        _close(descriptor)
+    folder = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+    os.fsync(folder.number)
 
 
 class RealDisk:

@@ -10,18 +10,21 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import trio
 
 from linn.core.address import parse_address
-from linn.core.env import Listener, Stream
+from linn.core.env import AcceptedStream, Listener, Stream
 from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost
+from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer, without_first
+from linn.core.real_disk import RealFileRegion
 from linn.core.real_os import IOV_MAX, reason
 
 _JOIN_BYTES_MAX = 16 * 1024
 """Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
+_MSG_MORE = trio.socket.MSG_MORE
 _BACKLOG = 1024
 """Connections that the kernel holds for a listener; more than a reconnecting fleet of clients of one broker."""
 _ACCEPT_PAUSE_S = 0.1
@@ -54,7 +57,10 @@ class RealStream:
         except OSError as error:
             raise self._lost(error) from error
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+    def send_nowait(self, sendables: Sequence[Sendable]) -> int:
+        buffers = _memory(sendables, 0)
+        if not buffers:
+            return 0
         try:
             if len(buffers) > 1 and sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
                 return os.write(self._socket.fileno(), b"".join(buffers))
@@ -64,26 +70,49 @@ class RealStream:
         except OSError as error:
             raise self._lost(error) from error
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
+    async def send(self, sendables: Sequence[Sendable]) -> None:
+        place = 0
         try:
-            if len(buffers) == 1:
-                await self._send_one(buffers[0])
-            elif sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
-                await self._send_one(b"".join(buffers))
-            else:
-                await self._send_many(buffers)
+            while place < len(sendables):
+                if buffers := _memory(sendables, place):
+                    place += len(buffers)
+                    # What comes behind goes into the same packets.
+                    await self._send_memory(buffers, _MSG_MORE if place < len(sendables) else 0)
+                else:
+                    region, place = _region(sendables, place)
+                    await self._send_file(region)
         except (OSError, trio.ClosedResourceError) as error:
             raise self._lost(error) from error
 
-    async def _send_one(self, data: Buffer) -> None:
-        sent = await self._socket.send(data)
-        while sent < len(data):
-            sent += await self._socket.send(memoryview(data)[sent:])
+    async def _send_memory(self, buffers: Sequence[Buffer], flags: int) -> None:
+        if len(buffers) == 1:
+            await self._send_one(buffers[0], flags)
+        elif sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
+            await self._send_one(b"".join(buffers), flags)
+        else:
+            await self._send_many(buffers, flags)
 
-    async def _send_many(self, buffers: Sequence[Buffer]) -> None:
+    async def _send_one(self, data: Buffer, flags: int) -> None:
+        sent = await self._socket.send(data, flags)
+        while sent < len(data):
+            sent += await self._socket.send(memoryview(data)[sent:], flags)
+
+    async def _send_many(self, buffers: Sequence[Buffer], flags: int) -> None:
         while buffers:
-            sent = await self._socket.sendmsg(buffers[:IOV_MAX])
+            sent = await self._socket.sendmsg(buffers[:IOV_MAX], (), flags)
             buffers = without_first(buffers, sent)
+
+    async def _send_file(self, region: RealFileRegion) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while len(region):
+            try:
+                sent = os.sendfile(self._socket.fileno(), region.descriptor.number, region.position, len(region))
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._socket)
+                continue
+            if not sent:
+                raise ConnectionLost(f"the connection to {self.peer} is given up: a file that is sent was cut")
+            region = region.behind(sent)
 
     def _lost(self, error: OSError | trio.ClosedResourceError) -> ConnectionLost:
         why = reason(error) if isinstance(error, OSError) else "it was closed on this side"
@@ -92,6 +121,28 @@ class RealStream:
     async def aclose(self) -> None:
         """Close without yielding, so that a `finally` in a cancelled task closes all that it has to."""
         self._socket.close()
+
+
+def _memory(sendables: Sequence[Sendable], first: int) -> Sequence[Buffer]:
+    """What is in memory, from `first` on, up to the next piece of a file."""
+    end = first
+    while end < len(sendables) and type(sendables[end]) is not RealFileRegion:
+        end += 1
+    return cast(Sequence[Buffer], sendables[first:end] if first or end < len(sendables) else sendables)
+
+
+def _region(sendables: Sequence[Sendable], place: int) -> tuple[RealFileRegion, int]:
+    """The piece of a file at `place` with those that follow it in the file, and the place behind them."""
+    first = last = sendables[place]
+    size = 0
+    while isinstance(last, RealFileRegion):
+        size += len(last)
+        place += 1
+        if place == len(sendables) or not last.is_followed_by(sendables[place]):
+            break
+        last = sendables[place]
+    assert isinstance(first, RealFileRegion), "a stream sends regions of its own Env's files"
+    return RealFileRegion(first.descriptor, first.position, size), place
 
 
 class RealListener:
@@ -103,7 +154,7 @@ class RealListener:
         self._unix_path = unix_path
         self._unix_file = _file_id(unix_path) if unix_path is not None else None
 
-    async def accept(self) -> Stream:
+    async def accept(self) -> AcceptedStream:
         while True:
             try:
                 socket, sockaddr = await self._socket.accept()

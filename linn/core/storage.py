@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from linn.core.batch import RecordBatch
 from linn.core.env import Env
+from linn.core.file_region import FileRegion
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Capabilities:
     """Whether a publish with acks is confirmed only when `durable()` has passed it."""
     flush_interval_s: float | None = None
     """How often the flusher calls `sync` in the background, which no confirmation waits for; None: never."""
+    gives_regions: bool = False
+    """Whether its logs are `RegionLog`s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,22 @@ class PartitionId:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.index}"
+
+
+@dataclass(slots=True)
+class StoredBatch:
+    """A batch that stays in its file: what has to be known of it to hand it on."""
+
+    base_offset: int
+    count: int
+    size: int
+    """Bytes."""
+    message: FileRegion
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record."""
+        return self.base_offset + self.count
 
 
 class PartitionLog(Protocol):
@@ -106,6 +125,18 @@ class PartitionLog(Protocol):
 
     async def delete(self) -> None:
         """Close and remove everything stored for this partition."""
+
+
+class RegionLog(PartitionLog, Protocol):
+    """A log in files, whose batches can go to a connection without being read."""
+
+    def stored(self, offset: int, bytes_max: int) -> Sequence[StoredBatch]:
+        """As `read`, of what can be had at once; nothing where `read` is the better way, or knows more of a damage.
+
+        Only the stamps of the batches are verified: who receives them checks the CRC of the rest. Synchronous.
+
+        Raises LogClosed, StorageError.
+        """
 
 
 class StorageEngine(Protocol):

@@ -30,6 +30,7 @@ class StreamReader:
         self._turn = 0
         self._wakeup: trio.Event | None = None
         self.ended = False
+        self.takes_stored = False
         self.on_ended: Callable[[], None] = nobody
         self._on_close = on_close
 
@@ -92,7 +93,8 @@ class StreamReader:
         if begin >= end:
             return None
         try:
-            batches = await partition.read_range(begin, end, bytes_max)
+            read = partition.read_stored if self.takes_stored else partition.read_range
+            batches = await read(begin, end, bytes_max)
         except OffsetOutOfRange:
             if partition.start_offset > begin:
                 return None  # Retention was quicker: go on at the new start.

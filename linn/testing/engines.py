@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import pytest
 import trio
@@ -22,8 +23,9 @@ from linn.core.batch import RecordBatch
 from linn.core.batch_builder import build_from_records
 from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange
+from linn.core.file_region import Sendable
 from linn.core.record import Record
-from linn.core.storage import PartitionId, PartitionLog, StorageEngine
+from linn.core.storage import PartitionId, PartitionLog, RegionLog, StorageEngine
 
 PARTITION = PartitionId("orders", 0)
 READ_ALL = 1 << 40
@@ -78,6 +80,26 @@ async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordB
         found += batches
         offset = batches[-1].end_offset
     return found
+
+
+async def sent_over(env: Env, sendables: Sequence[Sendable]) -> bytes:
+    """What arrives where `sendables` are sent."""
+    listener = await env.net.listen("127.0.0.1:0")
+    client = await env.net.connect(listener.address)
+    server = await listener.accept()
+    received, buffer = bytearray(), memoryview(bytearray(1 << 16))
+
+    async def send() -> None:
+        await server.send(sendables)
+        await server.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        while count := await client.receive_into(buffer):
+            received += buffer[:count]
+    await client.aclose()
+    await listener.aclose()
+    return bytes(received)
 
 
 class EngineConformance:
@@ -150,6 +172,26 @@ class EngineConformance:
                 assert messages_of(await log.read(0, size)) == messages[:taken]
                 assert messages_of(await log.read(0, size - 1)) == messages[: max(1, taken - 1)]
             assert messages_of(await log.read(0, 0)) == messages[:1]
+
+    async def test_stored_batches_are_those_that_are_read(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            if not log.capabilities.gives_regions:
+                return
+            batches = [make_batch(1 + number % 3, value_bytes=9_000 * number) for number in range(12)]
+            offsets = [log.append(batch) for batch in batches]
+            messages = messages_of(batches)
+            await read_through(log)
+            seen: set[int] = set()
+            for number, offset in enumerate(offsets * 4):
+                place = number % len(offsets)
+                stored = cast(RegionLog, log).stored(offset, 100_000)
+                seen.update(batch.base_offset for batch in stored)
+                assert [batch.base_offset for batch in stored] == offsets[place : place + len(stored)]
+                assert [batch.end_offset for batch in stored] == [b.end_offset for b in batches[place:]][: len(stored)]
+                assert sum(batch.size for batch in stored) <= 100_000
+                sent = await sent_over(harness.env, [batch.message for batch in stored])
+                assert sent == b"".join(messages[place : place + len(stored)])
+            assert seen, "nothing was ever given: such a log should not claim that it can"
 
     async def test_a_large_batch_is_stored_and_read(self, harness: EngineHarness) -> None:
         async with harness.log() as log:

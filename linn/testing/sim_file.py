@@ -15,6 +15,26 @@ if TYPE_CHECKING:
     from linn.testing.sim_disk import SimDisk
 
 
+class SimFileRegion:
+    """Bytes of a file, which live as long as this."""
+
+    def __init__(self, inode: Inode, position: int, size: int) -> None:
+        self._inode = inode
+        self._position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def behind(self, count: int) -> SimFileRegion:
+        """What is left behind the first `count` bytes."""
+        return SimFileRegion(self._inode, self._position + count, self._size - count)
+
+    def content(self) -> bytes:
+        """The bytes as they are now; fewer where the file was cut."""
+        return bytes(self._inode.data[self._position : self._position + self._size])
+
+
 class SimFile:
     """A handle. As with `RealFile`, one handle at a time writes a file; here a second one is caught."""
 
@@ -82,6 +102,14 @@ class SimFile:
             await trio.lowlevel.checkpoint_if_cancelled()
         self._disk.check_alive()
         return self._inode.data[position : position + max(0, bytes_max)]
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """As if half of the file were not in the page cache, another half each time."""
+        data = self._live("read").data[position : position + size]
+        return bytes(data) if len(data) == size and self._disk.rng.random() < 0.5 else None
+
+    def region(self, position: int, size: int) -> SimFileRegion:
+        return SimFileRegion(self._live("read"), position, size)
 
     async def sync(self) -> None:
         try:

@@ -19,10 +19,12 @@ from collections.abc import Sequence
 import trio
 
 from linn.core.address import parse_address
-from linn.core.env import Listener, Stream
+from linn.core.env import AcceptedStream, Listener, Stream
 from linn.core.errors import AddressInUse, ConnectFailed, ConnectionLost
+from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer
 from linn.testing.sim_disk import LOST_POWER, WAS_KILLED, SimulatedCrash
+from linn.testing.sim_file import SimFileRegion
 
 PIPE_BYTES_MAX = 64 * 1024
 """Bytes that one direction of a connection holds; small, so that backpressure is met in every long test."""
@@ -184,26 +186,35 @@ class SimStream:
             return count
         return count + (self._incoming.take(buffers[1]) or 0)
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+    def send_nowait(self, sendables: Sequence[Sendable]) -> int:
         """Takes nothing half of the time, and else part of it where there is little room."""
         self._check()
         if self._outgoing.writer_learned_of_loss():
             raise ConnectionLost(f"the connection to {self.peer} is lost: Broken pipe")
-        data = b"".join(buffers)
+        data = b"".join(self._content(item) for item in sendables)
         count = min(len(data), self._outgoing.room()) if self._outgoing.flips_coin() else 0
         if count:
             self._outgoing.put(data[:count])
         return count
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
+    async def send(self, sendables: Sequence[Sendable]) -> None:
         await trio.lowlevel.checkpoint()
         self._check()
-        for buffer in buffers:
-            rest = memoryview(buffer)
+        for item in sendables:
+            rest = memoryview(self._content(item))
             while len(rest):
                 room = await self._room()
                 self._outgoing.put(bytes(rest[:room]))
                 rest = rest[room:]
+
+    def _content(self, item: Sendable) -> Buffer:
+        if isinstance(item, Buffer):
+            return item
+        assert isinstance(item, SimFileRegion), "a stream sends regions of its own Env's files"
+        content = item.content()
+        if len(content) < len(item):
+            raise ConnectionLost(f"the connection to {self.peer} is given up: a file that is sent was cut")
+        return content
 
     async def _room(self) -> int:
         """Wait for room to send into."""
@@ -252,7 +263,7 @@ class SimListener:
     def is_full(self) -> bool:
         return len(self._waiting) >= _BACKLOG
 
-    async def accept(self) -> Stream:
+    async def accept(self) -> AcceptedStream:
         await trio.lowlevel.checkpoint()
         while True:
             self.node.check_alive()

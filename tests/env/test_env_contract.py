@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linn.core.env import Env, File, Stream
+from linn.core.env import AcceptedStream, Env, File, Stream
 from linn.core.errors import (
     AddressInUse,
     AddressInvalid,
@@ -20,6 +20,7 @@ from linn.core.errors import (
     StorageError,
     SyncFailed,
 )
+from linn.core.file_region import Sendable, behind
 from linn.core.real_env import RealEnv
 from linn.testing.sim_env import SimEnv
 
@@ -103,6 +104,14 @@ async def test_a_file_opened_again_has_its_bytes_and_appends_behind_them(
     again.write([b" second"])
     assert await again.read(0, 100) == b"first second"
     again.close()
+
+
+async def test_what_the_page_cache_holds_is_had_at_once(env: Env, time: MockClock, file: File) -> None:
+    file.write([b"0123456789"])
+    had = [file.read_cached(2, 5) for _ in range(50)]
+    assert b"23456" in had
+    assert set(had) <= {b"23456", None}
+    assert file.read_cached(8, 3) is None, "beyond the end is never there"
 
 
 async def test_a_closed_file_refuses_everything_and_closes_twice(env: Env, time: MockClock, file: File) -> None:
@@ -277,6 +286,93 @@ async def test_all_buffers_arrive_whole_through_a_bounded_connection(
         nursery.start_soon(send)
         assert await receive_all(server) == b"".join(buffers)
     await server.aclose()
+
+
+async def accepted(env: Env, address: str) -> tuple[AcceptedStream, Stream]:
+    listener = await env.net.listen(address)
+    client = await env.net.connect(listener.address)
+    server = await listener.accept()
+    await listener.aclose()
+    return server, client
+
+
+async def test_pieces_of_files_arrive_between_buffers_in_order(
+    env: Env, time: MockClock, address: str, file: File, folder: str
+) -> None:
+    content, other_content = bytes(range(251)) * 12_000, b"other" * 1000
+    other = env.disk.open(f"{folder}/other", create=True)
+    file.write([content])
+    other.write([other_content])
+    server, client = await accepted(env, address)
+    first, end = 1001, 2_900_000
+    sendables: list[Sendable] = [
+        b"head",
+        *(file.region(place, min(100_000, end - place)) for place in range(first, end, 100_000)),
+        other.region(0, 5000),
+        file.region(7, 0),
+        file.region(0, 1),
+        file.region(1, 99).behind(9),
+        b"",
+        b"tail",
+        b"end",
+    ]
+
+    async def send() -> None:
+        await server.send(sendables)
+        await server.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        received = await receive_all(client)
+    assert len(received) == sum(map(len, sendables))
+    assert received == b"head" + content[first:end] + other_content + content[:1] + content[10:100] + b"tailend"
+    other.close()
+    await client.aclose()
+
+
+async def test_a_piece_of_a_file_outlives_the_files_end(env: Env, time: MockClock, address: str, folder: str) -> None:
+    file = env.disk.open(f"{folder}/short-lived", create=True)
+    file.write([b"0123456789"])
+    region = file.region(3, 4)
+    file.close()
+    env.disk.unlink(f"{folder}/short-lived")
+    decoy = env.disk.open(f"{folder}/decoy", create=True)  # Takes the lowest free descriptor.
+    decoy.write([b"decoydecoy"])
+    server, client = await accepted(env, address)
+    await server.send([region])
+    await server.aclose()
+    assert await receive_all(client) == b"3456"
+    await client.aclose()
+    decoy.close()
+    with pytest.raises(StorageError, match="closed"):
+        file.region(0, 1)
+
+
+async def test_a_piece_of_a_file_that_was_cut_ends_the_connection(
+    env: Env, time: MockClock, address: str, file: File
+) -> None:
+    file.write([b"0123456789"])
+    region = file.region(3, 4)
+    file.truncate(5)
+    server, client = await accepted(env, address)
+    with pytest.raises(ConnectionLost, match="cut"):
+        await server.send([b"head", region])
+    await server.aclose()
+    await client.aclose()
+
+
+async def test_send_nowait_stops_at_a_piece_of_a_file_or_sends_it(
+    env: Env, time: MockClock, address: str, file: File
+) -> None:
+    file.write([b"0123456789"])
+    server, client = await accepted(env, address)
+    left: list[Sendable] = [b"head", b"more", file.region(3, 4), b"tail"]
+    for _ in range(50):
+        left = behind(left, server.send_nowait(left))
+    await server.send(left)
+    await server.aclose()
+    assert await receive_all(client) == b"headmore3456tail"
+    await client.aclose()
 
 
 async def test_a_sender_waits_for_a_reader(env: Env, time: MockClock, address: str) -> None:

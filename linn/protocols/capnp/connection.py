@@ -7,12 +7,14 @@ follow it directly; after an error the connection gives no more events. It knows
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from linn.core.batch import RecordBatch
 from linn.core.errors import FrameTooLarge, LinnError, ProtocolError, VersionUnsupported
+from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer
+from linn.core.storage import StoredBatch
 from linn.protocols.capnp import codec
 from linn.protocols.capnp.framing import FrameReader
 from linn.protocols.capnp.messages import Done, Hello, Message, Welcome
@@ -114,6 +116,11 @@ def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch]
     frames: list[Buffer] = [codec.encode(message, correlation, len(batches))]
     frames.extend(batch.message for batch in batches)
     return frames
+
+
+def frames_to(message: Message, correlation: int, batches: Sequence[RecordBatch | StoredBatch]) -> list[Sendable]:
+    """As `frames_of`, for a client: batches may go from their files."""
+    return [codec.encode(message, correlation, len(batches)), *[batch.message for batch in batches]]
 
 
 def hello(client: str) -> Hello:

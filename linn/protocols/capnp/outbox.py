@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
-from linn.core.env import Stream
-from linn.core.flat_message import Buffer, without_first
+from linn.core.env import AcceptedStream
+from linn.core.file_region import Sendable, behind
 
 
 class Outbox:
@@ -15,10 +17,10 @@ class Outbox:
     `wait_room` before it does; who must answer puts, and the reader of requests waits instead.
     """
 
-    def __init__(self, stream: Stream, bytes_max: int) -> None:
+    def __init__(self, stream: AcceptedStream, bytes_max: int) -> None:
         self._stream = stream
         self._bytes_max = bytes_max
-        self._frames: list[Buffer] = []
+        self._frames: list[Sendable] = []
         self._bytes = 0
         self._sending_bytes = 0
         self._wake: trio.Event | None = None
@@ -30,12 +32,12 @@ class Outbox:
         """Bytes that are not handed to the stream yet."""
         return self._bytes + self._sending_bytes
 
-    def put(self, frames: list[Buffer]) -> None:
+    def put(self, frames: Sequence[Sendable]) -> None:
         """Send frames after all earlier ones, from the sending task."""
         self.hold(frames)
         self._wake_sender()
 
-    def hold(self, frames: list[Buffer]) -> None:
+    def hold(self, frames: Sequence[Sendable]) -> None:
         """As `put`, but nothing is sent before somebody calls `flush` or `put`: for one who answers many at once."""
         self._frames += frames
         for frame in frames:
@@ -50,7 +52,7 @@ class Outbox:
             self._frames = []
             self._bytes = 0
             return
-        self._frames = without_first(self._frames, sent)
+        self._frames = behind(self._frames, sent)
         self._bytes -= sent
         self._wake_sender()
 

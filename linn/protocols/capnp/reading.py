@@ -13,7 +13,7 @@ import trio
 from linn.core.delivery import Patience
 from linn.core.partition import Partition
 from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event, frames_of
+from linn.protocols.capnp.connection import Event, frames_to
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
@@ -54,9 +54,9 @@ class Reading:
             # One at a time, so that however many wait, one answer is over the outbox's bound.
             async with self._fetching:
                 await self._session.outbox.wait_room()
-                batches = list(await partition.read(fetch.offset, bytes_max))
+                batches = await partition.read_stored(fetch.offset, partition.high_watermark, bytes_max)
                 answer = m.Fetched(partition.start_offset, partition.high_watermark)
-                self._session.outbox.put(frames_of(answer, event.correlation, batches))
+                self._session.outbox.put(frames_to(answer, event.correlation, batches))
 
         self._session.in_task(event, work)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from linn.core.broker import Broker
-from linn.core.env import Stream
+from linn.core.env import AcceptedStream
 from linn.protocols.capnp.session import Session
 
 
@@ -14,6 +14,6 @@ class CapnpServer:
         self.keepalive_s = keepalive_s
         self.hello_timeout_s = hello_timeout_s
 
-    async def serve(self, stream: Stream, broker: Broker) -> None:
+    async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
         """Speak with one client until either side ends it. Raises LinnError where the client did something wrong."""
         await Session(stream, broker, self.keepalive_s, self.hello_timeout_s).run()

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from linn.core.broker import Broker
-from linn.core.env import Stream
+from linn.core.env import AcceptedStream
 from linn.core.errors import (
     ConnectionLost,
     InternalError,
@@ -52,7 +52,7 @@ HEARD_BYTES_MIN = 16 << 10
 class Session:
     """One connection. What requests do is in the handlers' own modules; this reads, answers and ends."""
 
-    def __init__(self, stream: Stream, broker: Broker, keepalive_s: float, hello_timeout_s: float) -> None:
+    def __init__(self, stream: AcceptedStream, broker: Broker, keepalive_s: float, hello_timeout_s: float) -> None:
         self._keepalive_s = keepalive_s
         self._hello_timeout_s = hello_timeout_s
         self.stream = stream

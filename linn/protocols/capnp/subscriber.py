@@ -8,7 +8,7 @@ import trio
 
 from linn.core.delivery import NOTHING, Consumer, Delivery, Patience
 from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import frames_of
+from linn.protocols.capnp.connection import frames_of, frames_to
 from linn.protocols.capnp.outbox import Outbox
 
 CREDIT_MAX = 1 << 31
@@ -42,6 +42,7 @@ class Subscriber:
     def begin(self, credit: int) -> None:
         """The client knows the subscription now."""
         self._begun = True
+        self.consumer.takes_stored = True
         self.consumer.on_ended = self._wake
         if self._assigned is not None:
             self._outbox.put(frames_of(self._assigned))
@@ -104,7 +105,7 @@ class Subscriber:
 
     def _deliver(self, correlation: int, delivery: Delivery) -> None:
         message = m.Deliver(self.id, delivery.partition, delivery.delivery_id, delivery.attempt)
-        self._outbox.put(frames_of(message, correlation, list(delivery.batches)))
+        self._outbox.put(frames_to(message, correlation, delivery.batches))
 
     async def pull(self, correlation: int, records_max: int, wait_s: float) -> None:
         """Answer a pull with records, or without any when the time has passed. Raises LinnError."""

@@ -19,6 +19,7 @@ class SegmentedLogEngine:
         self._settings = settings
         self._env = env
         self.capabilities = Capabilities(
+            gives_regions=True,
             survives_restart=True,
             confirm_after_sync=settings.fsync == "always",
             flush_interval_s=settings.flush_interval_ms / 1000 if settings.fsync == "interval" else None,

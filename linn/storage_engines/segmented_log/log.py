@@ -22,7 +22,7 @@ import trio
 from linn.core.batch import RecordBatch
 from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
-from linn.core.storage import Capabilities
+from linn.core.storage import Capabilities, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.recovery import Recovery
 from linn.storage_engines.segmented_log.retention import count_to_drop
@@ -217,6 +217,13 @@ class SegmentedLog:
             if offset != segment.end_offset or bytes_max <= 0 or not self._start <= offset:
                 break
         return batches
+
+    def stored(self, offset: int, bytes_max: int) -> Sequence[StoredBatch]:
+        """As the port says, of one segment."""
+        self._check_usable()
+        if not self._start <= offset < self._end:
+            return ()
+        return self._segments[bisect_right(self._bases, offset) - 1].stored(offset, bytes_max)
 
     def _check_range(self, offset: int) -> None:
         if not self._start <= offset <= self._end:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from linn.core.batch import RecordBatch
 from linn.core.env import Disk, File
 from linn.core.errors import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
+from linn.core.storage import StoredBatch
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
     NO_TIME,
@@ -29,6 +30,8 @@ logger = logging.getLogger("linn.storage")
 SCAN_BYTES = 4 << 20
 """Read at a time while scanning: large enough to keep a disk busy, small enough to hold for every partition at once."""
 _READ_BYTES_MIN = 4096
+REGION_BYTES_MIN = 16 << 10
+"""Of a batch that is sent from the file: below it, reading many at once costs less than looking at each one's head."""
 _HINTS_MAX = 256
 """Places where readers stopped that a segment remembers; with more readers than that, some use the index again."""
 
@@ -206,16 +209,55 @@ class Segment:
 
     @staticmethod
     def _split(view: memoryview, bytes_max: int) -> list[RecordBatch]:
+        """The whole batches in `view`, up to a damaged one. Raises BatchError where that is the first."""
         batches: list[RecordBatch] = []
         at, end = 0, min(len(view), bytes_max)
-        while at + HEAD_BYTES <= end and at + (size := batch_bytes(view, at)) <= end:
-            batch = RecordBatch(view[at : at + size])
-            batch.check_stored()
-            if batches and batch.base_offset != batches[-1].end_offset:
-                raise BatchMalformed(f"offset {batch.base_offset} follows offset {batches[-1].end_offset - 1}")
-            batches.append(batch)
-            at += size
+        try:
+            while at + HEAD_BYTES <= end and at + (size := batch_bytes(view, at)) <= end:
+                batch = RecordBatch(view[at : at + size])
+                batch.check_stored()
+                if batches and batch.base_offset != batches[-1].end_offset:
+                    raise BatchMalformed(f"offset {batch.base_offset} follows offset {batches[-1].end_offset - 1}")
+                batches.append(batch)
+                at += size
+        except BatchError:
+            if not batches:
+                raise
         return batches
+
+    def stored(self, offset: int, bytes_max: int) -> list[StoredBatch]:
+        """Batches from the one that begins at `offset`, up to `bytes_max` bytes, without reading more than their heads.
+
+        None where a reader hasn't come to `offset` before, where the batches are small, and where a head is not in the
+        page cache: its batch then isn't either. A head that is wrong is left to `read`. Raises StorageError.
+        """
+        position = 0 if offset == self.base_offset else self._hints.get(offset)
+        file = self._file
+        if position is None or file is None:
+            return []
+        batches: list[StoredBatch] = []
+        while position < self.size_bytes:
+            head = self._cached_head(file, position)
+            if head is None or head.base_offset != offset or head.size < REGION_BYTES_MIN:
+                break
+            if position + head.size > self.size_bytes or (bytes_max := bytes_max - head.size) < 0:
+                break
+            batches.append(StoredBatch(offset, head.record_count, head.size, file.region(position, head.size)))
+            position += head.size
+            offset = head.end_offset
+        if batches:
+            self._remember(offset, position)
+        return batches
+
+    @staticmethod
+    def _cached_head(file: File, position: int) -> Head | None:
+        data = file.read_cached(position, HEAD_BYTES)
+        if data is None:
+            return None
+        try:
+            return head_at(memoryview(data), 0)
+        except BatchError:
+            return None
 
     def _remember(self, offset: int, position: int) -> None:
         """Keep where a reader will go on."""
