@@ -1,0 +1,280 @@
+#include "codec.h"
+
+#include <algorithm>
+
+#include <capnp/message.h>
+
+#include "control_message.h"
+
+namespace linn::detail {
+namespace {
+
+using wire::Frame;
+
+capnp::Text::Reader to_text(const std::string& text) { return {text.c_str(), text.size()}; }
+
+/// Lets `fill` write the member of a frame; the message as it goes on a wire.
+template <typename Fill>
+std::string frame(std::uint64_t correlation, std::uint16_t batches, const Fill& fill) {
+  capnp::MallocMessageBuilder message;
+  auto root = message.initRoot<Frame>();
+  root.setCorrelation(correlation);
+  root.setBatches(batches);
+  fill(root);
+  const auto words = capnp::messageToFlatArray(message);
+  const auto bytes = words.asBytes();
+  return std::string(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+}
+
+template <typename Fill>
+std::string frame(std::uint64_t correlation, const Fill& fill) {
+  return frame(correlation, 0, fill);
+}
+
+template <typename List>
+void write_texts(List target, const std::vector<std::string>& texts) {
+  for (unsigned index = 0; index < target.size(); ++index) target.set(index, to_text(texts[index]));
+}
+
+std::uint32_t to_ms(std::chrono::milliseconds time) noexcept {
+  constexpr std::int64_t most = UINT32_MAX;
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(time.count(), 0, most));
+}
+
+// --- what a broker sends ---
+
+BrokerInfo read(wire::Welcome::Reader source) {
+  BrokerInfo info;
+  info.name = read_text(source.getBroker());
+  info.version = source.getVersion();
+  for (const auto feature : checked_list(source.getFeatures())) info.features.push_back(read_text(feature));
+  info.frame_bytes_max = source.getFrameBytesMax();
+  info.batch_bytes_max = source.getBatchBytesMax();
+  info.message_bytes_max = source.getMessageBytesMax();
+  info.keepalive_ms = source.getKeepaliveMs();
+  info.inflight_max = source.getInflightMax();
+  info.subscriptions_max = source.getSubscriptionsMax();
+  return info;
+}
+
+Failed read(wire::Failed::Reader source) {
+  return {read_text(source.getCode()), read_text(source.getText()), source.getRetriable()};
+}
+
+std::vector<IndexRange> read_ranges(capnp::List<std::uint32_t>::Reader bounds) {
+  if (checked_list(bounds).size() % 2 != 0) malformed_frame("a range has no end");
+  std::vector<IndexRange> ranges;
+  for (unsigned place = 0; place < bounds.size(); place += 2) ranges.push_back({bounds[place], bounds[place + 1]});
+  return ranges;
+}
+
+Published read(wire::Published::Reader source) {
+  Published published;
+  for (const auto placement : checked_list(source.getPlacements()))
+    published.placements.push_back({placement.getPartition(), placement.getBaseOffset(), placement.getCopies(),
+                                    read_ranges(placement.getReturned())});
+  return published;
+}
+
+Subscribed read(wire::Subscribed::Reader source) {
+  const auto kind = static_cast<std::uint16_t>(source.getKind());
+  if (kind > static_cast<std::uint16_t>(SubscriptionKind::reader)) malformed_frame("a subscription of an unknown kind");
+  return {source.getSubscription(), static_cast<SubscriptionKind>(kind), source.getLeaseMs()};
+}
+
+Deliver read(wire::Deliver::Reader source) {
+  return {source.getSubscription(), source.getPartition(), source.getDeliveryId(), source.getAttempt()};
+}
+
+Settled read(wire::Settled::Reader source) {
+  Settled settled;
+  for (const auto refusal : checked_list(source.getRefused()))
+    settled.refused.push_back({refusal.getEntry(), read_text(refusal.getCode()), read_text(refusal.getText())});
+  return settled;
+}
+
+Assigned read(wire::Assigned::Reader source) {
+  Assigned assigned{source.getSubscription(), source.getGeneration(), {}};
+  for (const std::int32_t partition : checked_list(source.getPartitions())) assigned.partitions.push_back(partition);
+  return assigned;
+}
+
+Ended read(wire::Ended::Reader source) {
+  return {source.getSubscription(), read_text(source.getCode()), read_text(source.getText())};
+}
+
+TopicInfo read(wire::TopicInfo::Reader source) {
+  TopicInfo topic{read_text(source.getName()),        read_text(source.getKind()), read_text(source.getDelivery()),
+                  read_text(source.getPartitioner()), source.getMessageBytesMax(), {}};
+  for (const auto partition : checked_list(source.getPartitions()))
+    topic.partitions.push_back({partition.getLeader(), partition.getStartOffset(), partition.getHighWatermark()});
+  return topic;
+}
+
+Description read(wire::Description::Reader source) {
+  Description description;
+  for (const auto topic : checked_list(source.getTopics())) description.topics.push_back(read(topic));
+  return description;
+}
+
+Incoming read_member(Frame::Reader root) {
+  switch (root.which()) {
+    case Frame::WELCOME: return read(root.getWelcome());
+    case Frame::FAILED: return read(root.getFailed());
+    case Frame::DONE: return Done{};
+    case Frame::PING: return Ping{};
+    case Frame::PONG: return Pong{};
+    case Frame::GOODBYE: return Goodbye{read_text(root.getGoodbye().getReason())};
+    case Frame::PUBLISHED: return read(root.getPublished());
+    case Frame::FETCHED: {
+      const auto fetched = root.getFetched();
+      return FetchedHead{fetched.getStartOffset(), fetched.getHighWatermark()};
+    }
+    case Frame::FOUND_OFFSET: return FoundOffset{root.getFoundOffset().getOffset()};
+    case Frame::SUBSCRIBED: return read(root.getSubscribed());
+    case Frame::DELIVER: return read(root.getDeliver());
+    case Frame::SETTLED: return read(root.getSettled());
+    case Frame::ASSIGNED: return read(root.getAssigned());
+    case Frame::ENDED: return read(root.getEnded());
+    case Frame::DESCRIPTION: return read(root.getDescription());
+    case Frame::ADMINISTERED: return Administered{read_text(root.getAdministered().getResult())};
+    case Frame::HELLO:
+    case Frame::PUBLISH:
+    case Frame::FETCH:
+    case Frame::FIND_OFFSET:
+    case Frame::SUBSCRIBE:
+    case Frame::UNSUBSCRIBE:
+    case Frame::CREDIT:
+    case Frame::PULL:
+    case Frame::SETTLE:
+    case Frame::DESCRIBE:
+    case Frame::ADMINISTER: malformed_frame("the broker sent a message that only clients send");
+  }
+  return Unknown{};
+}
+
+}  // namespace
+
+std::string encode(std::uint64_t correlation, const Hello& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto hello = root.initHello();
+    hello.setVersionMin(message.version_min);
+    hello.setVersionMax(message.version_max);
+    write_texts(hello.initFeatures(static_cast<unsigned>(message.features.size())), message.features);
+    hello.setClient(to_text(message.client));
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Publish& message, std::uint16_t batches) {
+  return frame(correlation, batches, [&](Frame::Builder root) {
+    auto publish = root.initPublish();
+    publish.setTarget(to_text(message.target));
+    publish.setToExchange(message.to_exchange);
+    publish.setAcks(static_cast<wire::Acks>(message.acks));
+    publish.setPartition(message.partition);
+    publish.setMandatory(message.mandatory);
+  });
+}
+
+std::string encode(std::uint64_t correlation, const FetchRequest& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto fetch = root.initFetch();
+    fetch.setTopic(to_text(message.topic));
+    fetch.setPartition(message.partition);
+    fetch.setOffset(message.offset);
+    fetch.setBytesMin(message.bytes_min);
+    fetch.setBytesMax(message.bytes_max);
+    fetch.setWaitMaxMs(to_ms(message.wait));
+  });
+}
+
+std::string encode(std::uint64_t correlation, const FindOffset& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto find = root.initFindOffset();
+    find.setTopic(to_text(message.topic));
+    find.setPartition(message.partition);
+    find.setTimestampMs(message.timestamp_ms);
+  });
+}
+
+std::string encode(std::uint64_t correlation, const ConsumerOptions& options) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto subscribe = root.initSubscribe();
+    subscribe.setTopic(to_text(options.topic));
+    subscribe.setGroup(to_text(options.group));
+    subscribe.setCredit(options.credit);
+    subscribe.setStart(options.start);
+    auto partitions = subscribe.initPartitions(static_cast<unsigned>(options.partitions.size()));
+    for (unsigned index = 0; index < partitions.size(); ++index) partitions.set(index, options.partitions[index]);
+    if (options.starts.empty()) return;
+    auto starts = subscribe.initStarts(static_cast<unsigned>(options.starts.size()));
+    for (unsigned index = 0; index < starts.size(); ++index) starts.set(index, options.starts[index]);
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Unsubscribe& message) {
+  return frame(correlation, [&](Frame::Builder root) { root.initUnsubscribe().setSubscription(message.subscription); });
+}
+
+std::string encode(std::uint64_t correlation, const Credit& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto credit = root.initCredit();
+    credit.setSubscription(message.subscription);
+    credit.setRecords(message.records);
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Settle& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto settle = root.initSettle();
+    settle.setSubscription(message.subscription);
+    auto entries = settle.initEntries(static_cast<unsigned>(message.entries.size()));
+    for (unsigned index = 0; index < entries.size(); ++index) {
+      const Settlement& entry = message.entries[index];
+      entries[index].setPartition(entry.partition);
+      entries[index].setDeliveryId(entry.delivery_id);
+      entries[index].setFirst(entry.first);
+      entries[index].setEnd(entry.end);
+      entries[index].setVerdict(static_cast<wire::Verdict>(entry.verdict));
+      entries[index].setMs(entry.ms);
+    }
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Describe& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    write_texts(root.initDescribe().initTopics(static_cast<unsigned>(message.topics.size())), message.topics);
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Administer& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto administer = root.initAdminister();
+    administer.setVerb(to_text(message.verb));
+    administer.setArguments(to_text(message.arguments));
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Goodbye& message) {
+  return frame(correlation, [&](Frame::Builder root) { root.initGoodbye().setReason(to_text(message.reason)); });
+}
+
+std::string encode(std::uint64_t correlation, const Ping&) {
+  return frame(correlation, [](Frame::Builder root) { root.setPing(); });
+}
+
+std::string encode(std::uint64_t correlation, const Pong&) {
+  return frame(correlation, [](Frame::Builder root) { root.setPong(); });
+}
+
+IncomingFrame decode_frame(std::string_view bytes) {
+  try {
+    ControlMessage message(bytes);
+    const Frame::Reader root = message.root();
+    return {root.getCorrelation(), root.getBatches(), read_member(root)};
+  } catch (const kj::Exception&) {
+    malformed_frame("a control message can't be read");
+  }
+}
+
+}  // namespace linn::detail

@@ -1,0 +1,140 @@
+// The control messages of schema/protocol.capnp as plain structs, where the public headers have none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <linn/client.h>
+
+namespace linn::detail {
+
+// --- requests ---
+
+struct Hello {
+  std::uint16_t version_min = 1;
+  std::uint16_t version_max = 1;
+  std::vector<std::string> features;
+  std::string client;
+};
+
+struct Publish {
+  std::string target;
+  bool to_exchange = false;
+  Acks acks = Acks::leader;
+  std::int32_t partition = -1;
+  bool mandatory = false;
+};
+
+struct FindOffset {
+  std::string topic;
+  std::int32_t partition = 0;
+  std::int64_t timestamp_ms = 0;
+};
+
+struct Unsubscribe {
+  std::uint32_t subscription = 0;
+};
+
+struct Credit {
+  std::uint32_t subscription = 0;
+  std::uint32_t records = 0;
+};
+
+struct Settle {
+  std::uint32_t subscription = 0;
+  std::vector<Settlement> entries;
+};
+
+struct Describe {
+  std::vector<std::string> topics;
+};
+
+struct Administer {
+  std::string verb;
+  std::string arguments;
+};
+
+struct Goodbye {
+  std::string reason;
+};
+
+struct Ping {};
+struct Pong {};
+
+// --- answers and pushes ---
+
+struct Failed {
+  std::string code;
+  std::string text;
+  bool retriable = false;
+};
+
+struct Done {};
+
+struct Published {
+  std::vector<Placement> placements;
+};
+
+struct FetchedHead {
+  std::int64_t start_offset = 0;
+  std::int64_t high_watermark = 0;
+};
+
+struct FoundOffset {
+  std::int64_t offset = 0;
+};
+
+struct Subscribed {
+  std::uint32_t subscription = 0;
+  SubscriptionKind kind = SubscriptionKind::shared;
+  std::uint32_t lease_ms = 0;
+};
+
+struct Deliver {
+  std::uint32_t subscription = 0;
+  std::int32_t partition = 0;
+  std::uint64_t delivery_id = 0;
+  std::uint16_t attempt = 0;
+};
+
+struct Settled {
+  std::vector<Refusal> refused;
+};
+
+struct Assigned {
+  std::uint32_t subscription = 0;
+  std::uint32_t generation = 0;
+  std::vector<std::int32_t> partitions;
+};
+
+struct Ended {
+  std::uint32_t subscription = 0;
+  std::string code;
+  std::string text;
+};
+
+struct Description {
+  std::vector<TopicInfo> topics;
+};
+
+struct Administered {
+  std::string result;
+};
+
+/// A member that came with a later schema.
+struct Unknown {};
+
+/// What a broker sends.
+using Incoming = std::variant<BrokerInfo, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset,
+                              Subscribed, Deliver, Settled, Assigned, Ended, Description, Administered, Unknown>;
+
+struct IncomingFrame {
+  std::uint64_t correlation = 0;
+  std::uint16_t batches = 0;
+  Incoming message;
+};
+
+}  // namespace linn::detail

@@ -1,0 +1,70 @@
+#include "url.h"
+
+#include <charconv>
+#include <cstdint>
+
+#include <linn/error.h>
+
+namespace linn::detail {
+namespace {
+
+constexpr std::string_view tcp_scheme = "linn://", unix_scheme = "linn+unix://";
+constexpr std::string_view default_port = "5466";  // L-I-N-N on a telephone.
+
+[[noreturn]] void invalid(std::string_view url) {
+  throw Error("listener.address_invalid",
+              "\"" + std::string(url) + "\" is not linn://HOST[:PORT] or linn+unix:///PATH");
+}
+
+std::string unquoted(std::string_view path, std::string_view url) {
+  std::string text;
+  for (std::size_t place = 0; place < path.size(); ++place) {
+    if (path[place] != '%') {
+      text += path[place];
+      continue;
+    }
+    std::uint8_t byte = 0;
+    const std::string_view digits = path.substr(place + 1, 2);
+    const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+    if (digits.size() < 2 || problem != std::errc() || end != digits.data() + 2 || byte == 0) invalid(url);
+    text += static_cast<char>(byte);
+    place += 2;
+  }
+  return text;
+}
+
+std::string checked_port(std::string_view port, std::string_view url) {
+  std::uint16_t number = 0;
+  const auto [end, problem] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (port.empty() || problem != std::errc() || end != port.data() + port.size() || number == 0) invalid(url);
+  return std::string(port);
+}
+
+}  // namespace
+
+Address parse_url(std::string_view url) {
+  if (url.find('\0') != std::string_view::npos) invalid(url);
+  if (url.starts_with(unix_scheme)) {
+    const std::string_view path = url.substr(unix_scheme.size());
+    if (path.size() < 2 || path.front() != '/') invalid(url);
+    return {unquoted(path, url), {}, {}};
+  }
+  if (!url.starts_with(tcp_scheme)) invalid(url);
+  std::string_view rest = url.substr(tcp_scheme.size());
+  if (rest.ends_with('/')) rest.remove_suffix(1);
+  const bool bracketed = rest.starts_with('[');
+  const std::size_t host_end = bracketed ? rest.find(']') : rest.find(':');
+  std::string_view host = rest.substr(0, host_end);
+  std::string_view behind = host_end == std::string_view::npos ? std::string_view() : rest.substr(host_end);
+  if (bracketed) {
+    if (behind.empty()) invalid(url);
+    host.remove_prefix(1);
+    behind.remove_prefix(1);
+  }
+  if (host.empty() || host.find_first_of("/?#@[] ") != std::string_view::npos) invalid(url);
+  if (behind.empty()) return {{}, std::string(host), std::string(default_port)};
+  if (behind.front() != ':') invalid(url);
+  return {{}, std::string(host), checked_port(behind.substr(1), url)};
+}
+
+}  // namespace linn::detail

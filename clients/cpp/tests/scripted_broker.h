@@ -1,0 +1,152 @@
+// ScriptedBroker: a peer on a Unix socket that does what a test tells it, byte by byte where it must.
+#pragma once
+
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+
+#include <linn/frame.h>
+
+#include "frame_reader.h"
+#include "protocol.capnp.h"
+#include "socket.h"
+
+using linn::detail::Clock;
+using linn::detail::FrameReader;
+using linn::detail::Socket;
+namespace wire = linn::wire;
+
+/// The broker's end of one connection. Every wait ends within ten seconds.
+class Peer {
+ public:
+  explicit Peer(Socket socket) : socket_(std::move(socket)), frames_(64 << 20) {}
+
+  /// The next whole message; std::nullopt at the end of the stream.
+  std::optional<std::string> read_bytes() {
+    for (;;) {
+      if (auto message = frames_.next()) return message;
+      if (!socket_.wait_readable(Clock::now() + std::chrono::seconds(10)))
+        throw std::runtime_error("the client sent nothing");
+      std::array<char, 65536> buffer;
+      try {
+        frames_.feed({buffer.data(), socket_.receive(buffer.data(), buffer.size())});
+      } catch (const linn::Error&) {
+        return std::nullopt;
+      }
+    }
+  }
+
+  /// The next message that is no ping.
+  linn::FrameContent read() {
+    for (;;) {
+      const auto bytes = read_bytes();
+      if (!bytes) throw std::runtime_error("the client closed");
+      linn::FrameContent content = linn::read_frame(*bytes);
+      if (content.member != "ping") return content;
+    }
+  }
+
+  void send_bytes(std::string_view bytes) const {
+    const std::array<std::string_view, 1> buffers{bytes};
+    socket_.send_all(buffers, std::chrono::seconds(10));
+  }
+
+  template <typename Fill>
+  void send(std::uint64_t correlation, const Fill& fill) const {
+    capnp::MallocMessageBuilder message;
+    auto root = message.initRoot<wire::Frame>();
+    root.setCorrelation(correlation);
+    fill(root);
+    const auto words = capnp::messageToFlatArray(message);
+    const auto bytes = words.asChars();
+    send_bytes({bytes.begin(), bytes.size()});
+  }
+
+  void fail(std::uint64_t correlation, const char* code) const {
+    send(correlation, [&](wire::Frame::Builder root) { root.initFailed().setCode(code); });
+  }
+
+  void found(std::uint64_t correlation, std::int64_t offset) const {
+    send(correlation, [&](wire::Frame::Builder root) { root.initFoundOffset().setOffset(offset); });
+  }
+
+  void welcome(std::uint32_t keepalive_ms = 20'000, std::uint16_t version = 1) {
+    const linn::FrameContent hello = read();
+    if (hello.member != "hello") throw std::runtime_error("the first message is no hello");
+    send(hello.correlation, [&](wire::Frame::Builder root) {
+      auto said = root.initWelcome();
+      said.setVersion(version);
+      said.setBroker("scripted");
+      said.setFrameBytesMax(64 << 20);
+      said.setMessageBytesMax(64 << 20);
+      said.setKeepaliveMs(keepalive_ms);
+      said.setInflightMax(100);
+    });
+  }
+
+ private:
+  Socket socket_;
+  FrameReader frames_;
+};
+
+/// Takes one connection and runs the script with it, in a thread of its own.
+class ScriptedBroker {
+ public:
+  explicit ScriptedBroker(std::function<void(Peer&)> script) {
+    std::string folder = (std::filesystem::temp_directory_path() / "linn-XXXXXX").string();
+    if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    folder_ = folder;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path().copy(address.sun_path, sizeof address.sun_path - 1);
+    listener_ = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::bind(listener_.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+        ::listen(listener_.descriptor(), 1) != 0)
+      throw std::runtime_error("can't listen");
+    thread_ = std::thread([this, script = std::move(script)] { serve(script); });
+  }
+
+  ~ScriptedBroker() {
+    if (thread_.joinable()) thread_.join();
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string path() const { return (folder_ / "s").string(); }
+  std::string url() const { return "linn+unix://" + path(); }
+
+  /// Wait for the end of the script. Throws what it threw.
+  void finish() {
+    thread_.join();
+    if (thrown_) std::rethrow_exception(thrown_);
+  }
+
+ private:
+  void serve(const std::function<void(Peer&)>& script) {
+    try {
+      Peer peer(Socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
+      script(peer);
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+  }
+
+  std::filesystem::path folder_;
+  Socket listener_;
+  std::thread thread_;
+  std::exception_ptr thrown_;
+};

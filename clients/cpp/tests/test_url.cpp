@@ -1,0 +1,35 @@
+// URLs of a broker.
+#include "check.h"
+#include "url.h"
+
+using linn::detail::parse_url;
+
+namespace {
+
+void tcp_has_a_host_and_a_port() {
+  CHECK(parse_url("linn://localhost").host == "localhost" && parse_url("linn://localhost").port == "5466");
+  CHECK(parse_url("linn://127.0.0.1:99/").host == "127.0.0.1" && parse_url("linn://127.0.0.1:99/").port == "99");
+  CHECK(parse_url("linn://[::1]").host == "::1" && parse_url("linn://[::1]").port == "5466");
+  CHECK(parse_url("linn://[::1]:7").port == "7");
+}
+
+void unix_has_a_path_with_its_quotes_undone() {
+  CHECK(parse_url("linn+unix:///run/linn.sock").path == "/run/linn.sock");
+  CHECK(parse_url("linn+unix:///a%20b").path == "/a b");
+}
+
+void anything_else_is_refused() {
+  for (const char* url :
+       {"", "http://x", "linn:", "linn://", "linn://:5466", "linn://h:", "linn://h:0", "linn://h:65536", "linn://h:x",
+        "linn://h/topic", "linn://u@h", "linn://h?x", "linn://[::1", "linn://[::1]x", "linn+unix://x", "linn+unix:///",
+        "linn+unix:///a%2", "linn+unix:///a%zz", "linn+unix:///a%00"})
+    CHECK(code_of([&] { parse_url(url); }) == "listener.address_invalid");
+}
+
+}  // namespace
+
+int main() {
+  return run({{"TCP has a host and a port", tcp_has_a_host_and_a_port},
+              {"a Unix socket has a path, its quotes undone", unix_has_a_path_with_its_quotes_undone},
+              {"anything else is refused", anything_else_is_refused}});
+}

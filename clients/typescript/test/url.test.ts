@@ -1,0 +1,31 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { addressOf } from "../src/url.js";
+
+const RIGHT: [string, object][] = [
+  ["linn://example.org", { host: "example.org", port: 5466 }],
+  ["linn://127.0.0.1:1/", { host: "127.0.0.1", port: 1 }],
+  ["linn://[::1]:65535", { host: "::1", port: 65_535 }],
+  ["linn://[fe80::1%eth0]", { host: "fe80::1%eth0", port: 5466 }],
+  ["linn+unix:///run/linn%20x.sock", { path: "/run/linn x.sock" }],
+];
+
+for (const [url, address] of RIGHT) {
+  test(`${url} is an address`, () => assert.deepEqual(addressOf(url), address));
+}
+
+for (const url of [
+  "",
+  "linn://",
+  "http://h",
+  "linn://h:0",
+  "linn://h:65536",
+  "linn://h/x",
+  "linn://u@h",
+  "linn+unix://x",
+  "linn+unix:///%ff",
+]) {
+  test(`${JSON.stringify(url)} is no address`, () => {
+    assert.throws(() => addressOf(url), { code: "listener.address_invalid" });
+  });
+}

@@ -1,0 +1,81 @@
+"""The vectors in schema/vectors are what this version writes, and the Python client reads them as they say."""
+
+from __future__ import annotations
+
+import base64
+import filecmp
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linn.core.batch import STAMP_BYTES, BatchLimits, RecordBatch
+from linn.core.errors import LinnError
+from linn.core.flat_message import DATA_AT
+from linn.core.record import Headers
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS = ROOT / "schema" / "vectors"
+MANIFEST = json.loads((VECTORS / "manifest.json").read_text(encoding="utf-8"))
+BATCHES = {entry["file"]: entry for entry in MANIFEST["batches"]}
+LAYOUT = ROOT / "clients" / "typescript" / "layout.py"
+
+
+def test_the_files_are_what_the_generator_writes(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "error", VECTORS / "generate.py", tmp_path], check=True)
+    listed = [Path("manifest.json"), *(Path(entry["file"]) for kind in MANIFEST.values() for entry in kind)]
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.*")) == sorted(listed)
+    assert [str(path) for path in listed if not filecmp.cmp(tmp_path / path, VECTORS / path, shallow=False)] == []
+    assert sorted(path.relative_to(VECTORS) for path in VECTORS.rglob("*.bin")) == sorted(listed[1:])
+
+
+def test_the_layout_of_the_typescript_client_is_what_the_schemas_say(tmp_path: Path) -> None:
+    wanted = subprocess.run(
+        [sys.executable, "-W", "error", LAYOUT, "--print"], check=True, capture_output=True, text=True
+    ).stdout
+    assert (LAYOUT.parent / "src" / "layout.ts").read_text(encoding="utf-8") == wanted
+
+
+def test_every_member_of_frame_has_a_vector_in_each_direction_that_it_goes() -> None:
+    page = (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
+    members = {line.removeprefix("### `").removesuffix("`") for line in page.splitlines() if line.startswith("### `")}
+    assert {entry["member"] for entry in MANIFEST["frames"] if "member" in entry} == {*members, "unknown"}
+
+
+@pytest.mark.parametrize("file", BATCHES)
+def test_a_batch_vector_holds_what_the_manifest_says(file: str) -> None:
+    entry = BATCHES[file]
+    if "error" in entry:
+        with pytest.raises(LinnError) as raised:
+            read(file)
+        assert raised.value.code == entry["error"]
+        return
+    batch = read(file)
+    assert batch.count == len(entry["records"]) == entry["header"]["count"]
+    for index, said in enumerate(entry["records"]):
+        record = batch.record(index)
+        assert headers_say(record.headers) == said["headers"]
+        assert repr(record.labels) == repr(said["labels"])
+        assert (str(record.id), record.timestamp_ms, text(record.value), text(record.key), record.routing_key) == (
+            said["id"], said["timestamp_ms"], said["value"], said["key"], said["routing_key"]
+        )  # fmt: skip
+
+
+def read(file: str) -> RecordBatch:
+    """A batch, all of it checked."""
+    batch = RecordBatch((VECTORS / file).read_bytes())
+    batch.verify(BatchLimits())
+    if any(batch.message[DATA_AT : DATA_AT + STAMP_BYTES]):
+        batch.check_stored()
+    batch.records()
+    return batch
+
+
+def text(content: bytes | None) -> str | None:
+    return base64.b64encode(content).decode() if content is not None else None
+
+
+def headers_say(headers: Headers) -> list[list[str | None]]:
+    return [[name, text(value)] for name, value in headers]
