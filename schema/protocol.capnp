@@ -83,14 +83,17 @@ struct Publish {
   toExchange @1 :Bool;
   acks       @2 :Acks;           # none: no answer comes unless correlation asks for one, and then at once
   partition  @3 :Int32 = -1;     # of a topic; -1: the broker chooses
+  mandatory  @4 :Bool;           # say which records no topic took; to a topic it changes nothing
 }
 
 struct Published { placements @0 :List(Placement); }   # one per batch, in order
 
 struct Placement {
-  partition  @0 :Int32;          # -1: several, or none
+  partition  @0 :Int32;          # of the whole batch; -1: several, none, or not for all of its records
   baseOffset @1 :Int64;          # of the batch's first record; -1 where partition is
   copies     @2 :UInt32;         # records stored, in all topics; 0: unroutable
+  returned   @3 :List(UInt32);   # mandatory: the records that no topic took, as ranges of indexes in the batch: first,
+                                 # end (exclusive), first, end and so on, ascending
 }
 
 struct Fetch {
@@ -121,6 +124,7 @@ struct Subscribe {
   credit     @2 :UInt32;         # records that may be pushed; 0: pull, or grant later
   start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start
   partitions @4 :List(Int32);    # readers only: these; empty: all
+  starts     @5 :List(Int64);    # in place of start, one for each partition; those behind the list: -2
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }
@@ -208,6 +212,7 @@ struct TopicInfo {
   partitions @2 :List(PartitionInfo);
   delivery   @3 :Text;
   messageBytesMax @4 :UInt32;
+  partitioner @5 :Text;          # where it is neither murmur2 nor sticky, publish with partition -1
 }
 
 struct PartitionInfo {

@@ -7,7 +7,9 @@ raises what the broker refuses with, ConnectionLost and RequestTimeout. Cancella
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 from linn.core.errors import ConfigError, ProtocolError
 from linn.protocols.capnp.messages import Administer, Administered
@@ -17,13 +19,22 @@ if TYPE_CHECKING:
 
 
 class Admin:
-    """`client.admin`."""
+    """`client.admin`.
+
+    Example:
+        await client.admin.create_topic("invoices", kind="both", retention="14d")
+        await client.admin.delete_topic("invoices")
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def perform(self, verb: str, **arguments: Any) -> Any:
-        """Carry out any verb of the broker's. Raises ConfigError where an argument is not JSON."""
+    async def perform(self, /, verb: str, **arguments: Any) -> Any:
+        """Carry out any verb of the broker's. Raises ConfigError where an argument is not JSON.
+
+        Example:
+            print(await client.admin.perform("topic.show", name="orders"))
+        """
         try:
             encoded = json.dumps(arguments)
         except (TypeError, ValueError) as error:
@@ -36,69 +47,215 @@ class Admin:
 
     # --- topics ---
 
-    async def create_topic(self, name: str, **settings: Any) -> bool:
-        """Make a topic; False where it is there already, with the same settings. Raises TopicExists, ConfigError."""
+    async def create_topic(self, /, name: str, **settings: Any) -> bool:
+        """Make a topic; False where it is there already, with the same settings. Raises TopicExists, ConfigError.
+
+        Example:
+            created = await client.admin.create_topic("invoices", kind="queue", lease="30s")
+        """
         return bool((await self.perform("topic.create", name=name, settings=settings))["created"])
 
-    async def alter_topic(self, name: str, **settings: Any) -> list[str]:
-        """Change settings of a topic; those that differed. Raises TopicUnknown, ConfigNotLive, ConfigError."""
+    async def alter_topic(self, /, name: str, **settings: Any) -> list[str]:
+        """Change settings of a topic; those that differed. Raises TopicUnknown, ConfigNotLive, ConfigError.
+
+        Example:
+            changed = await client.admin.alter_topic("orders", lease="1m")
+        """
         changed: list[str] = (await self.perform("topic.alter", name=name, settings=settings))["changed"]
         return changed
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic and all its records. Raises TopicUnknown."""
+        """Delete a topic and all its records. Raises TopicUnknown.
+
+        Example:
+            await client.admin.delete_topic("prices")
+        """
         await self.perform("topic.delete", name=name)
 
     async def purge_topic(self, name: str) -> int:
-        """Settle all that waits in a queue; how many records. Raises TopicUnknown, SubscriptionWrongKind."""
+        """Settle all that waits in a queue; how many records. Raises TopicUnknown, SubscriptionWrongKind.
+
+        Example:
+            settled = await client.admin.purge_topic("orders")
+        """
         return int((await self.perform("topic.purge", name=name))["purged"])
 
     async def topics(self) -> list[dict[str, Any]]:
-        """All topics, as `topic` shows one."""
+        """All topics, as `topic` shows one.
+
+        Example:
+            print([topic["name"] for topic in await client.admin.topics()])
+        """
         found: list[dict[str, Any]] = await self.perform("topic.list")
         return found
 
     async def topic(self, name: str) -> dict[str, Any]:
-        """A topic's settings, the bounds of its partitions, and what waits in its queue. Raises TopicUnknown."""
+        """A topic's settings, the bounds of its partitions, and what waits in its queue. Raises TopicUnknown.
+
+        Example:
+            print((await client.admin.topic("orders"))["queue"]["unsettled"])
+        """
         found: dict[str, Any] = await self.perform("topic.show", name=name)
         return found
 
     # --- exchanges ---
 
-    async def create_exchange(self, name: str, **settings: Any) -> bool:
-        """Make an exchange, `type="direct"` unless said; False where it is there. Raises TopicExists, ConfigError."""
+    async def create_exchange(self, /, name: str, **settings: Any) -> bool:
+        """Make an exchange, `type="direct"` unless said; False where it is there. Raises TopicExists, ConfigError.
+
+        Example:
+            await client.admin.create_exchange("alerts", type="fanout")
+        """
         return bool((await self.perform("exchange.create", name=name, settings=settings))["created"])
 
     async def delete_exchange(self, name: str) -> None:
-        """Delete an exchange that has no bindings. Raises ExchangeUnknown, TopicError."""
+        """Delete an exchange that has no bindings and is nobody's alternate. Raises ExchangeUnknown, TopicError.
+
+        Example:
+            await client.admin.create_exchange("alerts", type="fanout")
+            await client.admin.delete_exchange("alerts")
+        """
         await self.perform("exchange.delete", name=name)
 
+    async def exchange(self, name: str) -> dict[str, Any]:
+        """An exchange's type, alternate, settings and bindings. Raises ExchangeUnknown.
+
+        Example:
+            print((await client.admin.exchange("news"))["bindings"])
+        """
+        found: dict[str, Any] = await self.perform("exchange.show", name=name)
+        return found
+
     async def exchanges(self) -> list[dict[str, Any]]:
-        """All exchanges with their bindings."""
+        """All exchanges, as `exchange` shows one.
+
+        Example:
+            print([exchange["name"] for exchange in await client.admin.exchanges()])
+        """
         found: list[dict[str, Any]] = await self.perform("exchange.list")
         return found
 
-    async def bind(self, exchange: str, topic: str, key: str = "", **arguments: Any) -> None:
-        """Have an exchange send to a topic what `key` fits. Raises ExchangeUnknown, TopicUnknown, BindingInvalid."""
+    async def bind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> None:
+        """Have an exchange send to a topic what `key` fits. Raises ExchangeUnknown, TopicUnknown, BindingInvalid.
+
+        Example:
+            await client.admin.bind("news", "orders", "order.#")
+        """
         await self.perform("exchange.bind", exchange=exchange, topic=topic, key=key, arguments=arguments)
 
-    async def unbind(self, exchange: str, topic: str, key: str = "", **arguments: Any) -> None:
-        """Take a binding back. Raises ExchangeUnknown, TopicUnknown."""
+    async def unbind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> None:
+        """Take a binding back. Raises ExchangeUnknown, TopicUnknown.
+
+        Example:
+            await client.admin.unbind("news", "prices", "price.*")
+        """
         await self.perform("exchange.unbind", exchange=exchange, topic=topic, key=key, arguments=arguments)
+
+    async def bind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> None:
+        """Have an exchange send to another one what `key` fits. Raises ExchangeUnknown, BindingInvalid for a circle.
+
+        Example:
+            await client.admin.create_exchange("alerts", type="fanout")
+            await client.admin.bind_exchange("news", "alerts", "price.*")
+        """
+        asked = {"exchange": exchange, "target_exchange": target, "key": key, "arguments": arguments}
+        await self.perform("exchange.bind", **asked)
+
+    async def unbind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> None:
+        """Take a binding to another exchange back. Raises ExchangeUnknown.
+
+        Example:
+            await client.admin.create_exchange("alerts", type="fanout")
+            await client.admin.bind_exchange("news", "alerts", "price.*")
+            await client.admin.unbind_exchange("news", "alerts", "price.*")
+        """
+        asked = {"exchange": exchange, "target_exchange": target, "key": key, "arguments": arguments}
+        await self.perform("exchange.unbind", **asked)
 
     # --- groups, broker ---
 
-    async def groups(self, topic: str) -> list[dict[str, Any]]:
-        """The consumer groups of a topic. Raises TopicUnknown."""
-        found: list[dict[str, Any]] = await self.perform("group.list", topic=topic)
+    async def groups(self, topic: str | None = None) -> list[dict[str, Any]]:
+        """The consumer groups of a topic, or of all: members, generation and lag. Raises TopicUnknown.
+
+        Example:
+            print([group["group"] for group in await client.admin.groups("prices")])
+        """
+        arguments = {} if topic is None else {"topic": topic}
+        found: list[dict[str, Any]] = await self.perform("group.list", **arguments)
         return found
 
     async def group_offsets(self, topic: str, group: str) -> list[dict[str, Any]]:
-        """Committed offset and lag by partition. Raises TopicUnknown, GroupUnknown, SubscriptionWrongKind."""
+        """Committed offset, lag and member by partition. Raises TopicUnknown, GroupUnknown, SubscriptionWrongKind.
+
+        Example:
+            for row in await client.admin.group_offsets("prices", "dashboard"):
+                print(row["partition"], row["offset"], row["lag"])
+        """
         found: list[dict[str, Any]] = await self.perform("group.show", topic=topic, group=group)
         return found
 
+    async def reset_group(
+        self, topic: str, group: str, to: Literal["earliest", "latest"] | int | datetime, partitions: Sequence[int] = ()
+    ) -> list[dict[str, Any]]:
+        """Have a group that nobody reads with go on elsewhere, in all partitions or in some; as `group_offsets` after.
+
+        An offset that a partition does not have becomes the nearest one that it has.
+
+        Raises TopicUnknown, PartitionUnknown, GroupUnknown, GroupBusy, SubscriptionWrongKind.
+
+        Example:
+            await client.admin.reset_group("prices", "dashboard", to="earliest")
+        """
+        arguments: dict[str, Any] = {"partitions": list(partitions)} if partitions else {}
+        if isinstance(to, datetime):
+            arguments["timestamp_ms"] = int(to.timestamp() * 1000)
+        else:
+            arguments["offset" if isinstance(to, int) else "to"] = to
+        found: list[dict[str, Any]] = await self.perform("group.reset", topic=topic, group=group, **arguments)
+        return found
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget a group that nobody reads with, and its offsets. Raises TopicUnknown, GroupUnknown, GroupBusy.
+
+        Example:
+            await client.admin.delete_group("prices", "dashboard")
+        """
+        await self.perform("group.delete", topic=topic, group=group)
+
+    async def subscriptions(self) -> list[dict[str, Any]]:
+        """The queues: records that are ready, leased, delayed or dead, and how many consumers compete.
+
+        Example:
+            print([queue["topic"] for queue in await client.admin.subscriptions()])
+        """
+        found: list[dict[str, Any]] = await self.perform("subscription.list")
+        return found
+
+    async def subscription(self, topic: str) -> dict[str, Any]:
+        """One queue, also by partition and by consumer. Raises TopicUnknown, SubscriptionWrongKind.
+
+        Example:
+            print(await client.admin.subscription("orders"))
+        """
+        found: dict[str, Any] = await self.perform("subscription.show", topic=topic)
+        return found
+
+    async def metrics(self, *names: str) -> list[dict[str, Any]]:
+        """The broker's metrics whose names begin so, all without one: name, kind, labels and samples.
+
+        Raises LimitExceeded where that is too much for one answer.
+
+        Example:
+            print(await client.admin.metrics("linn_topic"))
+        """
+        found: list[dict[str, Any]] = await self.perform("metrics.show", names=list(names) or [""])
+        return found
+
     async def broker(self) -> dict[str, Any]:
-        """The broker's name, listeners, and counts of what it has."""
+        """The broker's name, listeners, and counts of what it has.
+
+        Example:
+            print((await client.admin.broker())["name"])
+        """
         found: dict[str, Any] = await self.perform("broker.show")
         return found

@@ -168,7 +168,12 @@ class AnyNet:
 
 
 class AnyEnv:
-    """Time, randomness and network of this machine, under trio or asyncio."""
+    """Time, randomness and network of this machine, under trio or asyncio.
+
+    Example:
+        async with linn.connect("linn://127.0.0.1:5466", env=AnyEnv()) as client:
+            print(client.env.clock.now_ms())
+    """
 
     def __init__(self) -> None:
         self.clock: Clock = AnyClock()

@@ -15,9 +15,10 @@ from linn.client.answer import again
 from linn.client.confirmation import Confirmation
 from linn.client.properties import HeadersInput, as_bytes, checked_headers, checked_pair, index_pairs
 from linn.client.receipt import BulkReceipt, Offsets
+from linn.client.returned import places_returned
 from linn.core.batch import Codec, RecordBatch
 from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.errors import LinnError, MessageInvalid, MessageTooLarge
+from linn.core.errors import LinnError, MessageInvalid, MessageTooLarge, Unroutable
 from linn.core.partitioner import key_hash
 from linn.core.record import Headers, Labels
 from linn.core.routes import NO_PAIR, Pair
@@ -152,7 +153,8 @@ class Bulk:
         self._batch_bytes_max = batch_bytes_max
         self._batch_bytes_limit = batch_bytes_limit
         self._average = 0.0
-        self._unsettled: dict[Confirmation, int] = {}
+        self._unsettled: dict[Confirmation, range] = {}
+        self._returned: list[int] = []
         self._changed = anyio.Event()
         self._count = 0
         self._partitions: dict[int, Offsets] = {}
@@ -189,11 +191,11 @@ class Bulk:
 
     # --- counting ---
 
-    def expect(self, count: int) -> Confirmation:
-        """The confirmation of a batch of so many messages."""
+    def expect(self, messages: range) -> Confirmation:
+        """The confirmation of a batch of these messages, by their places among those of its partition."""
         confirmation = Confirmation()
         confirmation.watcher = self._settled
-        self._unsettled[confirmation] = count
+        self._unsettled[confirmation] = messages
         return confirmation
 
     def fail(self, error: LinnError) -> None:
@@ -201,13 +203,16 @@ class Bulk:
         self.error = self.error or error
 
     def _settled(self, confirmation: Confirmation) -> None:
-        count = self._unsettled.pop(confirmation)
+        messages = self._unsettled.pop(confirmation)
+        count, placement = len(messages), confirmation.placement
         if confirmation.error is not None:
             self.fail(confirmation.error)
         else:
             self._count += count
-        placement = confirmation.placement
         if placement is not None:
+            returned = places_returned(placement.returned, count)
+            self._returned += [messages[place] for place in returned]
+            self._count -= len(returned)
             self._copies = (self._copies or 0) + placement.copies
             if placement.partition >= 0:
                 self._note(placement.partition, placement.base_offset, placement.base_offset + count - 1)
@@ -219,12 +224,18 @@ class Bulk:
         self._partitions[partition] = Offsets(min(known.first, first), max(known.last, last))
 
     async def receipt(self, topic: str | None) -> BulkReceipt:
-        """Wait for all batches. Raises the first error, with a note."""
+        """Wait for all batches. Raises the first error, or else Unroutable for all that were returned, with a note."""
         while self._unsettled:
             self._changed = anyio.Event()
             await self._changed.wait()
-        if self.error is not None:
-            error = again(self.error)
+        error = again(self.error) if self.error is not None else self._unroutable()
+        if error is not None:
             error.add_note(f"{self._count} messages of this publish_many were confirmed")
             raise error
         return BulkReceipt(self._count, topic, self._partitions, self._copies)
+
+    def _unroutable(self) -> LinnError | None:
+        if not self._returned:
+            return None
+        indexes = sorted(self._returned)
+        return Unroutable(f"{len(indexes)} messages match no binding, the first is message {indexes[0]}", indexes)

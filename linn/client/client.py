@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
 from typing import Literal
 
 import anyio
@@ -21,12 +20,13 @@ from anyio.abc import TaskGroup
 from linn.client.admin import Admin
 from linn.client.answer import Answer, again
 from linn.client.any_env import AnyEnv, ClientEnv
-from linn.client.consumer import Consumer, Mode, Start
+from linn.client.consumer import Consumer, Mode
 from linn.client.fetched import FetchedBatches
 from linn.client.link import Link
 from linn.client.message import Batch
 from linn.client.options import ClientOptions
 from linn.client.producer import AcksName, Producer
+from linn.client.starting_place import Start, check_start
 from linn.client.timers import Timers
 from linn.client.url import address_of
 from linn.core.batch import Codec
@@ -42,7 +42,12 @@ IN_FLIGHT_MAX = 8
 
 
 class Client:
-    """Made by `linn.connect`."""
+    """Made by `linn.connect`.
+
+    Example:
+        async with linn.connect("linn://127.0.0.1:5466") as client:
+            print([topic.name for topic in (await client.describe()).topics])
+    """
 
     def __init__(self, address: str, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
         self.address = address
@@ -181,10 +186,11 @@ class Client:
             raise RequestTimeout(f"{what}: no answer from {self.address} within {timeout_s:g} s")
 
     async def request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
-        """Send a request and wait for its answer; `repeat`: also on another link where one was lost.
+        """Send a request and wait for its answer; `repeat`: again where its link was lost, `retries_max` times.
 
         Raises what the broker refuses with, ConnectionLost, RequestTimeout. Cancellation: it may have been carried out.
         """
+        lost = 0
         while True:
             link = await self.ready_link()
             answer = Answer()
@@ -194,7 +200,9 @@ class Client:
                     await answer.wait()
                 return answer
             except ConnectionLost:
-                if not repeat or self.closed:
+                # It may be this request that the broker closes the connection for.
+                lost += 1
+                if not repeat or self.closed or lost > self.options.retries_max:
                     raise
                 await self._until_lost(link)
             finally:
@@ -240,6 +248,10 @@ class Client:
             buffer_bytes_max: of batches that are not confirmed; beyond it `publish` waits, `publish_nowait` refuses.
 
         Raises MessageInvalid where the arguments make no sense.
+
+        Example:
+            async with client.producer("orders", linger_ms=5, codec="zstd") as producer:
+                await producer.publish(b"two coffees")
         """
         if not isinstance(exchange if topic is None else topic, str) or None not in (topic, exchange):
             raise MessageInvalid("a producer has either a topic or an exchange, by name")
@@ -283,15 +295,16 @@ class Client:
                 datetime (the first batch with a timestamp not before it).
 
         Raises MessageInvalid where the arguments make no sense.
+
+        Example:
+            async with client.consumer("prices", group="dashboard", start="earliest") as consumer:
+                print((await anext(consumer)).value)
         """
         if not isinstance(topic, str) or not isinstance(group, str | None):
             raise MessageInvalid("a consumer's topic and group are names")
         if prefetch < 1 or mode not in ("push", "pull"):
             raise MessageInvalid('prefetch is positive, mode is "push" or "pull"')
-        if isinstance(start, str) and start not in ("earliest", "latest"):
-            raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {start!r}')
-        if not isinstance(start, str | int | datetime) or (isinstance(start, int) and start < 0):
-            raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {start!r}')
+        check_start(start)
         return Consumer(self, topic, group or "", prefetch, mode, start)
 
     async def fetch(
@@ -308,6 +321,10 @@ class Client:
 
         Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
+
+        Example:
+            fetched = await client.fetch("prices", partition=0, offset=0)
+            print([batch.values for batch in fetched.batches], fetched.high_watermark)
         """
         request = Fetch(topic, partition, offset, bytes_min, bytes_max, int(wait_s * 1000))
         answer = await self.request(request, repeat=True, extra_s=wait_s)
@@ -325,6 +342,10 @@ class Client:
         """The offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
 
         Raises TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
+
+        Example:
+            yesterday = datetime.now() - timedelta(days=1)
+            offset = await client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
         """
         found = (await self.request(FindOffset(topic, partition, timestamp_ms), repeat=True)).message
         if not isinstance(found, messages.FoundOffset):
@@ -335,6 +356,10 @@ class Client:
         """Kind, partitions and bounds of topics; of all where none is named. An unknown topic's kind is "".
 
         Raises ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
+
+        Example:
+            (prices,) = (await client.describe("prices")).topics
+            print(prices.kind, len(prices.partitions))
         """
         found = (await self.request(Describe(list(topics)), repeat=True)).message
         if not isinstance(found, Description) or (topics and len(found.topics) != len(topics)):
@@ -352,6 +377,7 @@ async def connect(
     retries_max: int = 10,
     backoff_s: float = 0.05,
     backoff_max_s: float = 2.0,
+    metadata_age_max_s: float = 60.0,
     env: ClientEnv | None = None,
 ) -> AsyncIterator[Client]:
     """A client of the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
@@ -364,6 +390,10 @@ async def connect(
             broker. ProtocolError: something that is no linn broker answered.
     What the block raises leaves it as it is, not in a group. Leaving the block fails what its producers and consumers
     have not finished; they flush when their own blocks are left.
+
+    Example:
+        async with linn.connect("linn://127.0.0.1:5466", name="shop") as client:
+            print(client.broker)
     """
     options = ClientOptions(
         name=name,
@@ -372,6 +402,7 @@ async def connect(
         retries_max=retries_max,
         backoff_s=backoff_s,
         backoff_max_s=backoff_max_s,
+        metadata_age_max_s=metadata_age_max_s,
     )
     address = address_of(url)
     raised: BaseException | None = None

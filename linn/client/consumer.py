@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -20,25 +19,16 @@ import anyio.lowlevel
 
 from linn.client.answer import Answer, again
 from linn.client.message import Batch, Message
+from linn.client.starting_place import Request, Start, first_requests, next_requests
+from linn.client.subscribing import Leaving, Subscribing
 from linn.client.subscription import Subscription
-from linn.core.batch import RecordBatch
-from linn.core.errors import ConnectionLost, FeatureUnsupported, LinnError, ProtocolError, SubscriptionWrongKind
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.messages import (
-    START_EARLIEST,
-    START_LATEST,
-    Deliver,
-    Pull,
-    Subscribe,
-    Subscribed,
-    Unsubscribe,
-)
+from linn.core.errors import ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
+from linn.protocols.capnp.messages import Deliver, Pull, Unsubscribe
 
 if TYPE_CHECKING:
     from linn.client.client import Client
     from linn.client.link import Link
 
-Start = Literal["earliest", "latest"] | int | datetime
 Mode = Literal["push", "pull"]
 _PULL_WAIT_S = 10.0
 """How long a pull of an iteration waits at the broker before it is asked again."""
@@ -47,7 +37,15 @@ _BATCHES_IN_A_ROW_MAX = 8
 
 
 class Consumer:
-    """Made by `Client.consumer`, used in `async with`. One task iterates; any task may settle."""
+    """Made by `Client.consumer`, used in `async with`. One task iterates; any task may settle.
+
+    Example:
+        async with client.consumer("orders") as consumer:
+            async for message in consumer:
+                print(message.value)
+                await message.ack()
+                break
+    """
 
     def __init__(self, client: Client, topic: str, group: str, prefetch: int, mode: Mode, start: Start) -> None:
         self.topic = topic
@@ -64,6 +62,8 @@ class Consumer:
         self._messages: Iterator[Message] = iter(())
         self._current: Batch | None = None
         self._handed_in_a_row = 0
+        self.news = 0
+        """Grows with whatever makes the next step look up: an error, the end, a batch that is not wanted any more."""
         self._errors: list[LinnError] = []
         self._broken: LinnError | None = None
         self._closed = True
@@ -100,6 +100,11 @@ class Consumer:
         Raises:
             LinnError: a settlement that nobody awaited was refused.
         Cancellation: settlements and the end of the subscription are on their way all the same.
+
+        Example:
+            consumer = await client.consumer("orders").__aenter__()  # where no block fits
+            await (await anext(consumer)).ack()
+            await consumer.aclose()
         """
         if self._closed:
             await anyio.lowlevel.checkpoint()
@@ -111,7 +116,7 @@ class Consumer:
                 with contextlib.suppress(LinnError):
                     await answer.wait()
         await anyio.lowlevel.checkpoint()
-        self._raise_errors()
+        self.raise_errors()
 
     def _leave(self) -> list[Answer]:
         """Send settlements and unsubscribe, without waiting; what to wait for."""
@@ -123,7 +128,7 @@ class Consumer:
         for subscription in self._subscriptions:
             subscription.flush()
             if subscription.alive:
-                answer = _Leaving(subscription)
+                answer = Leaving(subscription)
                 subscription.link.ask(answer, Unsubscribe(subscription.id))
                 answers.append(answer)
         self._subscriptions = []
@@ -138,52 +143,17 @@ class Consumer:
         answers = []
         for request, positions in requests:
             request.credit = credit
-            answer = _Subscribing(self, link, credit, positions)
+            answer = Subscribing(self, link, credit, positions)
             link.ask(answer, request)
             answers.append(answer)
         with self._client.time_limit(f"subscribe to {self.topic}"):
             for answer in answers:
                 await answer.wait()
 
-    async def _requests(self) -> list[tuple[Subscribe, dict[int, int]]]:
-        """What to subscribe to, and where each partition's reading goes on."""
+    async def _requests(self) -> list[Request]:
         if self._positions:
-            await self._find_partitions()
-            return [
-                (Subscribe(self.topic, start=position, partitions=[partition]), {partition: position})
-                for partition, position in self._positions.items()
-            ]
-        start = self._start
-        if isinstance(start, datetime):
-            return await self._requests_by_time(int(start.timestamp() * 1000))
-        if start == "latest" and not self._group:
-            return await self._requests_by_time(START_LATEST)  # The place is kept, whatever happens before a record.
-        number = {"earliest": START_EARLIEST, "latest": START_LATEST}.get(start) if isinstance(start, str) else start
-        if number is None:
-            raise FeatureUnsupported(f"start is earliest, latest, an offset or a datetime, not {start!r}")
-        return [(Subscribe(self.topic, self._group, 0, number), {})]
-
-    async def _requests_by_time(self, timestamp_ms: int) -> list[tuple[Subscribe, dict[int, int]]]:
-        (info,) = (await self._client.describe(self.topic)).topics
-        partitions = range(len(info.partitions))
-        if self._group and len(partitions) != 1:
-            raise FeatureUnsupported("a group starts at a time only in a topic of one partition")
-        if info.kind != "stream" and not self._group:
-            return [(Subscribe(self.topic), {})]  # A queue has no start; an unknown topic is the broker's to name.
-        found = [await self._client.find_offset(self.topic, partition, timestamp_ms) for partition in partitions]
-        if self._group:
-            return [(Subscribe(self.topic, self._group, 0, found[0]), {})]
-        return [
-            (Subscribe(self.topic, start=offset, partitions=[partition]), {partition: offset})
-            for partition, offset in enumerate(found)
-        ]
-
-    async def _find_partitions(self) -> None:
-        """Those of which nothing was read yet are read from their start, or from where `start` says."""
-        (info,) = (await self._client.describe(self.topic)).topics
-        first = self._start if isinstance(self._start, int) else START_EARLIEST
-        for partition in range(len(info.partitions)):
-            self._positions.setdefault(partition, first)
+            return await next_requests(self._client, self.topic, self._start, self._positions)
+        return await first_requests(self._client, self.topic, self._group, self._start)
 
     def subscribed(self, subscription: Subscription) -> None:
         """The broker has agreed to a subscription."""
@@ -210,8 +180,7 @@ class Consumer:
 
     def give_up(self, error: LinnError) -> None:
         """There is no broker to be found; the next step raises it, the one after that has the client try again."""
-        self._errors.append(error)
-        self._wake()
+        self.refused(error)
 
     # --- what arrives ---
 
@@ -231,6 +200,7 @@ class Consumer:
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
+        self.news += 1
         arrived, self._arrived = self._arrived, deque()
         for batch in arrived:
             if batch.is_wanted():
@@ -243,6 +213,7 @@ class Consumer:
     def refused(self, error: LinnError) -> None:
         """A settlement that nobody awaits was refused: the next step says so, before it hands over more."""
         self._errors.append(error)
+        self.news += 1
         self._wake()
 
     def ended(self, error: LinnError) -> None:
@@ -286,29 +257,59 @@ class Consumer:
         return await self._turn()
 
     async def _turn(self) -> Message:
-        if self._errors:
-            self._raise_errors()
+        self.raise_errors()
         batch = self._current = await self.next_batch()
         self._messages = iter(batch)
         return next(self._messages)
 
     def batches(self) -> Batches:
-        """The batches, for `async for`; see `__anext__` for what a step promises."""
+        """The batches, for `async for`; see `__anext__` for what a step promises.
+
+        Example:
+            async for batch in consumer.batches():
+                print(len(batch), batch.values)
+                batch.ack()
+                break
+        """
         return Batches(self)
 
     async def next_batch(self) -> Batch:
-        """The next batch whole, what is left of the one before it left out; raises as `__anext__` does."""
+        """The next batch whole, what is left of the one before it left out; raises as `__anext__` does.
+
+        Example:
+            batch = await consumer.next_batch()
+            await batch.ack()
+        """
         while True:
-            if self._errors:
-                self._raise_errors()
+            await self._until_arrived()
+            await self._be_fair()
             if self._arrived:
-                await self._be_fair()
-                if not self._arrived:
-                    continue
                 batch = self._arrived.popleft()
                 batch.handed_over()
                 batch.records.check_crc()
                 return batch
+
+    async def take(self, records_max: int) -> list[Batch]:
+        """All that has arrived, waiting for the first: one batch, and others up to `records_max` records in all.
+
+        For those who hand on what they take: the CRCs are not checked. Raises as `__anext__` does, and cancellation
+        loses nothing either.
+        """
+        await self._until_arrived()
+        taken: list[Batch] = []
+        while self._arrived and (not taken or len(self._arrived[0]) <= records_max):
+            batch = self._arrived.popleft()
+            batch.handed_over()
+            records_max -= len(batch)
+            taken.append(batch)
+        return taken
+
+    async def _until_arrived(self) -> None:
+        """Wait for a batch. Raises as `__anext__` does."""
+        while True:
+            self.raise_errors()
+            if self._arrived:
+                return
             if self._closed:
                 raise StopAsyncIteration
             if self._broken is not None:
@@ -337,7 +338,8 @@ class Consumer:
         self._changed = self._changed or anyio.Event()
         await self._changed.wait()
 
-    def _raise_errors(self) -> None:
+    def raise_errors(self) -> None:
+        """Raise the first of the errors that wait for the next step, and forget all of them."""
         if self._errors:
             errors, self._errors = self._errors, []
             error = again(errors[0])
@@ -358,10 +360,15 @@ class Consumer:
             BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
             LinnError: a settlement that nobody awaited was refused, or the subscription is over.
         Cancellation: records that were on their way are leased until the lease ends.
+
+        Example:
+            async with client.consumer("orders", mode="pull") as consumer:
+                for batch in await consumer.pull(records_max=100, wait_s=0.1):
+                    await batch.ack()
         """
         if self._mode != "pull":
             raise SubscriptionWrongKind('pull needs a consumer with mode="pull"')
-        self._raise_errors()
+        self.raise_errors()
         if self._broken is not None:
             raise again(self._broken)
         while not self._subscriptions:
@@ -370,7 +377,7 @@ class Consumer:
             self._client.want_link()
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
-            self._raise_errors()
+            self.raise_errors()
         batches = [*self._arrived, *await self._pull(records_max, wait_s)]
         self._arrived.clear()
         for batch in batches:
@@ -409,38 +416,3 @@ class Batches:
     async def __anext__(self) -> Batch:
         """The next batch. See `Consumer.__anext__`."""
         return await self._consumer.next_batch()
-
-
-class _Subscribing(Answer):
-    """The caller of one Subscribe: makes the subscription before anything that is pushed to it is read."""
-
-    __slots__ = ("_consumer", "_credit", "_link", "_positions")
-
-    def __init__(self, consumer: Consumer, link: Link, credit: int, positions: dict[int, int]) -> None:
-        super().__init__()
-        self._consumer = consumer
-        self._link = link
-        self._credit = credit
-        self._positions = positions
-
-    def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
-        if isinstance(message, Subscribed):
-            made = Subscription(self._consumer, self._link, message, self._credit, self._positions)
-            self._consumer.subscribed(made)
-            super().answered(message, batches)
-        else:
-            self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
-
-
-class _Leaving(Answer):
-    """The caller of one Unsubscribe."""
-
-    __slots__ = ("_subscription",)
-
-    def __init__(self, subscription: Subscription) -> None:
-        super().__init__()
-        self._subscription = subscription
-
-    def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
-        self._subscription.end()
-        super().answered(message, batches)

@@ -8,7 +8,11 @@ from linn.client.message import Batch
 
 
 class FetchedBatches(NamedTuple):
-    """Batches from the offset on that was asked for, and the partition's bounds."""
+    """Batches from the offset on that was asked for, and the partition's bounds.
+
+    Example:
+        batches, start_offset, high_watermark = await client.fetch("prices", 0, 0)
+    """
 
     batches: list[Batch]
     start_offset: int

@@ -18,13 +18,26 @@ if TYPE_CHECKING:
 class Shipment:
     """A finished batch on its way; the caller of its publish request."""
 
-    __slots__ = ("attempts", "batch", "confirmation", "correlation", "lane", "sent_at", "sequence", "shipping")
+    __slots__ = (
+        "attempts",
+        "batch",
+        "confirmation",
+        "correlation",
+        "lane",
+        "mandatory",
+        "sent_at",
+        "sequence",
+        "shipping",
+    )
 
-    def __init__(self, shipping: Shipping, lane: Lane, batch: RecordBatch, confirmation: Confirmation) -> None:
+    def __init__(
+        self, shipping: Shipping, lane: Lane, batch: RecordBatch, confirmation: Confirmation, mandatory: bool
+    ) -> None:
         self.shipping = shipping
         self.lane = lane
         self.batch = batch
         self.confirmation = confirmation
+        self.mandatory = mandatory
         self.sequence = lane.next_sequence
         lane.next_sequence += 1
         self.attempts = 0

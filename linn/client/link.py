@@ -14,7 +14,7 @@ import anyio
 from linn.client.answer import Caller
 from linn.core.batch import RecordBatch
 from linn.core.env import Clock, Stream
-from linn.core.errors import ConnectionLost, LinnError, ProtocolError, error_from_code
+from linn.core.errors import ConnectionLost, LinnError, ProtocolError, VersionUnsupported, error_from_code
 from linn.core.flat_message import Buffer, without_first
 from linn.protocols.capnp.connection import Connection, Event, check_welcome, frames_of, hello
 from linn.protocols.capnp.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
@@ -71,10 +71,17 @@ class Link:
         Raises ProtocolError, VersionUnsupported or another refusal, ConnectionLost. Cancellation: close the link.
         """
         await self._stream.send(frames_of(hello(name)))
-        event = await self._first_event()
-        if isinstance(event.message, Failed):
-            raise error_from_code(event.message.code, event.message.text)
-        self.welcome = check_welcome(event.message)
+        try:
+            message = (await self._first_event()).message
+            if not isinstance(message, Failed):
+                self.welcome = check_welcome(message)
+        except VersionUnsupported:
+            raise
+        except ProtocolError as error:
+            error.text = f"{self._stream.peer} is no linn broker: {error.text}"
+            raise
+        if isinstance(message, Failed):
+            raise error_from_code(message.code, message.text)
         self._connection.allow_frames(FRAME_BYTES_MAX)
 
     async def _first_event(self) -> Event:

@@ -1,28 +1,31 @@
-"""What a consumer reads: batches, and messages that are made from them when they are asked for."""
+"""What a consumer hands over: batches and messages that can be settled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-import msgspec
-
+from linn.client.processing import OnError, Processing
+from linn.client.received import ReceivedBatch, ReceivedMessage
 from linn.client.settling import Delivery, Settled
 from linn.core.batch import RecordBatch
 from linn.core.errors import SubscriptionWrongKind
-from linn.core.record import Headers, LabelValue, Record
 from linn.protocols.capnp.messages import Verdict
 
 if TYPE_CHECKING:
     from linn.client.subscription import Subscription
 
 
-class Batch:
-    """Records of one partition, in their order. `len`, iteration and `values` leave out what came before `first`."""
+class Batch(ReceivedBatch):
+    """Records of one partition, in their order. `len`, iteration and `values` leave out what came before `first`.
 
-    __slots__ = ("_values", "base_offset", "delivery", "first", "partition", "records", "subscription", "topic")
+    Example:
+        batch = await consumer.next_batch()
+        print(batch.partition, batch.start_offset, len(batch), [message.key for message in batch])
+    """
+
+    __slots__ = ("subscription",)
 
     def __init__(
         self,
@@ -33,68 +36,56 @@ class Batch:
         delivery: Delivery | None = None,
         subscription: Subscription | None = None,
     ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.records = records
-        """The batch as the producer made it, column by column."""
-        self.first = first
-        """Index of the first record that belongs here."""
-        self.base_offset: int = records.base_offset
-        """Offset of the record with index 0."""
-        self.delivery = delivery
+        super().__init__(topic, partition, records, first, delivery)
         self.subscription = subscription
-        self._values: list[bytes | None] | None = None
-
-    @property
-    def start_offset(self) -> int:
-        """Offset of the first record."""
-        return self.base_offset + self.first
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last record."""
-        return int(self.records.end_offset)
-
-    @property
-    def attempt(self) -> int:
-        """1 the first time; 0 where attempts are not counted."""
-        return self.delivery.attempt if self.delivery is not None else 0
-
-    @property
-    def values(self) -> list[bytes | None]:
-        """All values. Raises BatchMalformed."""
-        values = self._values if self._values is not None else self.load()
-        return values[self.first :] if self.first else values
-
-    def load(self) -> list[bytes | None]:
-        """The values from index 0 on, read once. Raises BatchMalformed."""
-        self._values = self.records.body().values.to_list()
-        return self._values
-
-    def __len__(self) -> int:
-        return int(self.records.count) - self.first
 
     def __iter__(self) -> Iterator[Message]:
         return map(Message, repeat(self), range(self.first, self.records.count))
 
     def ack(self) -> Settled:
-        """All records are done with; on a stream, the group's place is behind them. Await it, or let it be."""
+        """All records are done with; on a stream, the group's place is behind them. Await it, or let it be.
+
+        Example:
+            await batch.ack()  # or without await: refusals are raised by the next step
+        """
         return self.settle(self.first, self.records.count, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
         """All records are to be delivered again; after `delay_ms`, or as the topic is configured where it is 0.
 
         On a stream, the group reads on from the first of them.
+
+        Example:
+            await batch.nack(delay_ms=500)
         """
         return self.settle(self.first, self.records.count, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
-        """No record can be dealt with: to the dead-letter topic with them."""
+        """No record can be dealt with: to the dead-letter topic with them.
+
+        Example:
+            await batch.reject()
+        """
         return self.settle(self.first, self.records.count, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
-        """The leases last `lease_ms` from now."""
+        """The leases last `lease_ms` from now.
+
+        Example:
+            await batch.extend(lease_ms=60_000)
+        """
         return self.settle(self.first, self.records.count, Verdict.EXTEND, lease_ms)
+
+    def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
+        """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+
+        Where it is cancelled, nothing is settled. Raises what the broker refuses the ack with.
+
+        Example:
+            async with batch.process(on_error="reject"):
+                print(batch.values)
+        """
+        return Processing(self, on_error, delay_ms)
 
     def settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
@@ -112,85 +103,23 @@ class Batch:
         if self.subscription is not None:
             self.subscription.handed_over(self)
 
-    def __repr__(self) -> str:
-        return f"<Batch {self.topic}/{self.partition} {self.start_offset}..{self.end_offset}>"
 
+class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
+    """One record. Its properties are read from the batch when they are asked for.
 
-class Message(msgspec.Struct, gc=False, eq=False, frozen=True):
-    """One record. Its properties are read from the batch when they are asked for."""
+    Example:
+        message = await anext(consumer)
+        print(message.value, message.key, dict(message.labels), message.offset)
+    """
 
     batch: Batch
-    index: int
-
-    @property
-    def value(self) -> bytes | None:
-        """The content; None: a tombstone."""
-        batch = self.batch
-        values = batch._values
-        return values[self.index] if values is not None else batch.load()[self.index]
-
-    @property
-    def key(self) -> bytes | None:
-        """What partitioning goes by."""
-        return self.batch.records.key(self.index)
-
-    @property
-    def routing_key(self) -> str:
-        """What exchanges go by."""
-        return self.batch.records.pair(self.index).routing_key
-
-    @property
-    def labels(self) -> Mapping[str, LabelValue]:
-        """Typed properties that exchanges can see."""
-        return self.batch.records.labels(self.index)
-
-    @property
-    def headers(self) -> Headers:
-        """(name, value) pairs in order; names may repeat."""
-        return self.batch.records.headers(self.index)
-
-    @property
-    def id(self) -> UUID:
-        """The message's id, the same in every topic."""
-        return self.batch.records.id(self.index)
-
-    @property
-    def timestamp_ms(self) -> int:
-        """When it was made, ms since 1970."""
-        return self.batch.records.timestamp_ms(self.index)
-
-    @property
-    def priority(self) -> int:
-        """0 to 255."""
-        priorities = self.batch.records.priorities
-        return priorities[self.index] if priorities is not None else 0
-
-    @property
-    def topic(self) -> str:
-        """Where it was read."""
-        return self.batch.topic
-
-    @property
-    def partition(self) -> int:
-        """Of the topic."""
-        return self.batch.partition
-
-    @property
-    def offset(self) -> int:
-        """Its place in the partition."""
-        return self.batch.base_offset + self.index
-
-    @property
-    def attempt(self) -> int:
-        """1 the first time; 0 where attempts are not counted."""
-        return self.batch.attempt
-
-    def record(self) -> Record:
-        """Everything but topic and offset, copied out."""
-        return self.batch.records.record(self.index)
 
     def ack(self) -> Settled:
-        """It is done with; on a stream, the group's place is behind it. Await it, or let it be."""
+        """It is done with; on a stream, the group's place is behind it. Await it, or let it be.
+
+        Example:
+            await message.ack()  # or without await: refusals are raised by the next step
+        """
         batch, index = self.batch, self.index
         last = batch.subscription.last_ack if batch.subscription is not None else None
         if last is not None and last.end == batch.base_offset + index and last.delivery is batch.delivery:
@@ -203,16 +132,35 @@ class Message(msgspec.Struct, gc=False, eq=False, frozen=True):
         """It is to be delivered again; after `delay_ms`, or as the topic is configured where that is 0.
 
         On a stream, the group reads on from it.
+
+        Example:
+            await message.nack(delay_ms=500)
         """
         return self.batch.settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
-        """It can't be dealt with: to the dead-letter topic with it."""
+        """It can't be dealt with: to the dead-letter topic with it.
+
+        Example:
+            await message.reject()
+        """
         return self.batch.settle(self.index, self.index + 1, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
-        """Its lease lasts `lease_ms` from now."""
+        """Its lease lasts `lease_ms` from now.
+
+        Example:
+            await message.extend(lease_ms=60_000)
+        """
         return self.batch.settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
 
-    def __repr__(self) -> str:
-        return f"<Message {self.topic}/{self.partition}@{self.offset}>"
+    def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
+        """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+
+        Where it is cancelled, nothing is settled. Raises what the broker refuses the ack with.
+
+        Example:
+            async with message.process(on_error="reject"):
+                print(message.value)
+        """
+        return Processing(self, on_error, delay_ms)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from linn.client.confirmation import Confirmation
 from linn.client.properties import PLAIN, Properties, index_pairs
 from linn.core.batch import ID_MASK
@@ -12,17 +16,42 @@ RECORD_BYTES = 8
 """What a record costs in a batch besides its bytes, about: offsets, and room for a key's. Bounds the records, too."""
 
 
+class Prepared(NamedTuple):
+    """A message that can be added to a batch: all that could be wrong with it was checked."""
+
+    value: bytes | None
+    properties: Properties
+    size: int
+    """Bytes of value, key and headers."""
+    mandatory: bool
+    """Whether the broker is to be asked whether a topic took it."""
+
+
 class OpenBatch:
     """Grows by `values.append` (the fast way, for messages that are only a value) or by `add`."""
 
-    __slots__ = ("_rows", "_withdrawn", "base_id", "confirmation", "size", "timestamp_ms", "values")
+    __slots__ = (
+        "_rows",
+        "_withdrawn",
+        "base_id",
+        "confirmation",
+        "mandatory",
+        "size",
+        "timestamp_ms",
+        "unwatched",
+        "values",
+    )
 
-    def __init__(self, base_id: int, timestamp_ms: int) -> None:
+    def __init__(self, base_id: int, timestamp_ms: int, mandatory: bool = False) -> None:
         self.values: list[bytes | None] = []
         self.size = 0
         """Bytes, about; kept by whoever appends."""
         self.base_id = base_id
         self.timestamp_ms = timestamp_ms
+        self.mandatory = mandatory
+        """Of all its messages: what the broker is asked is asked for the whole batch."""
+        self.unwatched: list[int] = []
+        """The messages of a mandatory batch that no publisher waits for: their return the next flush reports."""
         self.confirmation = Confirmation()
         self._rows: dict[int, Properties] = {}
         self._withdrawn: list[int] = []
@@ -35,6 +64,21 @@ class OpenBatch:
         if properties is not PLAIN:
             self._rows[index] = properties
         return index
+
+    def extend(self, values: Sequence[bytes], ends: Sequence[int], first: int, bytes_max: int) -> int:
+        """Append values from `first` on, at least one, as long as the size is below `bytes_max`; the next one's index.
+
+        `ends` are the sums of all sizes up to each value, the value included.
+        """
+        begin = ends[first - 1] if first else 0
+        room = bytes_max - self.size
+        last = bisect_left(
+            range(first, len(values)), room, key=lambda at: ends[at] - begin + RECORD_BYTES * (at + 1 - first)
+        )
+        last = min(first + last + 1, len(values))
+        self.values.extend(values[first:last])
+        self.size += ends[last - 1] - begin + RECORD_BYTES * (last - first)
+        return last
 
     def withdraw(self, index: int) -> None:
         """Take back the message at `index`, before `columns`."""

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Keyword arguments of `linn.connect`."""
+    """Keyword arguments of `linn.connect`.
+
+    Example:
+        async with linn.connect("linn://127.0.0.1:5466", request_timeout_s=5, retries_max=3) as client:
+            print(client.options.retries_max)
+    """
 
     name: str = "linn-python"
     """What the broker's logs call this client."""
@@ -21,6 +26,8 @@ class ClientOptions:
     """The wait before the second attempt; it doubles from one to the next, less up to half of it at random."""
     backoff_max_s: float = 2.0
     """The longest such wait."""
+    metadata_age_max_s: float = 60.0
+    """How long a producer may go on without asking whether its topic has more partitions."""
 
     def backoff_of(self, attempt: int, fraction: float) -> float:
         """The wait before attempt `attempt` + 1, in seconds; `fraction` in [0, 1] is the random part."""

@@ -8,25 +8,25 @@ nothing of its partition is on the way, else with all that came while it was: ba
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 from uuid import UUID
 
 import anyio.lowlevel
 
+from linn.client.batching import Batching
 from linn.client.bulk import Bulk, BulkColumns
-from linn.client.lane import Lane
-from linn.client.open_batch import RECORD_BYTES, OpenBatch
+from linn.client.confirmation import Confirmation
+from linn.client.open_batch import RECORD_BYTES, OpenBatch, Prepared
 from linn.client.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
 from linn.client.receipt import BulkReceipt, Receipt
-from linn.client.shipping import Shipping
+from linn.client.returned import is_returned
+from linn.client.topic_watch import TopicWatch
 from linn.core.batch import Codec
-from linn.core.batch_builder import build_batch
-from linn.core.errors import ConnectionLost, LimitExceeded, LinnError, MessageTooLarge
-from linn.core.partitioner import partition_of
+from linn.core.errors import ConnectionLost, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
 from linn.core.record import Labels
-from linn.protocols.capnp.messages import Acks, Ping
+from linn.protocols.capnp.messages import Acks, Ping, Placement, TopicInfo
 
 if TYPE_CHECKING:
     from linn.client.client import Client
@@ -36,7 +36,12 @@ _ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
 
 
 class Producer:
-    """Made by `Client.producer`, used in `async with`, by any number of tasks of one event loop."""
+    """Made by `Client.producer`, used in `async with`, by any number of tasks of one event loop.
+
+    Example:
+        async with client.producer(exchange="news") as producer:
+            await producer.publish(b"10", routing_key="price.ACME")
+    """
 
     def __init__(
         self,
@@ -54,37 +59,35 @@ class Producer:
         self._target = target
         self._to_exchange = to_exchange
         self._acks = _ACKS[acks]
-        self._linger_s = linger_ms / 1000
         self._batch_bytes_max = batch_bytes_max
         self._codec = codec
         self._buffer_bytes_max = buffer_bytes_max
         self._bound = -1
         """`buffer_bytes_max` while the producer is open: one comparison finds out both."""
-        self._message_bytes_max = 0
+        self.message_bytes_max = 0
+        """Of one message: value, key and headers together."""
         self._batch_bytes_limit = 0
-        self._shipping = Shipping(client, target, to_exchange, self._acks, in_flight_max, self._lane_idle)
-        self._lanes: list[Lane] = []
-        self._sticky = Lane(-1)
+        self._batching = Batching(
+            client, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
+        )
+        self._shipping = self._batching.shipping
+        self._watch = TopicWatch(client, target, self.follow)
         self._errors: list[LinnError] = []
 
     # --- life ---
 
     async def __aenter__(self) -> Self:
         """Look the topic up. Raises ConnectionLost, RequestTimeout; the first publish says if it is unknown."""
-        partitions = [-1]
         welcome = (await self._client.ready_link()).welcome
-        self._message_bytes_max = welcome.message_bytes_max
+        self.message_bytes_max = welcome.message_bytes_max
         self._batch_bytes_limit = welcome.batch_bytes_max
         if not self._to_exchange:
             (info,) = (await self._client.describe(self._target)).topics
-            # A broker may make the topic when it is first published to; until then it chooses the partition.
-            partitions = list(range(len(info.partitions))) or [-1]
-            self._message_bytes_max = info.message_bytes_max or self._message_bytes_max
-        if "zstd" not in welcome.features:
-            self._codec = Codec.NONE
-        self._batch_bytes_max = min(self._batch_bytes_max, self._batch_bytes_limit // 2)
-        self._lanes = [Lane(partition) for partition in partitions]
-        self._sticky = self._lanes[self._client.env.rng.integer(len(self._lanes))]
+            self.follow(info)
+            self._watch.start()
+        if "zstd" in welcome.features:
+            self._batching.codec = self._codec
+        self._batching.bytes_max = min(self._batch_bytes_max, self._batch_bytes_limit // 2)
         self._bound = self._buffer_bytes_max
         self._client.producers.append(self)
         return self
@@ -104,6 +107,11 @@ class Producer:
         """Flush and close. Raises what `flush` raises; the producer is closed all the same.
 
         Cancellation: what is not confirmed may or may not be stored.
+
+        Example:
+            producer = await client.producer("orders").__aenter__()  # where no block fits
+            await producer.publish(b"two coffees")
+            await producer.aclose()
         """
         self._bound = -1
         try:
@@ -115,6 +123,7 @@ class Producer:
         self._bound = -1
         if self in self._client.producers:
             self._client.producers.remove(self)
+            self._watch.stopped = True
             self.give_up(ConnectionLost("the producer was closed"))
 
     async def flush(self) -> None:
@@ -126,10 +135,12 @@ class Producer:
             LinnError: the first failure among the messages of `publish_nowait` since the last flush; a note says how
                 many batches failed. Those of `publish` are raised there.
         Cancellation: what waited is on its way all the same.
+
+        Example:
+            producer.publish_nowait(b"two coffees")
+            await producer.flush()  # raises what went wrong
         """
-        for lane in self._lanes:
-            self._seal(lane)
-        for confirmation in self._shipping.unsettled(self._lanes):
+        for confirmation in self._batching.unsettled():
             with contextlib.suppress(LinnError):
                 await confirmation.wait()
         if self._acks == Acks.NONE and self._client.link is not None:
@@ -139,6 +150,11 @@ class Producer:
             errors, self._errors = self._errors, []
             errors[0].add_note(f"{len(errors)} batches with messages of publish_nowait were not confirmed")
             raise errors[0]
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Of finished batches that are not confirmed."""
+        return self._shipping.buffered_bytes
 
     # --- publishing ---
 
@@ -155,17 +171,24 @@ class Producer:
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        mandatory: bool = False,
     ) -> Receipt:
         """Publish one message and wait for what `acks` asks for.
 
-        Waits first where more than `buffer_bytes_max` is on its way.
+        Waits first where more than `buffer_bytes_max` is on its way. With `mandatory` a message that no binding of the
+        exchange sends to a topic is an error; a topic takes every message, so there it changes nothing.
 
         Raises:
             MessageInvalid, MessageTooLarge: nothing was sent.
+            Unroutable: it was mandatory, and no topic takes it.
             RequestTimeout, ConnectionLost: it may or may not be stored.
             LinnError: the broker refused it, also when asked again where the refusal is retriable.
         Cancellation: a message that still waits to be batched is withdrawn; else it may or may not be stored. The
             connection and all other messages are not disturbed.
+
+        Example:
+            receipt = await producer.publish(b"two coffees", key=b"table 4", labels={"urgent": True})
+            print(receipt.partition, receipt.offset)
         """
         properties = PLAIN
         if (
@@ -178,9 +201,9 @@ class Producer:
         if self._shipping.buffered_bytes >= self._bound:
             self._check_open()
             await self._shipping.room(self._buffer_bytes_max)
-        lane, batch, index = self._add(value, properties, waits=True)
-        if not self._linger_s and lane.open is batch and lane.idle:
-            self._seal(lane)
+        message = self.prepared(value, properties, mandatory)
+        lane, batch, index = self._batching.add(message, waits=True)
+        self._batching.seal_if_idle(lane, batch)
         confirmation = batch.confirmation
         if confirmation.settled:
             await anyio.lowlevel.checkpoint()
@@ -190,14 +213,20 @@ class Producer:
             if lane.open is batch:
                 batch.withdraw(index)
             raise
-        message_id = properties.id or UUID(int=batch.id(index))
+        return self._receipt(message, batch, index, placement)
+
+    def _receipt(self, message: Prepared, batch: OpenBatch, index: int, placement: Placement | None) -> Receipt:
+        message_id = message.properties.id or UUID(int=batch.id(index))
         topic = None if self._to_exchange else self._target
         if placement is None:
-            return Receipt(topic, None, None, message_id, None)
+            return Receipt(topic, None, None, message_id, None, None)
+        if placement.returned and is_returned(placement.returned, batch.place(index)):
+            raise self._unroutable("the message matches")
         if placement.partition < 0:
-            return Receipt(topic, None, None, message_id, placement.copies)
+            known = message.mandatory or not self._to_exchange or None
+            return Receipt(topic, None, None, message_id, placement.copies, known if placement.copies else False)
         offset = placement.base_offset + batch.place(index)
-        return Receipt(topic, placement.partition, offset, message_id, placement.copies)
+        return Receipt(topic, placement.partition, offset, message_id, placement.copies, True)
 
     def publish_nowait(
         self,
@@ -212,12 +241,20 @@ class Producer:
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        mandatory: bool = False,
     ) -> None:
         """Publish one message without waiting. If it fails later, the next `flush` or the closing says so.
+
+        That goes for a `mandatory` one, too, which no topic takes: see `publish`.
 
         Raises:
             LimitExceeded: `buffer_bytes_max` bytes are on their way already; `await flush()` makes room.
             MessageInvalid, MessageTooLarge: nothing was sent.
+
+        Example:
+            for number in range(1_000):
+                producer.publish_nowait(b"order %d" % number)
+            await producer.flush()
         """
         if self._shipping.buffered_bytes >= self._bound:
             self._refuse_nowait()
@@ -227,22 +264,35 @@ class Producer:
             and not (routing_key or labels or headers or priority or delay_ms or ttl_ms)
             and id is None
             and timestamp_ms is None
+            and not mandatory
         ):
-            lane = self._sticky
             size = len(value)
-            if size > self._message_bytes_max:
-                raise self._too_large(size)
+            if size > self.message_bytes_max:
+                raise self.too_large(size)
+            batching = self._batching
+            lane = batching.sticky
             batch = lane.open
-            if batch is None:
-                batch = self._begin(lane, waits=False)
+            if batch is None or batch.mandatory:
+                batch = batching.begin(lane, waits=False, mandatory=False)
             batch.values.append(value)
             batch.size += size + RECORD_BYTES
             batch.confirmation.without_waiter = True
-            if batch.size >= self._batch_bytes_max:
-                self._seal(lane)
+            if batch.size >= batching.bytes_max:
+                batching.seal(lane)
         else:
             properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
-            self._add(value, properties, waits=False)[1].confirmation.without_waiter = True
+            self._batching.put(self.prepared(value, properties, mandatory))
+
+    def prepared(self, value: bytes | None, properties: Properties, mandatory: bool) -> Prepared:
+        """A message that was checked, for `take`. Any thread may call it. Raises MessageInvalid, MessageTooLarge."""
+        if value is not None and type(value) is not bytes:
+            value = as_bytes(value, "a value")
+        size = len(value) if value is not None else 0
+        if properties is not PLAIN:
+            size += size_of(properties)
+        if size > self.message_bytes_max:
+            raise self.too_large(size)
+        return Prepared(value, properties, size, mandatory and self._asks_return())
 
     async def publish_many(
         self,
@@ -256,111 +306,82 @@ class Producer:
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
+        mandatory: bool = False,
     ) -> BulkReceipt:
         """Publish many messages and wait for what `acks` asks for; the fastest way.
 
         `keys`, `headers` and, where they are sequences, `routing_keys` and `labels` have one entry per value; the rest
-        holds for all. Values are bytes-like and must not change before the call returns.
+        holds for all. Values are bytes-like and must not change before the call returns. `mandatory` is as with
+        `publish`.
 
         Raises:
+            Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
             MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
                 messages were.
             LinnError: as `publish`; a note says how many messages were confirmed.
         Cancellation: what was cut into batches may or may not be stored; the rest is not sent.
+
+        Example:
+            receipt = await producer.publish_many([b"one", b"two"], keys=[b"table 4", None])
+            print(receipt.count, receipt.partitions)
         """
         checked_numbers(priority, delay_ms, ttl_ms, timestamp_ms)
         self._check_open()
+        mandatory = mandatory and self._asks_return()
         columns = BulkColumns.checked(values, keys, routing_keys, labels, headers)
         columns.timestamp_ms = self._client.env.clock.now_ms() if timestamp_ms is None else timestamp_ms
         columns.priority, columns.delay_ms, columns.ttl_ms = priority, delay_ms, ttl_ms
-        bulk = Bulk(self._lanes[0].partition < 0, self._codec, self._batch_bytes_max, self._batch_bytes_limit)
-        bulk.message_bytes_max = self._message_bytes_max
+        batching = self._batching
+        with_key_hashes = batching.lanes[0].partition < 0
+        bulk = Bulk(with_key_hashes, batching.codec, batching.bytes_max, self._batch_bytes_limit)
+        bulk.message_bytes_max = self.message_bytes_max
         try:
-            for partition, part in columns.by_partition(len(self._lanes)).items():
-                await self._ship(bulk, partition, part)
+            for partition, part in columns.by_partition(len(batching.lanes) if batching.keys_choose else 1).items():
+                await self._ship(bulk, partition, part, mandatory)
         except LinnError as error:
             bulk.fail(error)
         return await bulk.receipt(None if self._to_exchange else self._target)
 
-    async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns) -> None:
+    async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
         """Cut and send the messages of one partition; of any, by turns, where `partition` is -1."""
-        rng = self._client.env.rng
+        rng, batching = self._client.env.rng, self._batching
         first, count = 0, len(columns.values)
         while first < count and bulk.error is None:
             await self._shipping.room(self._buffer_bytes_max)
             self._check_open()
-            lane = self._lanes[partition] if partition >= 0 else self._sticky
+            lane = batching.lane(partition)
             if lane.open is not None:
-                self._seal(lane)
+                batching.seal(lane)
             batch = bulk.cut(columns, first, int.from_bytes(rng.bytes(16), "big"))
+            self._shipping.enqueue(lane, batch, bulk.expect(range(first, first + batch.count)), mandatory)
             first += batch.count
-            self._shipping.enqueue(lane, batch, bulk.expect(batch.count))
             if partition < 0:
-                self._next_sticky()
-
-    # --- batching ---
-
-    def _add(self, value: bytes | None, properties: Properties, waits: bool) -> tuple[Lane, OpenBatch, int]:
-        if value is not None and type(value) is not bytes:
-            value = as_bytes(value, "a value")
-        key = properties.key
-        if key is None or len(self._lanes) == 1:
-            lane = self._sticky
-        else:
-            lane = self._lanes[partition_of(key, len(self._lanes))]
-        size = len(value) if value is not None else 0
-        if properties is not PLAIN:
-            size += size_of(properties)
-        if size > self._message_bytes_max:
-            raise self._too_large(size)
-        batch = lane.open
-        if batch is None:
-            batch = self._begin(lane, waits)
-        index = batch.add(value, properties, size)
-        if batch.size >= self._batch_bytes_max:
-            self._seal(lane)
-        return lane, batch, index
-
-    def _begin(self, lane: Lane, waits: bool) -> OpenBatch:
-        """Begin a lane's next batch. A publisher that waits sends it itself where nothing is on the way."""
-        env = self._client.env
-        batch = lane.open = OpenBatch(int.from_bytes(env.rng.bytes(16), "big"), env.clock.now_ms())
-        if self._linger_s or (lane.idle and not waits):
-            self._client.timers.after(self._linger_s, lambda: self._seal(lane) if lane.open is batch else None)
-        return batch
-
-    def _seal(self, lane: Lane) -> None:
-        """Finish the open batch of a lane and have it sent."""
-        batch, lane.open = lane.open, None
-        if not batch:
-            return
-        if lane is self._sticky:
-            self._next_sticky()
-        confirmation = batch.confirmation
-        if confirmation.without_waiter:
-            confirmation.watcher = self._watch_nowait
-        try:
-            sealed = build_batch(batch.columns(with_key_hashes=lane.partition < 0), self._codec)
-        except LinnError as error:
-            confirmation.settle(None, error)
-            return
-        self._shipping.enqueue(lane, sealed, confirmation)
-
-    def _next_sticky(self) -> None:
-        lanes = self._lanes
-        if len(lanes) > 1:
-            self._sticky = lanes[(self._sticky.partition + 1) % len(lanes)]
-
-    def _lane_idle(self, lane: Lane) -> None:
-        if not self._linger_s:
-            self._seal(lane)
+                batching.turn()
 
     # --- what went wrong ---
 
-    def _watch_nowait(self, confirmation: object) -> None:
-        error = getattr(confirmation, "error", None)
-        if error is not None:
-            self._errors.append(error)
+    def _watcher_of(self, batch: OpenBatch) -> Callable[[Confirmation], None]:
+        """Notes for the next flush what failed of a batch with messages of `publish_nowait`."""
+
+        def watch(confirmation: Confirmation) -> None:
+            placement = confirmation.placement
+            if confirmation.error is not None:
+                self._errors.append(confirmation.error)
+            elif placement is not None and placement.returned:
+                lost = sum(is_returned(placement.returned, batch.place(index)) for index in batch.unwatched)
+                if lost:
+                    self._errors.append(self._unroutable(f"{lost} messages match"))
+
+        return watch
+
+    def _asks_return(self) -> bool:
+        """Whether the broker is to be asked what a mandatory message needs. Raises MessageInvalid."""
+        if self._acks == Acks.NONE:
+            raise MessageInvalid('mandatory needs the broker\'s answer, which acks="none" does not wait for')
+        return self._to_exchange
+
+    def _unroutable(self, what: str) -> Unroutable:
+        return Unroutable(f"{what} no binding of exchange {self._target} that leads to a topic")
 
     def _check_open(self) -> None:
         if self._bound < 0:
@@ -371,19 +392,27 @@ class Producer:
         bound = self._buffer_bytes_max
         raise LimitExceeded(f"{bound} bytes are on their way already (buffer_bytes_max); await flush() makes room")
 
-    def _too_large(self, size: int) -> MessageTooLarge:
-        return MessageTooLarge(f"a message of {size} bytes, more than the {self._message_bytes_max} of {self._target}")
+    def too_large(self, size: int) -> MessageTooLarge:
+        """What a message of so many bytes is refused with."""
+        return MessageTooLarge(f"a message of {size} bytes, more than the {self.message_bytes_max} of {self._target}")
+
+    def take(self, messages: Iterable[bytes | Prepared]) -> None:
+        """Publish as `publish_nowait` what was checked before; no limit is looked at."""
+        self._batching.take(messages)
+
+    # --- news of the topic ---
+
+    def follow(self, info: TopicInfo) -> None:
+        """Publish to as many partitions as the topic has now, each message within its limits."""
+        self._batching.follow(info)
+        self.message_bytes_max = info.message_bytes_max or self.message_bytes_max
 
     def link_up(self) -> None:
         """There is a connection again."""
         self._shipping.pump()
+        if not self._to_exchange:
+            self._watch.ask()
 
     def give_up(self, error: LinnError) -> None:
         """Fail all that has not been sent."""
-        for lane in self._lanes:
-            batch, lane.open = lane.open, None
-            if batch:
-                if batch.confirmation.without_waiter:
-                    batch.confirmation.watcher = self._watch_nowait
-                batch.confirmation.settle(None, error)
-        self._shipping.give_up(self._lanes, error)
+        self._batching.give_up(error)

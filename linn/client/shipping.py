@@ -57,9 +57,9 @@ class Shipping:
 
     # --- in ---
 
-    def enqueue(self, lane: Lane, batch: RecordBatch, confirmation: Confirmation) -> None:
+    def enqueue(self, lane: Lane, batch: RecordBatch, confirmation: Confirmation, mandatory: bool = False) -> None:
         """Take a batch; it is sent within the call if nothing is in its way."""
-        lane.ready.append(Shipment(self, lane, batch, confirmation))
+        lane.ready.append(Shipment(self, lane, batch, confirmation, mandatory))
         self.buffered_bytes += batch.size
         self._ready_count += 1
         self._queue(lane)
@@ -107,7 +107,7 @@ class Shipping:
     def _send(self, link: Link, lane: Lane) -> None:
         shipment = lane.ready.pop(0)
         self._ready_count -= 1
-        message = Publish(self._target, self._to_exchange, self._acks, lane.partition)
+        message = Publish(self._target, self._to_exchange, self._acks, lane.partition, shipment.mandatory)
         if self._acks == Acks.NONE:
             link.tell(message, [shipment.batch])
             self._settle(shipment, None, None)

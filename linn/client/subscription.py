@@ -38,6 +38,7 @@ class Subscription:
         self.id = subscribed.subscription
         self.kind = SubscriptionKind(subscribed.kind)
         self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
+        self.waits_for_acks = self.leased or self.kind == SubscriptionKind.GROUP
         self.alive = True
         self.last_ack: Settling | None = None
         """The latest settlement, where it is an ack that was not sent."""
@@ -127,9 +128,8 @@ class Subscription:
 
     def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle a range; see `Batch.ack`. Raises MessageInvalid where `ms` is not a number that fits."""
-        if not 0 <= ms <= _MS_MAX:
-            raise MessageInvalid(f"milliseconds from 0 to {_MS_MAX}, not {ms}")
-        if verdict == Verdict.ACK and not self.leased and self.kind != SubscriptionKind.GROUP:
+        check_ms(ms)
+        if verdict == Verdict.ACK and not self.waits_for_acks:
             return NOTHING_TO_SETTLE
         settling = Settling(delivery, first, end, verdict, ms, self.flush)
         if not self.alive:
@@ -204,6 +204,12 @@ class Subscription:
             if lost:
                 self._finish(lost, _too_late())
         return self._positions if self.kind == SubscriptionKind.READER else {}
+
+
+def check_ms(ms: int) -> None:
+    """Raises MessageInvalid where `ms` is not a number of milliseconds that can be sent."""
+    if not 0 <= ms <= _MS_MAX:
+        raise MessageInvalid(f"milliseconds from 0 to {_MS_MAX}, not {ms}")
 
 
 def _too_late() -> DeliveryNotCurrent:

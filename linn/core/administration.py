@@ -20,7 +20,6 @@ from linn.core.errors import (
     BrokerStopping,
     ConfigError,
     ConfigNotLive,
-    ExchangeUnknown,
     LinnError,
     RequestUnknown,
     SubscriptionWrongKind,
@@ -28,13 +27,14 @@ from linn.core.errors import (
     TopicError,
     TopicExists,
 )
-from linn.core.exchange import Binding
+from linn.core.exchange import Binding, Target
+from linn.core.exchange_administration import ExchangeAdministration, text_of
 from linn.core.kinds import kind_named
-from linn.core.names import name_problem
+from linn.core.metric_report import metric_report
 from linn.core.nearest import did_you_mean
 from linn.core.problem import Problems
-from linn.core.router import Router
 from linn.core.settings_decoder import decode_settings, encode_settings
+from linn.core.subscription_administration import SubscriptionAdministration
 from linn.core.topic import Topic
 from linn.core.topic_checks import decode_topic
 from linn.core.topic_settings import BindingSettings, TopicSettings, what_changed
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("linn.administration")
 
 _TOPIC = "topics/"
-_EXCHANGE = "exchanges/"
 Arguments = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -55,6 +54,8 @@ class Administration:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._subscriptions = SubscriptionAdministration(broker)
+        self._exchanges = ExchangeAdministration(broker, self)
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
         self._half_deleted: dict[str, TopicSettings] = {}
@@ -66,14 +67,20 @@ class Administration:
             "topic.show": self._show_topic,
             "topic.list": self._list_topics,
             "topic.purge": self._purge_topic,
-            "exchange.create": self._create_exchange,
-            "exchange.delete": self._delete_exchange,
-            "exchange.list": self._list_exchanges,
-            "exchange.bind": self._bind,
-            "exchange.unbind": self._unbind,
-            "group.list": self._list_groups,
-            "group.show": self._show_group,
+            "exchange.create": self._exchanges.create,
+            "exchange.delete": self._exchanges.delete,
+            "exchange.show": self._exchanges.show,
+            "exchange.list": self._exchanges.list_all,
+            "exchange.bind": self._exchanges.bind,
+            "exchange.unbind": self._exchanges.unbind,
+            "group.list": self._subscriptions.list_groups,
+            "group.show": self._subscriptions.show_group,
+            "group.reset": self._subscriptions.reset_group,
+            "group.delete": self._subscriptions.delete_group,
+            "subscription.list": self._subscriptions.list_subscriptions,
+            "subscription.show": self._subscriptions.show_subscription,
             "broker.show": self._show_broker,
+            "metrics.show": self._show_metrics,
         }
 
     async def perform(self, verb: str, arguments: str) -> str:
@@ -88,6 +95,7 @@ class Administration:
             raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
         try:
             decoded = json.loads(arguments)
+            json.dumps(decoded, ensure_ascii=False).encode()  # Half a character, "\\udcff", is in no answer.
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"the arguments of {verb} are not JSON: {error}") from error
         if not isinstance(decoded, dict):
@@ -117,27 +125,26 @@ class Administration:
 
     async def recover(self) -> None:
         """Open everything that the configuration and the metadata store name. Raises LinnError."""
-        broker, config = self._broker, self._broker.config
+        broker = self._broker
         stored = await broker.metadata.load()
         self._revisions = {key: revision for key, (revision, _) in stored.items()}
-        for name, configured in config.exchanges.items():
-            kind = broker.plugins.exchanges[configured.kind]
-            make = _maker(kind.make, name, configured.settings)
-            broker.routers[name] = Router(name, configured.kind, make)
-        for key, (_, entry) in stored.items():
-            if key.startswith(_EXCHANGE) and key.removeprefix(_EXCHANGE) not in broker.routers:
-                name = key.removeprefix(_EXCHANGE)
-                broker.routers[name] = self._make_router(name, entry["settings"])
+        self._exchanges.recover({key: entry for key, (_, entry) in stored.items()})
         topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
         for name, entry in list(topics.items()):
             if entry.get("deleted"):
                 self._half_deleted[name] = self._stored_settings(name, entry)
                 await self._finish_deleting(name)
                 del topics[name]
+        new: dict[str, tuple[Any, int]] = {}
         for name in dict.fromkeys([*broker.config.topics, *topics]):
-            await self._recover_topic(name, topics.get(name, {}))
+            value = await self._recover_topic(name, topics.get(name, {}))
+            if value is not None:
+                new[_TOPIC + name] = (value, self._revisions.get(_TOPIC + name, 0))
+        if new:  # At once: the store writes everything with each change.
+            self._revisions.update(await broker.metadata.put_all(new))
 
-    async def _recover_topic(self, name: str, entry: Arguments) -> None:
+    async def _recover_topic(self, name: str, entry: Arguments) -> Any:
+        """Open a topic; what the store is to say of it, None where it says so already."""
         broker = self._broker
         configured = broker.config.topics.get(name)
         before = self._stored_settings(name, entry) if entry else None
@@ -149,15 +156,14 @@ class Administration:
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
         topic.live_bindings = [binding for binding in live if binding.exchange in broker.routers]
         for binding in topic.live_bindings:
-            broker.router(binding.exchange).bind(Binding(name, binding.key, binding.arguments))
-        if before != settings:
-            await self._save_topic(name, settings, topic.live_bindings)
+            broker.router(binding.exchange).bind(Binding(Target(name), binding.key, binding.arguments))
+        return _stored_topic(settings, topic.live_bindings) if before != settings else None
 
     def _stored_settings(self, name: str, entry: Arguments) -> TopicSettings:
         """A topic's settings as they were when it was made or changed last.
 
         What is around it may be different by now: limits are not held against it, and bindings to exchanges that are
-        gone are left out. Raises ConfigError where its storage or delivery is gone.
+        gone are left out. Raises ConfigError where its storage or delivery is gone, PluginUnknown for its partitioner.
         """
         problems, config = Problems(), self._broker.config
         settings = decode_settings(TopicSettings, entry["settings"], ("topics", name), problems)
@@ -166,6 +172,7 @@ class Administration:
         for key, known in ((settings.storage, config.storage), (settings.delivery, config.delivery)):
             if key is not None and key not in known:
                 raise ConfigError(f'topic {name} was made with "{key}", which the configuration has no more')
+        kind_named(self._broker.plugins.partitioners, settings.partitioner, f"partitioner of topic {name},")
         kept = tuple(binding for binding in settings.bindings if binding.exchange in self._broker.routers)
         return msgspec.structs.replace(settings, bindings=kept)
 
@@ -176,24 +183,28 @@ class Administration:
             raise ConfigNotLive(f"topic {name} exists with other settings: {error.text}") from error
 
     def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
-        return decode_topic(name, table, self._broker.config.surroundings(dict.fromkeys(topics), self._broker.routers))
+        broker = self._broker
+        around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins.partitioners)
+        return decode_topic(name, table, around)
 
-    async def _put(self, key: str, value: object) -> None:
+    async def put(self, key: str, value: object) -> None:
+        """Keep an entry in the metadata store. Raises StorageError."""
         self._revisions[key] = await self._broker.metadata.put(key, value, self._revisions.get(key, 0))
 
-    async def _remove(self, key: str) -> None:
+    async def remove(self, key: str) -> None:
+        """Remove an entry, if it is there. Raises StorageError."""
         if key in self._revisions:
             await self._broker.metadata.delete(key, self._revisions[key])
             del self._revisions[key]
 
-    async def _save_topic(self, name: str, settings: TopicSettings, live: Sequence[BindingSettings]) -> None:
-        bindings = [msgspec.to_builtins(binding) for binding in live]
-        await self._put(_TOPIC + name, {"settings": encode_settings(settings), "live_bindings": bindings})
+    async def save_topic(self, name: str, settings: TopicSettings, live: Sequence[BindingSettings]) -> None:
+        """Keep a topic's settings, and its bindings that were made live. Raises StorageError."""
+        await self.put(_TOPIC + name, _stored_topic(settings, live))
 
     # --- topics ---
 
     async def _create_topic(self, arguments: Arguments) -> Any:
-        name = _text(arguments, "name")
+        name = text_of(arguments, "name")
         broker = self._broker
         settings = self._decode(name, arguments.get("settings", {}), {*broker.topics, name})
         existing = broker.topics.get(name)
@@ -202,14 +213,14 @@ class Administration:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings")
         for binding in settings.bindings:
-            broker.router(binding.exchange).check(Binding(name, binding.key, binding.arguments))
+            broker.router(binding.exchange).check(Binding(Target(name), binding.key, binding.arguments))
         if name in self._half_deleted:
             await self._finish_deleting(name)
-        await self._save_topic(name, settings, ())
+        await self.save_topic(name, settings, ())
         try:
             await broker.open_topic(name, settings)
         except LinnError:
-            await self._remove(_TOPIC + name)
+            await self.remove(_TOPIC + name)
             raise
         return {"created": True}
 
@@ -224,7 +235,7 @@ class Administration:
 
     async def _alter_topic(self, arguments: Arguments) -> Any:
         broker = self._broker
-        topic = broker.topic(_text(arguments, "name"))
+        topic = broker.topic(text_of(arguments, "name"))
         changes = arguments.get("settings", {})
         if not isinstance(changes, dict):
             raise ConfigError("settings is a JSON object")
@@ -233,25 +244,27 @@ class Administration:
         changed = what_changed(topic.settings, settings)
         if "bindings" in changed:
             for binding in settings.bindings:
-                broker.router(binding.exchange).check(Binding(topic.name, binding.key, binding.arguments))
+                broker.router(binding.exchange).check(Binding(Target(topic.name), binding.key, binding.arguments))
         before = topic.settings
-        await self._save_topic(topic.name, settings, topic.live_bindings)
+        interceptors = broker.interceptors(topic.name, settings)
+        await self.save_topic(topic.name, settings, topic.live_bindings)
         await topic.alter(settings, broker.semantics(settings))
+        topic.interceptors = interceptors
         for gone in before.bindings:
             if gone not in settings.bindings and gone not in topic.live_bindings:
-                broker.router(gone.exchange).unbind(Binding(topic.name, gone.key, gone.arguments))
+                broker.router(gone.exchange).unbind(Binding(Target(topic.name), gone.key, gone.arguments))
         for added in settings.bindings:
-            broker.router(added.exchange).bind(Binding(topic.name, added.key, added.arguments))
+            broker.router(added.exchange).bind(Binding(Target(topic.name), added.key, added.arguments))
         return {"changed": list(changed)}
 
     async def _delete_topic(self, arguments: Arguments) -> Any:
         broker = self._broker
-        topic = broker.topic(_text(arguments, "name"))
+        topic = broker.topic(text_of(arguments, "name"))
         users = [other.name for other in broker.topics.values() if other.settings.dead_letter == topic.name]
         if users:
             raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
         settings = encode_settings(topic.settings)
-        await self._put(_TOPIC + topic.name, {"settings": settings, "live_bindings": [], "deleted": True})
+        await self.put(_TOPIC + topic.name, {"settings": settings, "live_bindings": [], "deleted": True})
         broker.drop_topic(topic.name)
         self._half_deleted[topic.name] = topic.settings
         await topic.delete()
@@ -264,18 +277,18 @@ class Administration:
         await self._forget_deleted(name)
 
     async def _forget_deleted(self, name: str) -> None:
-        await self._remove(_TOPIC + name)
+        await self.remove(_TOPIC + name)
         del self._half_deleted[name]
 
     async def _show_topic(self, arguments: Arguments) -> Any:
-        return describe_topic(self._broker.topic(_text(arguments, "name")))
+        return describe_topic(self._broker.topic(text_of(arguments, "name")))
 
     async def _list_topics(self, arguments: Arguments) -> Any:
         topics = self._broker.topics
         return [describe_topic(topics[name]) for name in sorted(topics)]
 
     async def _purge_topic(self, arguments: Arguments) -> Any:
-        topic = self._broker.topic(_text(arguments, "name"))
+        topic = self._broker.topic(text_of(arguments, "name"))
         if topic.queue is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: its records go by retention")
         dispatches = topic.queue.dispatches
@@ -285,99 +298,10 @@ class Administration:
                 await dispatch.state.partition.commit_all()
         return {"purged": purged}
 
-    # --- exchanges ---
+    # --- broker ---
 
-    def _make_router(self, name: str, table: object) -> Router:
-        if not isinstance(table, dict):
-            raise ConfigError("an exchange's settings are a JSON object")
-        rest = {key: value for key, value in table.items() if key != "type"}
-        kind = kind_named(self._broker.plugins.exchanges, str(table.get("type", "direct")), "exchange type")
-        problems = Problems()
-        settings = decode_settings(kind.settings, rest, ("exchanges", name), problems)
-        problems.raise_first()
-        return Router(name, kind.name, _maker(kind.make, name, settings))
-
-    async def _create_exchange(self, arguments: Arguments) -> Any:
-        broker, name = self._broker, _text(arguments, "name")
-        if (wrong := name_problem(name)) is not None:
-            raise ConfigError(f"exchanges.{name[:80]}: {wrong}")
-        table = arguments.get("settings", {})
-        router = self._make_router(name, table)
-        existing = broker.routers.get(name)
-        if existing is not None:
-            if existing.kind == router.kind:
-                return {"created": False}
-            raise TopicExists(f"exchange {name} exists with type {existing.kind}")
-        await self._put(_EXCHANGE + name, {"settings": table})
-        broker.routers[name] = router
-        return {"created": True}
-
-    async def _delete_exchange(self, arguments: Arguments) -> Any:
-        broker = self._broker
-        router = broker.router(_text(arguments, "name"))
-        bound = sorted({binding.topic for binding in router.bindings()})
-        if bound:
-            raise TopicError(f"exchange {router.name} still has bindings: {', '.join(bound[:10])}")
-        await self._remove(_EXCHANGE + router.name)
-        del broker.routers[router.name]
-        return {}
-
-    async def _list_exchanges(self, arguments: Arguments) -> Any:
-        routers = self._broker.routers
-        return [describe_exchange(routers[name]) for name in sorted(routers)]
-
-    async def _bind(self, arguments: Arguments) -> Any:
-        topic, binding = self._binding(arguments)
-        router = self._broker.router(binding.exchange)
-        router.check(Binding(topic.name, binding.key, binding.arguments))
-        if binding not in topic.live_bindings and binding not in topic.settings.bindings:
-            live = [*topic.live_bindings, binding]
-            await self._save_topic(topic.name, topic.settings, live)
-            topic.live_bindings = live
-        router.bind(Binding(topic.name, binding.key, binding.arguments))
-        return {}
-
-    async def _unbind(self, arguments: Arguments) -> Any:
-        topic, binding = self._binding(arguments)
-        live = [kept for kept in topic.live_bindings if kept != binding]
-        kept = tuple(other for other in topic.settings.bindings if other != binding)
-        settings = msgspec.structs.replace(topic.settings, bindings=kept)
-        await self._save_topic(topic.name, settings, live)
-        topic.live_bindings, topic.settings = live, settings
-        self._broker.router(binding.exchange).unbind(Binding(topic.name, binding.key, binding.arguments))
-        return {}
-
-    def _binding(self, arguments: Arguments) -> tuple[Topic, BindingSettings]:
-        topic = self._broker.topic(_text(arguments, "topic"))
-        extra = arguments.get("arguments", {})
-        if not isinstance(extra, dict):
-            raise ConfigError("a binding's arguments are a JSON object")
-        exchange = _text(arguments, "exchange")
-        if exchange not in self._broker.routers:
-            raise ExchangeUnknown(f'there is no exchange "{exchange[:80]}"')
-        return topic, BindingSettings(exchange, _text(arguments, "key", ""), extra)
-
-    # --- groups, broker ---
-
-    async def _list_groups(self, arguments: Arguments) -> Any:
-        groups = self._broker.topic(_text(arguments, "topic")).groups
-        if groups is None:
-            return []
-        return [{"group": name, "members": groups.members(name)} for name in sorted(groups.groups)]
-
-    async def _show_group(self, arguments: Arguments) -> Any:
-        topic = self._broker.topic(_text(arguments, "topic"))
-        if topic.groups is None:
-            raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
-        offsets = topic.groups.show(_text(arguments, "group"))
-        return [
-            {
-                "partition": index,
-                "offset": offset,
-                "lag": topic.partitions[index].high_watermark - max(offset or 0, topic.partitions[index].start_offset),
-            }
-            for index, offset in offsets.items()
-        ]
+    async def _show_metrics(self, arguments: Arguments) -> Any:
+        return await metric_report(self._broker, arguments)
 
     async def _show_broker(self, arguments: Arguments) -> Any:
         broker = self._broker
@@ -388,6 +312,12 @@ class Administration:
             "topics": len(broker.topics),
             "exchanges": len(broker.routers),
         }
+
+
+def _stored_topic(settings: TopicSettings, live: Sequence[BindingSettings]) -> dict[str, Any]:
+    """What the metadata store keeps of a topic."""
+    bindings = [msgspec.to_builtins(binding) for binding in live]
+    return {"settings": encode_settings(settings), "live_bindings": bindings}
 
 
 def describe_topic(topic: Topic) -> dict[str, Any]:
@@ -407,23 +337,3 @@ def describe_topic(topic: Topic) -> dict[str, Any]:
             "consumers": len(topic.queue.consumers),
         }
     return shown
-
-
-def describe_exchange(router: Router) -> dict[str, Any]:
-    """An exchange as JSON."""
-    bindings = [
-        {"topic": binding.topic, "key": binding.key, "arguments": dict(binding.arguments)}
-        for binding in router.bindings()
-    ]
-    return {"name": router.name, "type": router.kind, "bindings": bindings}
-
-
-def _text(arguments: Arguments, name: str, default: str | None = None) -> str:
-    value = arguments.get(name, default)
-    if not isinstance(value, str):
-        raise ConfigError(f'the argument "{name}" is missing, or not text')
-    return value
-
-
-def _maker(make: Callable[[str, Any], Any], name: str, settings: Any) -> Callable[[], Any]:
-    return lambda: make(name, settings)

@@ -247,13 +247,55 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
     return _part(batch, fields, batch.body().take(indexes), count, batch.base_id)
 
 
+def edit_batch(
+    batch: RecordBatch,
+    *,
+    pairs: Sequence[Pair] | None = None,
+    values: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers] | None = None,
+) -> RecordBatch:
+    """The same records with other columns, as a new, unstamped batch that is not compressed; `batch` stays as it is.
+
+    Args:
+        batch: of the native format.
+        pairs: for `batch.pairs()`, one for one, so that each record's pair changes and no record is looked at.
+        values: one per record.
+        headers: one per record.
+
+    Raises:
+        BatchMalformed: the batch can't be read. MessageInvalid: what is new can't be carried.
+    """
+    body, fields, pair_count = batch.body(), list[Buffer | None](batch.raw_fields[:7]), batch.pair_count
+    try:
+        if pairs is not None:
+            assert len(pairs) == len(batch.pairs()), "each pair has one in its place"
+            fields[0], pair_count = encode_routes(pairs), len(pairs)
+        edited = Body(
+            body.values if values is None else BinaryColumn.of(values),
+            body.keys,
+            body.timestamps_ms,
+            body.headers if headers is None else HeaderColumn.of(headers),
+        )
+    except _UNFIT as error:
+        raise MessageInvalid(f"a message can't be encoded: {error}") from error
+    assert all(column is None or len(column) == batch.count for column in (values, headers)), "one per record"
+    return _part(batch, fields, edited, batch.count, batch.base_id, pair_count)
+
+
 def _unstamped(batch: RecordBatch) -> RecordBatch:
     message = bytearray(batch.message)
     message[DATA_AT : DATA_AT + STAMP_BYTES] = bytes(STAMP_BYTES)
     return RecordBatch(message)
 
 
-def _part(batch: RecordBatch, fields: Sequence[Buffer | None], body: Body, count: int, base_id: int) -> RecordBatch:
+def _part(
+    batch: RecordBatch,
+    fields: Sequence[Buffer | None],
+    body: Body,
+    count: int,
+    base_id: int,
+    pair_count: int | None = None,
+) -> RecordBatch:
     times = body.timestamps_ms
     first_ms, max_ms = batch.first_timestamp_ms, batch.first_timestamp_ms
     if times is not None:
@@ -263,7 +305,7 @@ def _part(batch: RecordBatch, fields: Sequence[Buffer | None], body: Body, count
         count,
         first_ms,
         max_ms,
-        pair_count=batch.pair_count,
+        pair_count=batch.pair_count if pair_count is None else pair_count,
         base_id=base_id & ID_MASK,
         attributes=batch.attributes,
     )

@@ -14,10 +14,10 @@ fails, or `stop` is called; then it drains in bounded time.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import trio
 
@@ -29,9 +29,11 @@ from linn.core.dead_letter_copy import copy_dead_letters
 from linn.core.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.delivery import Consumer
 from linn.core.env import Env
+from linn.core.error_group import said_once
 from linn.core.errors import (
     BrokerStopping,
     ExchangeUnknown,
+    InternalError,
     LinnError,
     LogClosed,
     StorageError,
@@ -39,12 +41,17 @@ from linn.core.errors import (
     SyncFailed,
     TopicUnknown,
 )
-from linn.core.exchange import Binding
+from linn.core.exchange import Binding, Target
+from linn.core.exchange_graph import ExchangeGraph
 from linn.core.group_consumer import OnAssigned
+from linn.core.interceptor import BoundInterceptor
 from linn.core.listening import Listening
+from linn.core.log_fields import log_fields
 from linn.core.metadata import EmbeddedMetadata, MetadataStore
+from linn.core.metric_registry import MetricRegistry
 from linn.core.nearest import did_you_mean
 from linn.core.partition import Partition
+from linn.core.partition_choice import PartitionChoice
 from linn.core.plugins import PluginManager, installed
 from linn.core.router import Router
 from linn.core.semantics import Acks, ConfirmWhen, DeliverySemantics
@@ -65,7 +72,7 @@ class Placed(NamedTuple):
     """What became of one published batch."""
 
     partition: int
-    """-1: several, or none."""
+    """Of the whole batch; -1: it went to several, to none, or not all of it went anywhere."""
     base_offset: int
     """-1 where `partition` is."""
     copies: int
@@ -79,16 +86,19 @@ class Broker:
 
     def __init__(self, config: Config, env: Env, plugins: PluginManager, nursery: trio.Nursery) -> None:
         self.config = config
-        self.env = env
-        self.plugins = plugins
+        self.env: Env = env
+        self.plugins: PluginManager = plugins
         self.topics: dict[str, Topic] = {}
-        self.routers: dict[str, Router] = {}
-        self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics))
+        self.exchanges = ExchangeGraph()
+        self.routers: dict[str, Router] = self.exchanges.routers
+        self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self.exchanges)
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir)
         self.listening = Listening(self, nursery)
+        self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
         self.stopping = False
+        self._started = False
         self._engines: dict[str, StorageEngine] = {}
         self._nursery = nursery
         self._stop_requested = trio.Event()
@@ -107,16 +117,35 @@ class Broker:
         """Bound address by listener."""
         return self.listening.addresses
 
+    @property
+    def state(self) -> Literal["starting", "ready", "stopping"]:
+        """Whether clients can connect: not yet, now, or not any more."""
+        if self.stopping:
+            return "stopping"
+        return "ready" if self._started else "starting"
+
     async def start(self) -> None:
         """Lock the data folder, recover every topic, listen. Raises LinnError."""
         disk, data_dir = self.env.disk, self.config.broker.data_dir
         await self._make_folder(data_dir)
         self._unlock = disk.lock(f"{data_dir}/lock")
-        await self.administration.recover()
+        self.spawn(self.metrics.watch_loop)
+        await self.listening.start(watching=True)
+        await self._recover()
         self._recovered.set()
-        await self.listening.start()
+        await self.listening.start(watching=False)
+        self._started = True
         self.spawn(self._keep)
         self.plugins.observers.broker_started(self.name, list(self.addresses.values()))
+
+    async def _recover(self) -> None:
+        try:
+            await self.administration.recover()
+        except LinnError:
+            raise
+        except Exception as error:
+            logger.error("can't start: recovery failed in %(blamed)s", {"blamed": self.plugins.blamed(error)})
+            raise
 
     async def _make_folder(self, path: str) -> None:
         """Make a folder and what is missing above it, so that no power failure takes it away again."""
@@ -150,7 +179,8 @@ class Broker:
             try:
                 await topic.close()
             except Exception as error:
-                logger.error("topic %s could not be closed in order: %s", topic.name, error)
+                about = {"topic": topic.name, "error": str(error), "code": getattr(error, "code", InternalError.code)}
+                logger.error("topic %(topic)s could not be closed in order: %(error)s", about)
         for engine in self._engines.values():
             await engine.close()
         if self._unlock is not None:
@@ -178,9 +208,12 @@ class Broker:
         except SyncFailed:
             raise
         except LogClosed as error:
-            logger.debug("a chore ended with its topic: %s", error)
+            logger.debug("a chore ended with its topic: %(error)s", log_fields(error))
         except StorageError as error:
-            logger.error("a chore could not be done: %s", error)
+            logger.error("a chore could not be done: %(error)s", log_fields(error))
+        except Exception as error:
+            logger.error("the broker ends: a chore failed in %(blamed)s", {"blamed": self.plugins.blamed(error)})
+            raise
 
     async def _keep(self) -> None:
         while True:
@@ -206,33 +239,58 @@ class Broker:
 
     def drop_topic(self, name: str) -> None:
         """Let nothing lead to a topic any more."""
-        del self.topics[name]
-        for router in (*self.routers.values(), self._default):
-            router.unbind_topic(name)
+        topic = self.topics.pop(name)
+        for binding in (*topic.settings.bindings, *topic.live_bindings):
+            if binding.exchange in self.routers:
+                self.routers[binding.exchange].unbind(Binding(Target(name), binding.key, binding.arguments))
+        self.exchanges.changed()
 
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
         """Open a topic with checked settings, and bind it. Raises LogCorrupt, StorageError, BindingInvalid."""
         topic = self.new_topic(name, settings)
         await topic.open()
         self.topics[name] = topic
-        self._default.forget()
+        self.exchanges.changed()
         for binding in settings.bindings:
-            self.router(binding.exchange).bind(Binding(name, binding.key, binding.arguments))
+            self.router(binding.exchange).bind(Binding(Target(name), binding.key, binding.arguments))
         self.plugins.observers.topic_created(name, settings)
         return topic
 
     def new_topic(self, name: str, settings: TopicSettings) -> Topic:
         """A topic that is not open."""
-        engine = self._engine(settings.storage or self.config.broker.default_storage)
-        semantics = self.semantics(settings)
-        return Topic(name, settings, engine, semantics, self.env.clock, self.spawn, self._copy_dead_letters)
+        storage = settings.storage or self.config.broker.default_storage
+        engine, traffic, semantics = self._engine(storage), self.metrics.storage(storage), self.semantics(settings)
+        partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
+        topic = Topic(
+            name,
+            settings,
+            engine,
+            traffic,
+            semantics,
+            PartitionChoice(name, settings.partitioner, partitioner),
+            self.env.clock,
+            self.spawn,
+            self._copy_dead_letters,
+        )
+        topic.interceptors = self.interceptors(name, settings)
+        return topic
+
+    def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
+        """What a topic's settings ask for, in their order. Raises PluginError."""
+        bound = []
+        for name in settings.interceptors:
+            configured = self.config.interceptors[name]
+            kind = self.plugins.interceptors[configured.kind]
+            made = self.plugins.make(kind, topic, settings, configured.settings)
+            bound.append(BoundInterceptor(name, self.plugins.owner_of(kind), made, self.limits))
+        return tuple(bound)
 
     def semantics(self, settings: TopicSettings) -> DeliverySemantics:
         """The semantics that a topic's settings ask for."""
         configured = self.config.delivery[settings.delivery or self.config.broker.default_delivery]
         kind = self.plugins.semantics[configured.kind]
         own = configured.settings and delivery_settings_of(settings, configured.settings)
-        made: DeliverySemantics = kind.make(own)
+        made: DeliverySemantics = self.plugins.make(kind, own)
         return made
 
     def _engine(self, name: str) -> StorageEngine:
@@ -240,7 +298,7 @@ class Broker:
         if engine is None:
             configured: Configured = self.config.storage[name]
             kind = self.plugins.engines[configured.kind]
-            engine = kind.make(f"{self.config.broker.data_dir}/{name}", configured.settings, self.env)
+            engine = self.plugins.make(kind, f"{self.config.broker.data_dir}/{name}", configured.settings, self.env)
             self._engines[name] = engine
         return engine
 
@@ -258,23 +316,34 @@ class Broker:
     def destinations(self, target: str, to_exchange: bool, partition: int, batch: RecordBatch) -> list[Destination]:
         """Where a verified batch goes. Nothing is stored yet.
 
-        Raises BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError.
+        Raises BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError, InterceptorFailed.
         """
         if self.stopping:
             raise BrokerStopping("the broker is stopping")
         if not to_exchange:
             topic = self.topics.get(target) or self.topic(target)
-            topic.check(batch)
             if partition >= 0:
                 topic.partition(partition)
-                return [Destination(topic, partition, batch)]
-            return [Destination(topic, *part) for part in topic.choice.split(batch, len(topic.partitions))]
+            admitted = topic.admit(batch)
+            if admitted is None:
+                return []
+            if partition >= 0:
+                return [Destination(topic, partition, admitted)]
+            return [Destination(topic, *part) for part in topic.choice.split(admitted, len(topic.partitions))]
         found: list[Destination] = []
         for name, part in self.router(target).route(batch):
             topic = self.topic(name)
-            topic.check(part)
-            found += [Destination(topic, *piece) for piece in topic.choice.split(part, len(topic.partitions))]
+            admitted = topic.admit(part)
+            if admitted is not None:
+                found += [Destination(topic, *piece) for piece in topic.choice.split(admitted, len(topic.partitions))]
         return found
+
+    def unroutable(self, exchange: str, batch: RecordBatch) -> list[int]:
+        """Which records of a verified batch no topic takes: ranges of indexes, as first, end, first, end and so on.
+
+        Raises ExchangeUnknown, BatchMalformed, TopicError.
+        """
+        return self.router(exchange).unroutable(batch)
 
     def append(self, destinations: list[Destination], batch: RecordBatch, acks: Acks) -> Placed:
         """Store a batch where it goes. The bytes of `batch` belong to the log from here on.
@@ -285,29 +354,38 @@ class Broker:
         """
         awaits: list[tuple[Partition, int]] = []
         copies = 0
-        used = False
+        taken: set[int] = set()
         base_offset = -1
         for topic, index, part in destinations:
-            if part is batch:
-                # Each log stamps its own copy; the first takes the bytes that came in.
-                part = RecordBatch(bytearray(batch.message)) if used else part
-                used = True
+            # Each log stamps its own copy; the first takes the bytes as they are.
+            if id(part) in taken:
+                part = RecordBatch(bytearray(part.message))
+            else:
+                taken.add(id(part))
             base_offset = topic.append(index, part)
             copies += part.count
             partition, end = topic.partitions[index], base_offset + part.count
             # Few wait: with fsync = "os" a batch is committed when it is appended.
             if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
                 awaits.append((partition, end))
-        if len(destinations) == 1:
+        if len(destinations) == 1 and copies == batch.count:
             return Placed(destinations[0].partition, base_offset, copies, awaits)
         return Placed(-1, -1, copies, awaits)
 
     # --- subscribing ---
 
     def subscribe(
-        self, name: str, group: str, start: int, partitions: list[int], on_assigned: OnAssigned
+        self,
+        name: str,
+        group: str,
+        start: int,
+        partitions: list[int],
+        on_assigned: OnAssigned,
+        starts: Sequence[int] = (),
     ) -> tuple[int, Consumer]:
         """(kind, consumer): 0 of a queue, 1 of a group on a stream, 2 a reader of its own.
+
+        `starts` has a place for each partition; where it is empty `start` holds for all.
 
         Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError.
         """
@@ -315,13 +393,13 @@ class Broker:
         if group:
             if topic.groups is None:
                 raise SubscriptionWrongKind(f"topic {name} is a queue: consumers compete without naming a group")
-            return 1, topic.groups.join(group, _start_of(topic, start), on_assigned)
+            return 1, topic.groups.join(group, _start_of(topic, start, starts), on_assigned)
         if topic.queue is not None:
             lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
             return 0, topic.queue.join(lease_ms)
         for index in partitions:
             topic.partition(index)
-        reader, place = topic.read(), _start_of(topic, start)
+        reader, place = topic.read(), _start_of(topic, start, starts)
         for index in partitions or topic.partitions:
             reader.read_from(index, place(index))
         return 2, reader
@@ -335,12 +413,15 @@ class Destination(NamedTuple):
     batch: RecordBatch
 
 
-def _start_of(topic: Topic, start: int) -> Callable[[int], int]:
+def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:
     def place(index: int) -> int:
         partition = topic.partition(index)
-        if start == START_LATEST:
+        wanted = start
+        if starts:
+            wanted = starts[index] if index < len(starts) else START_EARLIEST  # A partition that came later.
+        if wanted == START_LATEST:
             return partition.high_watermark
-        return max(partition.start_offset, min(start, partition.high_watermark))
+        return max(partition.start_offset, min(wanted, partition.high_watermark))
 
     return place
 
@@ -366,19 +447,4 @@ async def running_broker(config: Config, env: Env, plugins: PluginManager | None
                     await broker.close()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise _said_once(group) from None
-
-
-def _said_once(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error of a group, or the first of several of linn's own, as when two syncs fail; else the group."""
-    leaves: list[BaseException] = []
-    groups: list[BaseExceptionGroup[BaseException]] = [group]
-    for each in groups:
-        for error in each.exceptions:
-            if isinstance(error, BaseExceptionGroup):
-                groups.append(error)
-            else:
-                leaves.append(error)
-    if len(leaves) == 1 or all(isinstance(error, LinnError) for error in leaves):
-        return leaves[0]
-    return group
+        raise said_once(group) from None

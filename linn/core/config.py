@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from linn.core.config_checks import ConfigChecker, Configured, Listener
-from linn.core.config_tables import BrokerSettings, PluginSettings
+from linn.core.config_checks import ConfigChecker, Configured, ConfiguredExchange, Listener
+from linn.core.config_tables import BrokerSettings, LogSettings, PluginSettings
 from linn.core.errors import ConfigUnreadable
 from linn.core.kinds import Kinds
 from linn.core.problem import Problems, one_line
@@ -31,17 +31,21 @@ class Config:
     """A whole, checked configuration. What topics take from elsewhere is filled in, and all names resolve."""
 
     broker: BrokerSettings
+    log: LogSettings
     plugins: PluginSettings
     listeners: Mapping[str, Listener]
     storage: Mapping[str, Configured]
     delivery: Mapping[str, Configured]
-    exchanges: Mapping[str, Configured]
+    exchanges: Mapping[str, ConfiguredExchange]
+    interceptors: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
 
-    def surroundings(self, topics: Mapping[str, Any], exchanges: Mapping[str, Any]) -> Surroundings:
+    def surroundings(
+        self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], partitioners: Mapping[str, Any]
+    ) -> Surroundings:
         """What a topic that is made live may refer to: this configuration, and what exists by now."""
         delivery = {name: configured.settings for name, configured in self.delivery.items()}
-        return Surroundings(self.broker, topics, exchanges, self.storage, delivery)
+        return Surroundings(self.broker, topics, exchanges, self.storage, delivery, self.interceptors, partitioners)
 
 
 def read_toml(path: str) -> TomlSource:
@@ -99,14 +103,16 @@ def check_config(source: TomlSource, kinds: Kinds) -> tuple[Config | None, Probl
     checker.unknown_tables()
     config = Config(
         broker=checker.broker(),
+        log=checker.log(),
         plugins=checker.plugins(),
         listeners=checker.listeners(),
         storage=checker.storage(),
         delivery=checker.delivery(),
         exchanges=checker.exchanges(),
+        interceptors=checker.interceptors(),
         topics={},
     )
-    around = config.surroundings(checker.names("topics"), checker.names("exchanges"))
+    around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds.partitioners)
     topics = checker.topics(around, config.exchanges)
     if checker.problems.error_count:
         return None, checker.problems

@@ -18,12 +18,15 @@ from linn.core.config_tables import (
     BrokerSettings,
     DeliveryTable,
     ExchangeTable,
+    InterceptorTable,
     ListenerTable,
+    LogSettings,
     PluginSettings,
     StorageTable,
 )
-from linn.core.errors import AddressInvalid, ConfigUnknownKey, LinnError, PluginError, PluginUnknown
-from linn.core.exchange import Binding, Exchange
+from linn.core.errors import AddressInvalid, BindingInvalid, ConfigUnknownKey, LinnError, PluginError, PluginUnknown
+from linn.core.exchange import Binding, Exchange, Target
+from linn.core.exchange_checks import check_links
 from linn.core.kinds import Kind, Kinds
 from linn.core.nearest import did_you_mean, nearest
 from linn.core.problem import Problems
@@ -39,6 +42,7 @@ _NOUNS = {
     "storage": "storage engine",
     "delivery": "delivery semantics",
     "exchanges": "exchange type",
+    "interceptors": "interceptor",
 }
 
 
@@ -50,6 +54,15 @@ class Configured:
     kind: str
     settings: Any
     """An instance of the kind's settings, or None for a kind that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredExchange(Configured):
+    """An `[exchanges.NAME]` table."""
+
+    alternate: str | None = None
+    bindings: tuple[BindingSettings, ...] = ()
+    """What other exchanges send to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,10 @@ class ConfigChecker:
         self._default_exists("delivery", settings.default_delivery, self._kinds.semantics)
         return settings
 
+    def log(self) -> LogSettings:
+        """`[log]`, or the defaults where it is wrong."""
+        return decode_settings(LogSettings, self._data.get("log", {}), ("log",), self.problems) or LogSettings()
+
     def plugins(self) -> PluginSettings:
         """`[plugins]`; a name that is blocked in vain is a warning, for its plugin may just not be installed here."""
         settings = decode_settings(PluginSettings, self._data.get("plugins", {}), ("plugins",), self.problems)
@@ -122,20 +139,31 @@ class ConfigChecker:
         """`[delivery.*]`, and every semantics under its own name."""
         return self._configured("delivery", DeliveryTable, "semantics", self._kinds.semantics)
 
-    def exchanges(self) -> dict[str, Configured]:
+    def interceptors(self) -> dict[str, Configured]:
+        """`[interceptors.*]`, and every interceptor under its own name."""
+        return self._configured("interceptors", InterceptorTable, "interceptor", self._kinds.interceptors)
+
+    def exchanges(self) -> dict[str, ConfiguredExchange]:
         """`[exchanges.*]`."""
-        found: dict[str, Configured] = {}
+        found: dict[str, ConfiguredExchange] = {}
+        heads: dict[str, ExchangeTable] = {}
         for name, table in self._tables("exchanges").items():
             path: Path = ("exchanges", name)
             head, own = self._split(ExchangeTable, table, path)
             if head is not None:
                 settings = self._kind_settings(self._kinds.exchanges, head.type, own, (*path, "type"), ExchangeTable)
-                found[name] = Configured(name, head.type, settings)
+                found[name] = ConfiguredExchange(name, head.type, settings, head.alternate, head.bindings)
+                heads[name] = head
+        check_links(heads, self.names("exchanges"), self.problems)
         return found
 
-    def topics(self, around: Surroundings, exchanges: Mapping[str, Configured]) -> dict[str, TopicSettings]:
+    def topics(self, around: Surroundings, exchanges: Mapping[str, ConfiguredExchange]) -> dict[str, TopicSettings]:
         """`[topics.*]`, filled in; bindings are tried on exchanges made for that alone."""
         trial = self._trial_exchanges(exchanges)
+        for name, exchange in exchanges.items():
+            for index, binding in enumerate(exchange.bindings):
+                path: Path = ("exchanges", name, "bindings", index)
+                self._try_binding(path, Target(name, is_exchange=True), binding, trial)
         found: dict[str, TopicSettings] = {}
         for name, table in self._tables("topics").items():
             topic = decode_settings(TopicSettings, table, ("topics", name), self.problems)
@@ -143,7 +171,7 @@ class ConfigChecker:
                 continue
             found[name] = check_topic(name, topic, around, self.problems)
             for index, binding in enumerate(topic.bindings):
-                self._try_binding(name, index, binding, trial)
+                self._try_binding(("topics", name, "bindings", index), Target(name), binding, trial)
         self._warn_of_circles(found)
         return found
 
@@ -228,7 +256,7 @@ class ConfigChecker:
             if isinstance(place, str) or place[1] != 0:
                 taken.setdefault(place, name)
 
-    def _trial_exchanges(self, exchanges: Mapping[str, Configured]) -> dict[str, Exchange]:
+    def _trial_exchanges(self, exchanges: Mapping[str, ConfiguredExchange]) -> dict[str, Exchange]:
         trial: dict[str, Exchange] = {}
         for name, configured in exchanges.items():
             kind = self._kinds.exchanges.get(configured.kind)
@@ -242,15 +270,15 @@ class ConfigChecker:
                 self._plugin_failed(("exchanges", name), configured.kind, error)
         return trial
 
-    def _try_binding(self, topic: str, index: int, binding: BindingSettings, trial: Mapping[str, Exchange]) -> None:
+    def _try_binding(self, path: Path, target: Target, binding: BindingSettings, trial: Mapping[str, Exchange]) -> None:
         exchange = trial.get(binding.exchange)
         if exchange is None:
             return
-        path: Path = ("topics", topic, "bindings", index)
         try:
-            exchange.bind(Binding(topic, binding.key, binding.arguments))
+            exchange.bind(Binding(target, binding.key, binding.arguments))
         except LinnError as error:
-            self.problems.add(path, error.text, error=type(error))
+            at = (*path, error.key) if isinstance(error, BindingInvalid) and error.key else path
+            self.problems.add(at, error.text, error=type(error))
             self._misspelt(binding.arguments, known_keys(BindingSettings), path)
         except Exception as error:
             self._plugin_failed(path, binding.exchange, error)

@@ -80,6 +80,7 @@ def _kind_sections(table: str, kinds: PluginManager) -> list[str]:
         "storage": list(kinds.engines.values()),
         "delivery": list(kinds.semantics.values()),
         "exchanges": list(kinds.exchanges.values()),
+        "interceptors": list(kinds.interceptors.values()),
     }
     parts = []
     for kind in sorted(found.get(table, ()), key=lambda kind: str(kind.name)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
-from linn.core.topic_settings import Count, Size, TopicSettings
+from linn.core.topic_settings import BindingSettings, Count, Size, TopicSettings
+from linn.core.units import UNITS_MAX
 
 MIB = 1 << 20
 
@@ -40,6 +41,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float,
         msgspec.Meta(ge=0, description="How long a stop waits for work under way before it closes connections."),
     ] = msgspec.field(default=10.0, name="drain_timeout")
+    loop_held_max_ms: Annotated[
+        Annotated[int, msgspec.Meta(ge=20, le=UNITS_MAX)] | None,
+        msgspec.Meta(
+            description="How long one step of `linn serve` may take before the log names the plugin that holds up the "
+            'loop, or "unlimited".',
+            extra={"none": "unlimited"},
+        ),
+    ] = msgspec.field(default=250, name="loop_held_max")
     default_storage: Annotated[str, msgspec.Meta(description="Storage of topics that name none.")] = "segmented-log"
     default_delivery: Annotated[str, msgspec.Meta(description="Delivery of topics that name none.")] = "at-least-once"
     auto_create_topics: Annotated[
@@ -52,6 +61,20 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("message_bytes_max <= batch_bytes_max <= frame_bytes_max does not hold")
         if "\0" in self.data_dir:
             raise ValueError("data_dir holds a NUL character")
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "human", "json"]
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[log]`: what `linn serve` writes to stderr. A broker that a program runs itself leaves that to the program."""
+
+    level: Annotated[LogLevel, msgspec.Meta(description="The least level that is written.")] = "info"
+    format: Annotated[
+        LogFormat,
+        msgspec.Meta(description="Lines for people, or one JSON object a line; auto: for people on a terminal."),
+    ] = "auto"
 
 
 class PluginSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,22 +115,44 @@ class DeliveryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
 
 
+class InterceptorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[interceptors.NAME]`: an interceptor with settings. Every interceptor's own name is there by itself."""
+
+    interceptor: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="The interceptor. Default: the table's NAME. Its settings are the table's other keys."
+        ),
+    ] = None
+
+
 class ExchangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[exchanges.NAME]`: an exchange, to which topics bind."""
+    """`[exchanges.NAME]`: an exchange, to which topics and other exchanges bind."""
 
     type: Annotated[
         str,
-        msgspec.Meta(description="direct, fanout, topic, or a plugin's. Its settings are the table's other keys."),
+        msgspec.Meta(
+            description="direct, fanout, topic, headers, content, consistent-hash, or a plugin's. Its settings are the "
+            "table's other keys."
+        ),
     ] = "direct"
+    alternate: Annotated[
+        str | None, msgspec.Meta(description="The exchange that takes messages which no binding of this one matches.")
+    ] = None
+    bindings: Annotated[
+        tuple[BindingSettings, ...], msgspec.Meta(description="What other exchanges send here, as an array of tables.")
+    ] = ()
 
 
 TABLES: Mapping[str, type[msgspec.Struct]] = {
     "broker": BrokerSettings,
+    "log": LogSettings,
     "listeners": ListenerTable,
     "plugins": PluginSettings,
     "storage": StorageTable,
     "delivery": DeliveryTable,
     "exchanges": ExchangeTable,
+    "interceptors": InterceptorTable,
     "topics": TopicSettings,
 }
-"""The tables at the top of a file; all but `broker` and `plugins` hold tables with names of the user's choice."""
+"""The tables at the top of a file; all but `broker`, `log` and `plugins` hold tables with names of a user's choice."""

@@ -14,6 +14,7 @@ from linn.core.batch_builder import build_from_records
 from linn.core.dead_letter import DeadLetterTarget, DeadRange
 from linn.core.env import Env
 from linn.core.errors import BatchError
+from linn.core.log_fields import log_fields
 from linn.core.offset_ranges import OffsetRanges
 from linn.core.partition import Partition
 from linn.core.record import LabelValue, Record
@@ -46,12 +47,10 @@ async def copy_dead_letters(dispatch: SharedDispatch, target: Partition | None, 
         try:
             await _copy(dispatch, dead, target, env, done or OffsetRanges())
         except BatchError as error:
-            logger.error(
-                "%s: %d records can't be decoded and are dropped: %s",
-                dispatch.partition.id,
-                dead.end - dead.first,
-                error,
-            )
+            source = dispatch.partition.id
+            about = {"partition": str(source), "topic": source.topic, "count": dead.end - dead.first}
+            text = "%(partition)s: %(count)d records can't be decoded and are dropped: %(error)s"
+            logger.error(text, about | log_fields(error))
     dispatch.dead_lettered(dead.first, dead.end)
 
 

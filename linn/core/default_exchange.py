@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding
-from linn.core.routes import Pair
+from linn.core.exchange import Binding, Subject, Target
+from linn.core.explanation import Explanation
 
 DEFAULT_EXCHANGE = ""
 
@@ -29,6 +29,16 @@ class DefaultExchange:
         """None that anybody made."""
         return ()
 
-    def route(self, pair: Pair) -> Sequence[str]:
-        """The topic of that name, if there is one."""
-        return (pair.routing_key,) if pair.routing_key in self._topics else ()
+    def fields(self) -> frozenset[str]:
+        """Nothing but the routing key counts."""
+        return frozenset()
+
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        """The binding of the topic of that name, if there is one."""
+        name = subject.routing_key
+        return (Binding(Target(name), name),) if name in self._topics else ()
+
+    def explain(self, subject: Subject, binding: Binding) -> Explanation:
+        """Whether the routing key is the topic's name."""
+        named = binding.target.name == subject.routing_key
+        return Explanation("the routing key is the topic's name", named, f'the routing key is "{subject.routing_key}"')

@@ -198,6 +198,22 @@ class Net(Protocol):
         """Connect. Raises ConnectFailed, AddressInvalid."""
 
 
+class Process(Protocol):
+    """What the operating system says of this process. For people and metrics: nothing is decided by it."""
+
+    def memory_bytes(self) -> int:
+        """Memory in use (resident)."""
+
+    def descriptors(self) -> int:
+        """Open file descriptors."""
+
+    def descriptors_max(self) -> int:
+        """How many it may open."""
+
+    def processor_s(self) -> float:
+        """Processor time used so far, in seconds."""
+
+
 class Env(Protocol):
     """Everything that a broker takes from outside."""
 
@@ -209,3 +225,5 @@ class Env(Protocol):
     def disk(self) -> Disk: ...
     @property
     def net(self) -> Net: ...
+    @property
+    def process(self) -> Process: ...

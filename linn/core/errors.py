@@ -6,6 +6,7 @@ may succeed later without being changed. Codes are never reused; `docs/reference
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -48,6 +49,12 @@ class ConfigUnknownKey(ConfigError):
     """A key that no component knows."""
 
     code = "config.unknown_key"
+
+
+class ConfigExists(ConfigError):
+    """A file is where a new configuration was to be written."""
+
+    code = "config.exists"
 
 
 class ConfigNotLive(ConfigError):
@@ -207,10 +214,38 @@ class ExchangeUnknown(TopicError):
     code = "exchange.unknown"
 
 
+class Unroutable(TopicError):
+    """A message was published as mandatory, and no binding sends it to a topic. It is not stored."""
+
+    code = "exchange.unroutable"
+
+    def __init__(self, text: str, indexes: Sequence[int] = ()) -> None:
+        """`indexes` are those of the messages of one `publish_many`, ascending."""
+        super().__init__(text)
+        self.indexes = indexes
+
+
 class BindingInvalid(TopicError):
     """A binding's pattern or target does not fit its exchange."""
 
     code = "exchange.binding_invalid"
+
+    def __init__(self, text: str, key: str = "") -> None:
+        """`key` is the one key of the binding's table that is wrong, where it is one."""
+        super().__init__(text)
+        self.key = key
+
+
+class PredicateInvalid(BindingInvalid):
+    """A text is not a predicate over messages; the error's text shows where it stops being one."""
+
+    code = "predicate.invalid"
+
+
+class InterceptorFailed(TopicError):
+    """An interceptor of the topic failed; nothing of the publish was stored."""
+
+    code = "interceptor.failed"
 
 
 class DeliveryError(LinnError):
@@ -247,6 +282,12 @@ class GroupUnknown(DeliveryError):
     """The group has committed nothing for this topic and has no members."""
 
     code = "group.unknown"
+
+
+class GroupBusy(DeliveryError):
+    """The group has members, which would go on where they are: its place can't be changed now."""
+
+    code = "group.busy"
 
 
 # --- protocol and connection -----------------------------------------------------------------------------------------
@@ -313,6 +354,12 @@ class RequestTimeout(LinnError):
 
     code = "request.timeout"
     retriable = True
+
+
+class ClientUnreachable(LinnError):
+    """A blocking client was used where its thread can't answer: in a forked process, or in that thread itself."""
+
+    code = "client.unreachable"
 
 
 class LimitExceeded(LinnError):

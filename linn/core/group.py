@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from linn.core.errors import DeliveryError, GroupFenced, LimitExceeded, OffsetOutOfRange, PartitionUnknown
-from linn.core.group_event import GROUP_NAME_BYTES_MAX, GenerationStarted, GroupEvent, OffsetCommitted
+from linn.core.errors import DeliveryError, GroupBusy, GroupFenced, LimitExceeded, OffsetOutOfRange, PartitionUnknown
+from linn.core.group_event import GROUP_NAME_BYTES_MAX, GenerationStarted, GroupEvent, GroupForgotten, OffsetCommitted
 
 OFFSET_MAX = 2**63 - 1
 
@@ -142,6 +142,17 @@ class ConsumerGroup:
             raise GroupFenced(f'"{member}" does not own partition {partition} of group "{self.name}"')
         self._offsets[partition] = self._offsets_pending[partition] = offset
 
+    def reset(self, offsets: Mapping[int, int]) -> None:
+        """Go on elsewhere in these partitions, which are the topic's; for a group that nobody reads with.
+
+        Raises:
+            GroupBusy: it has members. Nothing changes.
+        """
+        if self._owned:
+            raise GroupBusy(f'group "{self.name}" has {len(self._owned)} members, which go on where they are')
+        self._offsets.update(offsets)
+        self._offsets_pending.update(offsets)
+
     def position(self, partition: int) -> int | None:
         """The committed offset: the next one to read. None: the group never committed there."""
         return self._offsets.get(partition)
@@ -169,6 +180,9 @@ class ConsumerGroup:
                 self.generation = max(self.generation, generation)
             case OffsetCommitted(partition, offset):
                 self._offsets[partition] = offset
+            case GroupForgotten():
+                self.generation = 0
+                self._offsets = {}
 
 
 def _beyond(more: Mapping[str, Partitions], less: Mapping[str, Partitions]) -> dict[str, Partitions]:

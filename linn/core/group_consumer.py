@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from linn.core.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
 from linn.core.errors import (
+    GroupBusy,
     GroupFenced,
     GroupUnknown,
     LinnError,
@@ -20,7 +21,15 @@ from linn.core.errors import (
     TopicUnknown,
 )
 from linn.core.group import ConsumerGroup, Rebalance
-from linn.core.group_event import GroupEvent, OffsetCommitted, decode_group_events, encode_group_events
+from linn.core.group_event import (
+    GroupEvent,
+    GroupForgotten,
+    OffsetCommitted,
+    decode_group_events,
+    encode_group_events,
+)
+from linn.core.log_fields import log_fields
+from linn.core.nearest import did_you_mean
 from linn.core.partition import Partition, Spawn
 from linn.core.state_log import StateLog
 from linn.core.stream_reader import StreamReader
@@ -66,6 +75,8 @@ class Groups:
             group = self._group(name)
             for event in events:
                 group.apply(event)
+            if events == [GroupForgotten()]:
+                del self.groups[name]
         clipped = [self._clip(group) for group in self.groups.values()]
         if any(clipped):
             await self.state.compact(self._snapshot, force=True)
@@ -114,7 +125,8 @@ class Groups:
             self.flush(group)
         except StorageError as error:
             # Who came or went did so, full disk or not; the generation is written with what happens next.
-            logger.warning("group %s of topic %s: %s", group.name, self.topic, error)
+            about = {"group": group.name, "topic": self.topic} | log_fields(error)
+            logger.warning("group %(group)s of topic %(topic)s: %(error)s", about)
         for name, member in self._members.get(group.name, {}).items():
             member.assigned(
                 rebalance.generation,
@@ -153,10 +165,34 @@ class Groups:
 
     def show(self, name: str) -> dict[int, int | None]:
         """Committed offset by partition. Raises GroupUnknown."""
+        group = self.known(name)
+        return {partition: group.position(partition) for partition in self.partitions}
+
+    def known(self, name: str) -> ConsumerGroup:
+        """Raises GroupUnknown."""
         group = self.groups.get(name)
         if group is None:
-            raise GroupUnknown(f'topic {self.topic} has no group "{name}"')
-        return {partition: group.position(partition) for partition in self.partitions}
+            raise GroupUnknown(f'topic {self.topic} has no group "{name[:80]}"{did_you_mean(name, self.groups)}')
+        return group
+
+    async def reset(self, name: str, offsets: Mapping[int, int]) -> None:
+        """Have a group go on elsewhere; durable when this returns. Raises GroupUnknown, GroupBusy, StorageError."""
+        group = self.known(name)
+        group.reset(offsets)
+        for partition, offset in self.flush(group):
+            await partition.wait_committed(offset)
+
+    async def forget(self, name: str) -> None:
+        """Delete a group; durable when this returns. Raises GroupUnknown, GroupBusy, StorageError."""
+        self.known(name)
+        if self.members(name):
+            raise GroupBusy(f'group "{name}" has {self.members(name)} members')
+        if self.state is not None:
+            end = self.state.append(encode_group_events(name, [GroupForgotten()]))
+        del self.groups[name]
+        self._unwritten.pop(name, None)
+        if self.state is not None:
+            await self.state.partition.wait_committed(end)
 
     def members(self, name: str) -> int:
         """How many members a group has now."""

@@ -1,8 +1,8 @@
 """What a consumer group did, as rows of the group log.
 
 Laws: a record is about one group and carries its name; applying all records of a name in order to a fresh group gives
-its generation and its committed offsets back. The last row about a partition counts, so a snapshot is just more rows,
-and what is before a snapshot may be trimmed.
+its generation and its committed offsets back, and a row that says so makes the group fresh again. The last row about a
+partition counts, so a snapshot is just more rows, and what is before a snapshot may be trimmed.
 
 Layout: one version byte, the name's length as u8, the name in UTF-8, then rows of 16 bytes, little-endian: kind u8,
 zero u8, zero u16, partition u32, value i64.
@@ -50,7 +50,17 @@ class OffsetCommitted:
         return (self.kind, 0, 0, self.partition, self.offset)
 
 
-GroupEvent = GenerationStarted | OffsetCommitted
+@dataclass(frozen=True, slots=True)
+class GroupForgotten:
+    """The group was deleted; what follows under its name is about a new one."""
+
+    kind: ClassVar[int] = 3
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, 0, 0)
+
+
+GroupEvent = GenerationStarted | OffsetCommitted | GroupForgotten
 
 
 def encode_group_events(group: str, events: Iterable[GroupEvent]) -> bytes:
@@ -85,6 +95,8 @@ def _decode_row(row: Row) -> GroupEvent:
     event: GroupEvent
     if kind == OffsetCommitted.kind:
         event = OffsetCommitted(partition, value)
+    elif kind == GroupForgotten.kind:
+        event = GroupForgotten()
     else:
         event = GenerationStarted(value)
     if event.row() != row or value < 0:

@@ -10,6 +10,8 @@ from linn.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from linn.core.exchange import ExchangeKind
+    from linn.core.interceptor import InterceptorKind
+    from linn.core.partitioner import PartitionerKind
     from linn.core.protocol import ProtocolKind
     from linn.core.semantics import SemanticsKind
     from linn.core.storage import EngineKind
@@ -44,6 +46,10 @@ class Kinds(Protocol):
     def exchanges(self) -> Mapping[str, ExchangeKind]: ...
     @property
     def protocols(self) -> Mapping[str, ProtocolKind]: ...
+    @property
+    def interceptors(self) -> Mapping[str, InterceptorKind]: ...
+    @property
+    def partitioners(self) -> Mapping[str, PartitionerKind]: ...
     @property
     def plugin_names(self) -> Collection[str]:
         """The names of all plugins that were found, blocked ones included."""

@@ -1,10 +1,12 @@
 """Who comes in: listeners, connections, and the one error boundary around each.
 
-Law: whatever one connection does ends at most that connection. No connection outlives the broker.
+Laws: whatever one connection does ends at most that connection. No connection outlives the broker. Who only watches is
+let in before the broker recovers and until its clients are gone, and takes no client's place.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,9 @@ import trio
 
 from linn.core.env import AcceptedStream
 from linn.core.env import Listener as BoundListener
-from linn.core.errors import ConnectionLost, LinnError
+from linn.core.errors import ConnectionLost, InternalError, LinnError
+from linn.core.listener_traffic import ListenerTraffic, ReadTraffic
+from linn.core.log_fields import log_fields
 from linn.core.protocol import ProtocolServer
 
 if TYPE_CHECKING:
@@ -20,102 +24,193 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("linn.listening")
 
+WATCHERS_MAX = 100
+"""Connections of protocols that only watch: a few monitoring systems, and no more work than they ask for."""
+WATCHERS_LEAVE_S = 1.0
+"""How long a watcher may take to read its last answer once all clients are gone."""
+
+
+class Door:
+    """One listener that is bound."""
+
+    def __init__(self, bound: BoundListener, server: ProtocolServer, traffic: ListenerTraffic, crowd: Crowd) -> None:
+        self.bound = bound
+        self.server = server
+        self.traffic = traffic
+        self.crowd = crowd
+        self.scope = trio.CancelScope()
+        """Around its connections."""
+
+
+class Crowd:
+    """Connections that share a limit, and that a stop waits for together."""
+
+    def __init__(self, connections_max: int) -> None:
+        self.connections_max = connections_max
+        self.count = 0
+        self._gone = trio.Event()
+
+    def leave(self) -> None:
+        """One is gone."""
+        self.count -= 1
+        if self.count == 0:
+            self._gone.set()
+
+    async def wait_gone(self, timeout_s: float) -> None:
+        """Wait until nobody is left, but not for longer. Nobody may come any more."""
+        if self.count:
+            self._gone = trio.Event()
+            with trio.move_on_after(timeout_s):
+                await self._gone.wait()
+
 
 class Listening:
     """All listeners and connections of a broker."""
 
     def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
         self.addresses: dict[str, str] = {}
-        self.connections = 0
-        self.refused = 0
-        """Connections that were over `connections_max`."""
+        """As bound, by listener; those for clients come first."""
+        self.traffic: dict[str, ListenerTraffic] = {}
+        """By listener."""
         self._broker = broker
         self._nursery = nursery
-        self._bound: list[BoundListener] = []
-        self._scope = trio.CancelScope()
+        self._clients = Crowd(broker.config.broker.connections_max)
+        self._watchers = Crowd(WATCHERS_MAX)
+        self._doors: list[Door] = []
+        self._streams: dict[AcceptedStream, ListenerTraffic] = {}
+        self._numbers = itertools.count(1)
         self._draining = trio.Event()
-        self._idle = trio.Event()
+        self._drained = trio.Event()
 
-    async def start(self) -> None:
-        """Bind all listeners, then accept. Raises AddressInUse, AddressInvalid: nothing is bound then."""
-        broker = self._broker
-        accepting: list[tuple[str, BoundListener, ProtocolServer]] = []
+    @property
+    def connections(self) -> int:
+        """Clients that are connected."""
+        return self._clients.count
+
+    async def start(self, *, watching: bool) -> None:
+        """Bind the listeners for clients, or those of protocols that only watch; then accept.
+
+        Raises AddressInUse, AddressInvalid, PluginError: nothing is bound then.
+        """
         try:
-            for name, listener in broker.config.listeners.items():
-                kind = broker.plugins.protocols[listener.protocol]
-                bound = await broker.env.net.listen(listener.address)
-                self._bound.append(bound)
-                self.addresses[name] = bound.address
-                accepting.append((listener.protocol, bound, kind.make(listener.settings)))
+            doors = await self._bind(watching)
         except BaseException:
-            await self._unbind()
+            await self._close(self._doors)
             raise
-        for protocol, bound, server in accepting:
-            self._nursery.start_soon(self._accept, protocol, bound, server)
+        for door in doors:
+            self._nursery.start_soon(self._accept, door)
 
-    async def _unbind(self) -> None:
+    async def _bind(self, watching: bool) -> list[Door]:
+        broker, addresses = self._broker, {}
+        doors: list[Door] = []
+        for name, listener in broker.config.listeners.items():
+            kind = broker.plugins.protocols[listener.protocol]
+            if kind.watches == watching:
+                server = broker.plugins.make(kind, listener.settings)
+                bound = await broker.env.net.listen(listener.address)
+                traffic = self.traffic[name] = ListenerTraffic(name, kind.name)
+                doors.append(Door(bound, server, traffic, self._watchers if watching else self._clients))
+                self._doors.append(doors[-1])
+                addresses[name] = bound.address
+        self.addresses = {**self.addresses, **addresses} if watching else {**addresses, **self.addresses}
+        return doors
+
+    @staticmethod
+    async def _close(doors: list[Door]) -> None:
         with trio.CancelScope(shield=True):
-            for bound in self._bound:
-                await bound.aclose()
+            for door in doors:
+                await door.bound.aclose()
 
-    async def _accept(self, protocol: str, bound: BoundListener, server: ProtocolServer) -> None:
-        connections_max = self._broker.config.broker.connections_max
+    async def _accept(self, door: Door) -> None:
         try:
-            with self._scope:
+            with door.scope:
                 async with trio.open_nursery() as nursery:
                     while True:
                         try:
-                            stream = await bound.accept()
+                            stream = await door.bound.accept()
                         except ConnectionLost:
                             break
-                        if self.connections >= connections_max:
-                            self.refused += 1
-                            logger.warning("connection from %s refused: there are %d", stream.peer, connections_max)
-                            await stream.aclose()
-                            continue
-                        self.connections += 1
-                        nursery.start_soon(self._serve, protocol, stream, server)
+                        if await self._let_in(door, stream):
+                            nursery.start_soon(self._serve, door, stream)
         finally:
-            await self._unbind()
+            await self._close([door])
 
-    async def _serve(self, protocol: str, stream: AcceptedStream, server: ProtocolServer) -> None:
-        observers = self._broker.plugins.observers
+    async def _let_in(self, door: Door, stream: AcceptedStream) -> bool:
+        """Count a connection; False: there are too many, and it is closed."""
+        crowd, traffic = door.crowd, door.traffic
+        if crowd.count < crowd.connections_max:
+            crowd.count += 1
+            traffic.connected(stream, next(self._numbers))
+            self._streams[stream] = traffic
+            return True
+        traffic.refused += 1
+        logger.warning(
+            "connection from %(connection)s refused: there are %(count)d",
+            {"connection": stream.peer, "count": crowd.count, "listener": traffic.listener},
+        )
+        await stream.aclose()
+        return False
+
+    async def _serve(self, door: Door, stream: AcceptedStream) -> None:
+        observers, protocol = self._broker.plugins.observers, door.traffic.protocol
         observers.connection_opened(protocol, stream.peer)
-        reason = ""
+        about = {"connection": stream.peer, "listener": door.traffic.listener, "protocol": protocol}
+        reason, code = "", None
         try:
-            await server.serve(stream, self._broker)
+            await door.server.serve(stream, self._broker)
         except LinnError as error:
-            reason = str(error)
-            logger.info("%s: %s", stream.peer, reason)
+            reason, code = str(error), error.code
+            logger.info("%(connection)s: %(error)s", about | log_fields(error))
         except BaseExceptionGroup as group:
             # Beside errors it may hold the broker's own end, which goes on.
             failed, rest = group.split(Exception)
             if failed is not None:
-                reason = str(failed)
-                logger.error("%s: the protocol %s failed", stream.peer, protocol, exc_info=failed)
+                reason, code = str(failed), InternalError.code
+                logger.error("%(connection)s: %(blamed)s failed", about | self._blame(failed), exc_info=failed)
             if rest is not None:
                 raise rest from None
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            logger.exception("%s: the protocol %s failed", stream.peer, protocol)
+            reason, code = f"{type(error).__name__}: {error}", InternalError.code
+            logger.exception("%(connection)s: %(blamed)s failed", about | self._blame(error))
         finally:
-            self.connections -= 1
             with trio.CancelScope(shield=True):
                 await stream.aclose()
             observers.connection_closed(protocol, stream.peer, reason)
-            if self.connections == 0 and self._draining.is_set():
-                self._idle.set()
+            del self._streams[stream]
+            door.traffic.left(stream, code)
+            door.crowd.leave()
+
+    def _blame(self, error: BaseException) -> dict[str, str]:
+        """What the log says of an error that is no LinnError."""
+        blamed = self._broker.plugins.blamed(error, "the protocol")
+        return {"blamed": blamed, "code": InternalError.code}
+
+    def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
+        """For a protocol's connections: have the metrics ask `read` what this one carries.
+
+        A stream that did not come through a listener is passed over.
+        """
+        if stream in self._streams:
+            self._streams[stream].open[stream].read = read
 
     async def wait_draining(self) -> None:
         """For a protocol's connections: wait until the broker begins to stop."""
         await self._draining.wait()
 
+    async def wait_drained(self) -> None:
+        """For those of a protocol that only watches: wait until the stop has nobody else to wait for."""
+        await self._drained.wait()
+
     async def drain(self, timeout_s: float) -> None:
-        """Take no new connections; give those that are there `timeout_s` to end by themselves."""
+        """Take no new clients; give those that are there `timeout_s` to end by themselves. Watchers come last."""
         self._draining.set()
-        for bound in self._bound:
-            await bound.aclose()
-        if self.connections:
-            with trio.move_on_after(timeout_s):
-                await self._idle.wait()
-        self._scope.cancel()
+        await self._empty(self._clients, timeout_s)
+        self._drained.set()
+        await self._empty(self._watchers, WATCHERS_LEAVE_S)
+
+    async def _empty(self, crowd: Crowd, timeout_s: float) -> None:
+        doors = [door for door in self._doors if door.crowd is crowd]
+        await self._close(doors)
+        await crowd.wait_gone(timeout_s)
+        for door in doors:
+            door.scope.cancel()

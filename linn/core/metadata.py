@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from linn.core.env import Disk
 from linn.core.errors import LogCorrupt, TopicError
@@ -36,8 +36,27 @@ class MetadataStore(Protocol):
         Cancellation: the value is the old one or the new one.
         """
 
+    async def put_all(self, changes: Mapping[str, tuple[Any, int]]) -> Mapping[str, int]:
+        """`put` for several keys at once: (value, revision) by key; returns their new revisions.
+
+        All of it or nothing. Raises and is cancelled as `put`.
+        """
+
     async def delete(self, key: str, revision: int) -> None:
         """Remove a key. Raises RevisionConflict, StorageError."""
+
+
+class _Entry(NamedTuple):
+    """One key's."""
+
+    revision: int
+    value: Any
+    text: str
+    """As it stands in the file: encoded once, for each change writes all entries."""
+
+    @classmethod
+    def of(cls, revision: int, value: Any) -> _Entry:
+        return cls(revision, value, json.dumps([revision, value]))
 
 
 class EmbeddedMetadata:
@@ -48,7 +67,7 @@ class EmbeddedMetadata:
         self._folder = folder
         self._path = f"{folder}/metadata.json"
         self._revision = 0
-        self._entries: dict[str, tuple[int, Any]] = {}
+        self._entries: dict[str, _Entry] = {}
 
     async def load(self) -> Mapping[str, tuple[int, Any]]:
         """See `MetadataStore.load`."""
@@ -64,17 +83,25 @@ class EmbeddedMetadata:
             if found["format"] != FORMAT:
                 raise LogCorrupt(f"{self._path} is of format {found['format']}, which this version does not know")
             self._revision = int(found["revision"])
-            self._entries = {key: (int(revision), value) for key, (revision, value) in found["entries"].items()}
+            self._entries = {
+                key: _Entry.of(int(revision), value) for key, (revision, value) in found["entries"].items()
+            }
         except (ValueError, KeyError, TypeError) as error:
             raise LogCorrupt(f"{self._path} can't be read: {error}. Nothing was changed") from error
-        return dict(self._entries)
+        return {key: (entry.revision, entry.value) for key, entry in self._entries.items()}
 
     async def put(self, key: str, value: Any, revision: int) -> int:
         """See `MetadataStore.put`."""
-        self._check(key, revision)
-        entries = {**self._entries, key: (self._revision + 1, value)}
+        return (await self.put_all({key: (value, revision)}))[key]
+
+    async def put_all(self, changes: Mapping[str, tuple[Any, int]]) -> Mapping[str, int]:
+        """See `MetadataStore.put_all`."""
+        entries = dict(self._entries)
+        for key, (value, revision) in changes.items():
+            self._check(key, revision)
+            entries[key] = _Entry.of(self._revision + 1, value)
         await self._write(entries)
-        return self._revision
+        return dict.fromkeys(changes, self._revision)
 
     async def delete(self, key: str, revision: int) -> None:
         """See `MetadataStore.delete`."""
@@ -82,13 +109,15 @@ class EmbeddedMetadata:
         await self._write({name: entry for name, entry in self._entries.items() if name != key})
 
     def _check(self, key: str, revision: int) -> None:
-        current = self._entries.get(key, (0, None))[0]
+        entry = self._entries.get(key)
+        current = entry.revision if entry is not None else 0
         if current != revision:
             raise RevisionConflict(f"{key} is at revision {current}, not {revision}")
 
-    async def _write(self, entries: dict[str, tuple[int, Any]]) -> None:
+    async def _write(self, entries: dict[str, _Entry]) -> None:
         revision = self._revision + 1
-        content = json.dumps({"format": FORMAT, "revision": revision, "entries": entries}, indent=1).encode()
+        lines = ",\n".join([f"{json.dumps(key)}: {entry.text}" for key, entry in entries.items()])
+        content = f'{{"format": {FORMAT}, "revision": {revision}, "entries": {{\n{lines}\n}}}}\n'.encode()
         scratch = f"{self._path}.new"
         self._disk.unlink(scratch)
         file = self._disk.open(scratch, create=True)

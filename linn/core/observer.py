@@ -83,4 +83,5 @@ class Observers:
                 tell(observer)
             except Exception:
                 self.failures[name] += 1
-                logger.exception("observer %r failed in %s (failure %d)", name, event, self.failures[name])
+                about = {"plugin": name, "event_name": event, "count": self.failures[name]}
+                logger.exception("observer %(plugin)r failed in %(event_name)s (failure %(count)d)", about)

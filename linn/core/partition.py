@@ -18,7 +18,8 @@ from linn.core.batch import RecordBatch
 from linn.core.batch_builder import slice_batch
 from linn.core.env import Clock
 from linn.core.errors import OffsetOutOfRange
-from linn.core.storage import PartitionId, PartitionLog, RegionLog, StoredBatch
+from linn.core.storage import LogStatistics, MeasuredLog, PartitionId, PartitionLog, RegionLog, StoredBatch
+from linn.core.storage_traffic import StorageTraffic
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task in the broker's nursery."""
@@ -27,17 +28,25 @@ Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 class Partition:
     """Wraps a `PartitionLog`. `append` is synchronous; `when_committed` calls back when the batch is confirmed."""
 
-    def __init__(self, id: PartitionId, log: PartitionLog, clock: Clock, spawn: Spawn) -> None:
+    def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageTraffic, clock: Clock, spawn: Spawn) -> None:
         self.id = id
         self.log = log
+        # Counts since the log was opened, for the metrics.
+        self.appended_batches = 0
+        self.appended_bytes = 0
+        self.delivered_batches = 0
+        self.delivered_records = 0
+        self.delivered_bytes = 0
+        self._storage = storage
         self._clock = clock
         self._spawn = spawn
         capabilities = log.capabilities
         self._confirm_after_sync = capabilities.confirm_after_sync
         self._flush_interval_s = capabilities.flush_interval_s
         self._regions = cast(RegionLog, log) if capabilities.gives_regions else None
+        self._measured = cast(MeasuredLog, log) if capabilities.gives_statistics else None
         self._syncing = False
-        self.high_watermark = log.bounds()[1]
+        self.high_watermark = self._opened_at = log.bounds()[1]
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
         self._advanced: trio.Event | None = None
         self._listeners: list[Callable[[], None]] = []
@@ -48,6 +57,9 @@ class Partition:
         Raises StorageError: nothing was stored.
         """
         base_offset = self.log.append(batch)
+        self.appended_batches += 1
+        self.appended_bytes += batch.size
+        self._storage.appends += 1
         if self._confirm_after_sync:
             self._start_sync(self._sync_until_durable)
         else:
@@ -65,7 +77,7 @@ class Partition:
         try:
             while (durable := self.log.durable()) < self.log.bounds()[1] or durable > self.high_watermark:
                 if durable < self.log.bounds()[1]:
-                    await self.log.sync()
+                    await self._sync()
                 self._advance(self.log.durable())
         finally:
             self._syncing = False
@@ -74,11 +86,16 @@ class Partition:
         assert self._flush_interval_s is not None
         try:
             await self._clock.sleep(self._flush_interval_s)
-            await self.log.sync()
+            await self._sync()
         finally:
             self._syncing = False
         if self.log.durable() < self.log.bounds()[1]:
             self._start_sync(self._sync_after_interval)
+
+    async def _sync(self) -> None:
+        started = self._clock.monotonic()
+        await self.log.sync()
+        self._storage.sync_seconds.observe(self._clock.monotonic() - started)
 
     def _advance(self, offset: int) -> None:
         if offset <= self.high_watermark:
@@ -111,7 +128,7 @@ class Partition:
     async def commit_all(self) -> None:
         """Commit all that was appended, without waiting for the task that does. Raises SyncFailed."""
         if self.high_watermark < self.log.bounds()[1]:
-            await self.log.sync()
+            await self._sync()
             self._advance(self.log.durable())
 
     async def wait_advanced(self) -> None:
@@ -127,6 +144,22 @@ class Partition:
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Undo `on_advance`."""
         self._listeners.remove(listener)
+
+    @property
+    def appended_records(self) -> int:
+        """Records appended since the log was opened."""
+        return self.log.bounds()[1] - self._opened_at
+
+    def log_statistics(self) -> LogStatistics | None:
+        """What the log says of itself; None where its engine does not."""
+        return self._measured.statistics() if self._measured is not None else None
+
+    def count_delivered(self, batches: Sequence[RecordBatch | StoredBatch]) -> None:
+        """Batches of this partition go to a client."""
+        self.delivered_batches += len(batches)
+        for batch in batches:
+            self.delivered_records += batch.count
+            self.delivered_bytes += batch.size
 
     @property
     def start_offset(self) -> int:

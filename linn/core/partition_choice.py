@@ -1,29 +1,47 @@
-"""Which partition of a topic the broker puts a batch into, where the producer has not said."""
+"""Which partition of a topic the broker puts a batch into, where the producer has not said: asks the partitioner."""
 
 from __future__ import annotations
 
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import take_batch
+from linn.core.errors import LinnError, TopicError
+from linn.core.partitioner import Partitioner
 
 
 class PartitionChoice:
-    """One topic's. Records with key hashes keep to the partition of their key; batches without take turns."""
+    """One topic's."""
 
-    def __init__(self) -> None:
-        self._turn = -1
+    def __init__(self, topic: str, name: str, partitioner: Partitioner) -> None:
+        self._topic = topic
+        self._name = name
+        self._partitioner = partitioner
 
     def split(self, batch: RecordBatch, partitions: int) -> list[tuple[int, RecordBatch]]:
-        """The batch, or its parts, by partition. Raises BatchMalformed."""
+        """The batch, or its parts, by partition. Raises BatchMalformed; TopicError where the partitioner fails."""
         if partitions == 1:
             return [(0, batch)]
-        hashes = batch.key_hashes
-        if hashes is None:
-            self._turn = (self._turn + 1) % partitions
-            return [(self._turn, batch)]
+        try:
+            place = self._partitioner.place(batch, partitions)
+            count = batch.count if isinstance(place, int) else len(place)
+        except LinnError:
+            raise
+        except Exception as error:
+            raise self._failure(f"{type(error).__name__}: {error}") from error
+        if isinstance(place, int):
+            if not 0 <= place < partitions:
+                raise self._failure(f"it chose partition {place} of {partitions}")
+            return [(place, batch)]
+        if count != batch.count:
+            raise self._failure(f"it chose {count} places for {batch.count} records")
         indexes: dict[int, list[int]] = {}
         # Per record, because the user asked for a place per key.
-        for index, key_hash in enumerate(hashes):
-            indexes.setdefault(key_hash % partitions, []).append(index)
+        for index, partition in enumerate(place):
+            indexes.setdefault(partition, []).append(index)
+        if not all(isinstance(partition, int) and 0 <= partition < partitions for partition in indexes):
+            raise self._failure(f"it chose a place that is none of {partitions} partitions")
         if len(indexes) == 1:
             return [(next(iter(indexes)), batch)]
         return [(partition, take_batch(batch, indexes[partition])) for partition in sorted(indexes)]
+
+    def _failure(self, text: str) -> TopicError:
+        return TopicError(f"partitioner {self._name} of topic {self._topic} failed: {text}")

@@ -1,13 +1,20 @@
-"""Which partition a key belongs to: murmur2, exactly as Kafka's default partitioner, so that both place a key alike.
+"""The partitioner port, and the hash that places keys: murmur2, exactly as Kafka's default partitioner has it.
 
-Law: the same key and the same number of partitions give the same partition, in every client of every language.
+Law: where a topic's partitioner is `murmur2`, the same key and the same number of partitions give the same partition,
+in the broker and in every client of every language. With any other partitioner the broker chooses, and nobody else.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
+from linn.core.batch import RecordBatch
+
+DEFAULT_PARTITIONER = "murmur2"
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -39,3 +46,26 @@ def key_hash(key: bytes | None) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of `key` in a topic of so many partitions."""
     return key_hash(key) % partitions
+
+
+class Partitioner(Protocol):
+    """Chooses among the partitions of one topic, which has more than one, for batches whose producer did not."""
+
+    def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
+        """The partition for the whole batch, or one for each of its records.
+
+        Synchronous, in the broker's loop, once per batch; a publish that waits for room is asked about again when it is
+        tried again. An exception, or a place that is none, fails the publish; nothing of it is stored.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionerKind:
+    """What a plugin registers."""
+
+    name: str
+    """The value of `partitioner =` in a topic."""
+    make: Callable[[], Partitioner]
+    """Makes the partitioner of one topic. Does no I/O."""
+    settings: None = None
+    """There is no table for them."""

@@ -10,18 +10,22 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 from typing import Any, TypeVar
 
 import pluggy
 
 from linn.core import hookspecs
+from linn.core.code_owner import CodeOwners
 from linn.core.config_tables import TABLES, PluginSettings
-from linn.core.errors import PluginError
+from linn.core.errors import LinnError, PluginError
 from linn.core.exchange import ExchangeKind
+from linn.core.interceptor import InterceptorKind
 from linn.core.kinds import Kind
 from linn.core.names import name_problem
 from linn.core.nearest import did_you_mean
 from linn.core.observer import Observer, Observers
+from linn.core.partitioner import PartitionerKind
 from linn.core.problem import one_line
 from linn.core.protocol import ProtocolKind
 from linn.core.semantics import SemanticsKind
@@ -54,19 +58,47 @@ class PluginManager:
         self.semantics: dict[str, SemanticsKind] = {}
         self.exchanges: dict[str, ExchangeKind] = {}
         self.protocols: dict[str, ProtocolKind] = {}
+        self.interceptors: dict[str, InterceptorKind] = {}
+        self.partitioners: dict[str, PartitionerKind] = {}
         self.plugin_names: list[str] = []
         """Every plugin that was found, in the order in which they were, blocked ones included."""
         self._pluggy = pluggy.PluginManager("linn")
         self._pluggy.add_hookspecs(hookspecs)
         self._origins: dict[str, str] = {}
-        self._owners: dict[tuple[str, str], str] = {}
+        self._owners: dict[tuple[type[Kind], str], str] = {}
+        self._modules: dict[str, list[str]] = {}
         self._load(settings, installed)
         self._check_hooks()
         self._bring("linn_register_engine", EngineKind, self.engines, "storage", "storage engine")
         self._bring("linn_register_semantics", SemanticsKind, self.semantics, "delivery", "delivery semantics")
         self._bring("linn_register_exchange", ExchangeKind, self.exchanges, "exchanges", "exchange type")
         self._bring("linn_register_protocol", ProtocolKind, self.protocols, "listeners", "protocol")
+        self._bring("linn_register_interceptor", InterceptorKind, self.interceptors, "interceptors", "interceptor")
+        self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
         self.observers = Observers(self._observers())
+        self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
+
+    def owner_of(self, kind: Kind) -> str:
+        """The plugin that brings a kind, for people: `plugin "tape" (linn-paper-tape 1.2)`."""
+        return self._described(self._owners[type(kind), kind.name])
+
+    def blamed(self, error: BaseException, otherwise: str = "linn itself") -> str:
+        """Whose code raised an error, for people: `plugin "tape" (linn-paper-tape 1.2) in read (tape.py:7)`."""
+        return str(self.code_owners.behind(error) or otherwise)
+
+    def make(self, kind: Kind, *arguments: Any) -> Any:
+        """What the factory of a kind makes.
+
+        Raises:
+            LinnError: as the factory raises it. PluginError: it raised anything else.
+        """
+        try:
+            return kind.make(*arguments)
+        except LinnError:
+            raise
+        except Exception as error:
+            text = f'{self.owner_of(kind)}: the factory of "{kind.name}" failed: {_said(error)}'
+            raise PluginError(one_line(text)) from error
 
     # --- finding and loading ---------------------------------------------------------------------------------------
 
@@ -75,11 +107,11 @@ class PluginManager:
         for entry in installed:
             self._found(entry.name, _origin(entry))
             if entry.name not in blocked:
-                self._register(entry.name, self._imported(entry.name, entry.load))
+                self._register(entry.name, self._imported(entry.name, entry.value, entry.load))
         for module in settings.load:
             self._found(module, "listed in [plugins]")
             if module not in blocked:
-                self._register(module, self._imported(module, partial(importlib.import_module, module)))
+                self._register(module, self._imported(module, module, partial(importlib.import_module, module)))
 
     def _found(self, name: str, origin: str) -> None:
         if name in self._origins:
@@ -87,12 +119,13 @@ class PluginManager:
         self._origins[name] = origin
         self.plugin_names.append(name)
 
-    def _imported(self, name: str, load: Callable[[], Any]) -> Any:
+    def _imported(self, name: str, module: str, load: Callable[[], Any]) -> Any:
         """The plugin itself; whatever its module raises while it is imported becomes a PluginError."""
         try:
             return load()
         except (Exception, SystemExit) as error:
-            raise self._failure(name, f"can't be imported: {_said(error)}") from error
+            what = "" if module == name else f"its module {module} "
+            raise self._failure(name, f"{what}can't be imported: {_said(error)}") from error
 
     def _register(self, name: str, plugin: Any) -> None:
         if self._pluggy.is_registered(plugin):
@@ -103,6 +136,7 @@ class PluginManager:
             raise self._failure(name, f"does not fit its hooks: {_said(error)}") from error
         if not self._pluggy.get_hookcallers(plugin):
             raise self._failure(name, "has no function marked with linn.core.hookspecs.hookimpl")
+        self._modules[name] = [plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__]
 
     def _check_hooks(self) -> None:
         """Refuse hooks that nobody calls: mostly, misspelt ones."""
@@ -127,10 +161,12 @@ class PluginManager:
                     raise self._failure(plugin_name, f"{hook} returned what is no good {noun}: {wrong}")
                 assert isinstance(kind, kind_type), "checked just now"
                 if kind.name in registry:
-                    owner = self._owners[noun, kind.name]
-                    raise self._failure(plugin_name, f'brings the {noun} "{kind.name}", which {owner} brings already')
+                    owner = self._owners[kind_type, kind.name]
+                    text = f'brings the {noun} "{kind.name}", which plugin "{owner}" brings already'
+                    raise self._failure(plugin_name, text)
                 registry[kind.name] = kind
-                self._owners[noun, kind.name] = f'plugin "{plugin_name}"'
+                self._owners[kind_type, kind.name] = plugin_name
+                self._owns(plugin_name, kind.make)
 
     def _observers(self) -> dict[str, Observer]:
         found: dict[str, Observer] = {}
@@ -141,7 +177,15 @@ class PluginManager:
                     text = f"linn_register_observer returned a {type(observer).__name__} without {missing[0]}()"
                     raise self._failure(plugin_name, text)
                 found[plugin_name if number == 0 else f"{plugin_name}#{number + 1}"] = observer
+                self._owns(plugin_name, type(observer))
         return found
+
+    def _owns(self, plugin_name: str, brought: object) -> None:
+        """Note the module of what a plugin brought, where that is a part of the plugin and not borrowed."""
+        module = getattr(brought, "__module__", None)
+        names = self._modules[plugin_name]
+        if isinstance(module, str) and module.partition(".")[0] == names[0].partition(".")[0]:
+            names.append(module)
 
     def _results(self, hook: str) -> Iterator[tuple[str, Sequence[Any]]]:
         """What each plugin's hook returned, one plugin at a time, so that a failure has a name."""
@@ -159,7 +203,10 @@ class PluginManager:
                 yield name, result if isinstance(result, list | tuple) else (result,)
 
     def _failure(self, name: str, text: str) -> PluginError:
-        return PluginError(one_line(f'plugin "{name}" ({self._origins.get(name, "unknown")}): {text}'))
+        return PluginError(one_line(f"{self._described(name)}: {text}"))
+
+    def _described(self, name: str) -> str:
+        return f'plugin "{name}" ({self._origins.get(name, "unknown")})'
 
 
 def _origin(entry: EntryPoint) -> str:

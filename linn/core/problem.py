@@ -15,14 +15,14 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong ("error"), or that has no effect or a surprising one ("warning")."""
+    """One thing that is wrong ("error"), has no effect or a surprising one ("warning"), or may be meant ("hint")."""
 
     line: int
     """From 1; 0 where the settings came over the wire and not from a file."""
     key: str
     """The full key, as one would write it in TOML: `topics.delays.retention`."""
     text: str
-    severity: Literal["error", "warning"]
+    severity: Literal["error", "warning", "hint"]
     error: type[LinnError] = ConfigError
 
 
@@ -45,6 +45,10 @@ class Problems:
     def warn(self, path: Path, text: str) -> None:
         """Note something that works, but perhaps not as meant."""
         self.found.append(Problem(self._line(path), dotted(path), one_line(text), "warning"))
+
+    def hint(self, path: Path, text: str) -> None:
+        """Note something that is worth a look and may well be meant."""
+        self.found.append(Problem(self._line(path), dotted(path), one_line(text), "hint"))
 
     def in_order(self) -> list[Problem]:
         """All problems, by line."""

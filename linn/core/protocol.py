@@ -18,6 +18,8 @@ class ProtocolServer(Protocol):
     async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
         """Speak with one client until either side ends it. The caller closes the stream.
 
+        `broker.listening.report` takes what the connection carries, for the metrics.
+
         Raises:
             LinnError: the connection ended for a reason worth a log line. Others are not disturbed.
         Cancellation: the connection is dropped; what it held in leases is returned.
@@ -33,4 +35,9 @@ class ProtocolKind:
     settings: type[Any]
     """A frozen msgspec.Struct for the other keys of that table, each with a default and a help text."""
     make: Callable[[Any], ProtocolServer]
-    """(settings) -> server. Does no I/O."""
+    """(settings) -> server. Does no I/O. Raises PluginError where something that it needs is not installed."""
+    watches: bool = False
+    """Whether its connections only look: they are served while the broker recovers and until its clients are gone,
+    don't count as clients, and don't hold up a stop. See `Listening`."""
+    url_scheme: str = "linn"
+    """Of the URLs that `linn serve` prints for its listeners."""

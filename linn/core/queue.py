@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
 from linn.core.errors import BatchError, LinnError, OffsetOutOfRange, PartitionUnknown, TopicUnknown
 from linn.core.lease import Lease
+from linn.core.log_fields import log_fields
 from linn.core.partition import Partition
 from linn.core.shared_dispatch import SharedDispatch
 
@@ -47,12 +48,7 @@ class Queue:
 
     def unsettled_count(self) -> int:
         """Records that are not settled, in all partitions."""
-        total = 0
-        for dispatch in self.dispatches:
-            statistics = dispatch.subscription.statistics()
-            unseen = max(0, dispatch.partition.high_watermark - statistics.cursor)
-            total += unseen + statistics.leased + statistics.ready + statistics.delayed + statistics.dead
-        return total
+        return sum(d.subscription.unsettled_count(d.partition.high_watermark) for d in self.dispatches)
 
     async def close(self) -> None:
         """Wake all consumers with an error and stop the dispatches."""
@@ -93,9 +89,11 @@ class QueueConsumer:
             try:
                 delivery = await self._deliver(records_max, bytes_max)
             except BatchError as error:
-                logger.error("topic %s: records that nobody can read are dead letters: %s", self._queue.topic, error)
+                text = "topic %(topic)s: records that nobody can read are dead letters: %(error)s"
+                logger.error(text, {"topic": self._queue.topic} | log_fields(error))
                 continue
             if delivery.batches:
+                self._queue.dispatches[delivery.partition].count_delivered(delivery)
                 return delivery
 
     async def _hold_lease(self, records_max: int, patience: Patience) -> bool:

@@ -11,6 +11,7 @@ import trio
 
 from linn.core.real_disk import RealDisk
 from linn.core.real_net import RealNet
+from linn.core.real_process import RealProcess
 from linn.core.real_rng import RealRng
 
 
@@ -35,3 +36,4 @@ class RealEnv:
         self.rng = RealRng()
         self.disk = RealDisk()
         self.net = RealNet()
+        self.process = RealProcess()

@@ -1,23 +1,37 @@
-"""Where a batch goes: an exchange's answers, once per distinct (routing key, labels), remembered within a bound.
+"""Where a batch goes: one exchange with those behind it, and its answers, remembered within a bound.
 
-Law: the routes of a batch whose encoded pairs were seen before cost one dictionary look-up; a change of bindings
+An exchange says which bindings match; the router makes topics of them. A binding may lead to another exchange, which is
+asked in turn, and an exchange in which nothing matches may have an alternate, which is asked instead. As in RabbitMQ, a
+topic gets a record once, however many ways lead to it, and the alternate counts where none of the exchange's own
+bindings matched, whatever became of the record behind those that did.
+
+Laws: the routes of a batch whose encoded pairs were seen before cost one dictionary look-up; a change of any binding
 forgets all answers. What an exchange of a plugin raises fails that publish, and no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from linn.core.batch import RecordBatch, indexes_by_pair
 from linn.core.batch_builder import take_batch
 from linn.core.errors import LinnError, TopicError
-from linn.core.exchange import Binding, Exchange
+from linn.core.exchange import Binding, Exchange, Subject, Target
+from linn.core.exchange_graph import ExchangeGraph
+from linn.core.explanation import Explanation, explain
+from linn.core.problem import one_line
 from linn.core.routes import Pair
+from linn.core.subject_columns import Content, ContentFields, check_fields
+from linn.core.topic_settings import BindingSettings
 
 CACHED_PAIRS_MAX = 65_536
 """Answers for single pairs: about 20 MB with labels of a usual size. When it is full it starts again."""
 CACHED_PAIR_CHARACTERS_MAX = 1_024
 """Larger pairs are asked about each time, or a client could fill the memory with labels of megabytes."""
+CACHED_NAMES_MAX = 1 << 22
+"""Names of topics in all distinct answers together: 32 MiB of pointers."""
 CACHED_BATCHES_MAX = 4_096
 """Answers for whole sets of pairs, by their encoded bytes."""
 CACHED_ROUTES_BYTES_MAX = 4_096
@@ -29,111 +43,315 @@ Destinations = tuple[str, ...]
 class Router:
     """One exchange and its answers."""
 
-    def __init__(self, name: str, kind: str, make: Callable[[], Exchange]) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        make: Callable[[], Exchange],
+        graph: ExchangeGraph | None = None,
+        alternate: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        owner: str | None = None,
+    ) -> None:
+        """`graph` holds the other exchanges; this one is put into it by whoever makes it. `settings` are for show.
+
+        `owner` is the plugin that brings the type, for people; None: linn itself does.
+        """
         self.name = name
         self.kind = kind
+        self.alternate = alternate
+        self.settings = settings or {}
+        self.declared: tuple[BindingSettings, ...] = ()
+        """What other exchanges send here, as it was said when this one was made."""
+        self.live_bindings: list[BindingSettings] = []
+        """The same, as it was said later."""
+        self._owner = owner
         self._make = make
         self._exchange = make()
+        self._graph = graph if graph is not None else ExchangeGraph()
+        self._exits: set[str] | None = set()
+        """Exchanges that bindings lead to; None: to be looked up."""
+        self._version = -1
+        self._fields: ContentFields | None = None
+        self._sees_content = False
         self._by_pair: dict[tuple[object, ...], Destinations] = {}
+        self._known: dict[Destinations, Destinations] = {}
+        """Each distinct answer once: of a fanout to 10,000 topics there is one, and not one per pair."""
+        self._known_names = 0
         self._by_routes: dict[bytes, tuple[Destinations, ...]] = {}
+
+    # --- bindings ---
 
     def check(self, binding: Binding) -> None:
         """Whether `bind` would take a binding; nothing changes. Raises BindingInvalid."""
+        self._check_target(binding.target)
         self._make().bind(binding)
 
     def bind(self, binding: Binding) -> None:
         """Add a binding. Raises BindingInvalid."""
+        self._check_target(binding.target)
         self._exchange.bind(binding)
-        self.forget()
+        if binding.target.is_exchange and self._exits is not None:
+            self._exits.add(binding.target.name)
+        self._graph.changed()
 
     def unbind(self, binding: Binding) -> None:
         """Remove a binding, if it is there."""
         self._exchange.unbind(binding)
-        self.forget()
-
-    def unbind_topic(self, topic: str) -> None:
-        """Remove all bindings of a topic."""
-        for binding in self.bindings():
-            if binding.topic == topic:
-                self._exchange.unbind(binding)
-        self.forget()
+        if binding.target.is_exchange:
+            self._exits = None
+        self._graph.changed()
 
     def bindings(self) -> Sequence[Binding]:
         """All bindings."""
         return self._exchange.bindings()
 
-    def forget(self) -> None:
-        """Forget all answers: bindings, or what they are about, have changed."""
-        self._by_pair.clear()
-        self._by_routes.clear()
+    def exits(self) -> Iterable[str]:
+        """The exchanges that a message may go on to, in a stable order."""
+        if self._exits is None:
+            self._exits = {binding.target.name for binding in self.bindings() if binding.target.is_exchange}
+        found = sorted(self._exits)
+        if self.alternate is not None:
+            found.append(self.alternate)
+        return found
+
+    def _check_target(self, target: Target) -> None:
+        if target.is_exchange:
+            self._graph.check_link(self.name, target.name)
+
+    # --- routing ---
 
     def route(self, batch: RecordBatch) -> list[tuple[str, RecordBatch]]:
         """The batch for each topic: itself where all its records go there, else those that do, as a new batch.
 
+        Topics that take the same records share one new batch.
+
         Raises:
-            BatchMalformed: its routes or columns can't be read. TopicError: the exchange failed.
+            BatchMalformed: its routes or columns can't be read. TopicError: an exchange failed.
         """
-        by_pair = self._destinations(batch)
-        first = by_pair[0]
-        if all(destinations == first for destinations in by_pair):
+        answers, indexes = self._answers(batch)
+        first = answers[0]
+        if all(answer is first or answer == first for answer in answers):
             return [(topic, batch) for topic in first]
-        indexes = indexes_by_pair(batch)
+        # Few answers are distinct, and each is one object: what differs per topic is looked at per distinct answer.
+        places: dict[int, list[int]] = {}
+        for place, answer in enumerate(answers):
+            places.setdefault(id(answer), []).append(place)
+        answers_of: dict[str, list[int]] = {}
+        for which, chosen in places.items():
+            for topic in answers[chosen[0]]:
+                answers_of.setdefault(topic, []).append(which)
+        by_place = indexes()
+        taken: dict[tuple[int, ...], RecordBatch | None] = {}
         parts: list[tuple[str, RecordBatch]] = []
-        for topic in dict.fromkeys(topic for destinations in by_pair for topic in destinations):
-            chosen = [place for place, destinations in enumerate(by_pair) if topic in destinations]
-            if len(chosen) == len(by_pair):
-                parts.append((topic, batch))
-                continue
-            taken = sorted(index for place in chosen for index in indexes[place])
-            if taken:
-                parts.append((topic, take_batch(batch, taken)))
+        for topic, those in answers_of.items():
+            key = tuple(those)
+            if key not in taken:
+                taken[key] = _taken(batch, [place for which in those for place in places[which]], by_place)
+            part = taken[key]
+            if part is not None:
+                parts.append((topic, part))
         return parts
 
-    def _destinations(self, batch: RecordBatch) -> tuple[Destinations, ...]:
+    def unroutable(self, batch: RecordBatch) -> list[int]:
+        """Which records of a batch go nowhere: ranges of indexes, as first, end, first, end and so on, ascending.
+
+        Raises as `route`.
+        """
+        answers, indexes = self._answers(batch)
+        if all(answers):
+            return []
+        if not any(answers):
+            return [0, batch.count]
+        by_place = indexes()
+        lost = sorted(
+            index for place, destinations in enumerate(answers) if not destinations for index in by_place[place]
+        )
+        return ranges_of(lost)
+
+    def _answers(self, batch: RecordBatch) -> tuple[Sequence[Destinations], Callable[[], Sequence[array[int]]]]:
+        """The topics of each kind of record in the batch, and a way to have each kind's indexes."""
+        self._refresh()
+        if self._fields is not None:
+            return self._by_content(batch, self._fields)
+        return self._by_pairs(batch), lambda: indexes_by_pair(batch)
+
+    def _refresh(self) -> None:
+        """Forget all answers where something has changed since they were given."""
+        graph = self._graph
+        if self._version == graph.version:
+            return
+        self._forget()
+        names: set[str] = set()
+        for router in graph.reached_from(self):
+            names |= router.look_for_fields()
+        self._fields = ContentFields(names) if names else None
+        self._version = graph.version
+
+    def _forget(self) -> None:
+        self._by_pair.clear()
+        self._by_routes.clear()
+        self._known.clear()
+        self._known_names = 0
+
+    def look_for_fields(self) -> frozenset[str]:
+        """What the exchange's bindings look at now, beside routing key and labels. Raises TopicError."""
+        try:
+            fields = frozenset(self._exchange.fields())
+            check_fields(fields)
+        except Exception as error:
+            raise self._failure(error) from error
+        self._sees_content = bool(fields)
+        return fields
+
+    def _by_pairs(self, batch: RecordBatch) -> Sequence[Destinations]:
         """The topics of each of the batch's pairs."""
         routes = batch.routes
         key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
             return known
-        answer = tuple(self._ask(pair) for pair in batch.pairs())
+        answer = tuple([self._of_pair(pair) for pair in batch.pairs()])
         if key is not None:
             if len(self._by_routes) >= CACHED_BATCHES_MAX:
                 self._by_routes.clear()
             self._by_routes[key] = answer
         return answer
 
-    def _ask(self, pair: Pair) -> Destinations:
-        # The types are part of the key: for Python True, 1 and 1.0 are one.
-        key = (pair, *(type(value) for _, value in pair.labels))
+    def _of_pair(self, pair: Pair) -> Destinations:
+        key = _exact(pair)
         known = self._by_pair.get(key)
         if known is None:
-            try:
-                known = _topics_of(self._exchange.route(pair))
-            except LinnError:
-                raise
-            except Exception as error:
-                raise TopicError(
-                    f"exchange {self.name} ({self.kind}) failed: {type(error).__name__}: {error}"
-                ) from error
-            if _size_of(pair) <= CACHED_PAIR_CHARACTERS_MAX:
-                if len(self._by_pair) >= CACHED_PAIRS_MAX:
-                    self._by_pair.clear()
-                self._by_pair[key] = known
+            known = self._remember(key, self._resolve(Subject(pair.routing_key, dict(pair.labels))), pair, ())
         return known
 
+    def _by_content(
+        self, batch: RecordBatch, fields: ContentFields
+    ) -> tuple[Sequence[Destinations], Callable[[], Sequence[array[int]]]]:
+        """The topics of each distinct (pair, content) of the batch."""
+        pairs, which = batch.pairs(), batch.route_index
+        rows = fields.rows(batch)
+        kinds: dict[tuple[int, Content], array[int]] = {}
+        for index, kind in enumerate(zip(which if which is not None else [0] * batch.count, rows, strict=True)):
+            found = kinds.get(kind)
+            if found is None:
+                kinds[kind] = array("I", (index,))
+            else:
+                found.append(index)
+        exact = [_exact(pair) for pair in pairs]
+        answers: list[Destinations] = []
+        for place, content in kinds:
+            key = (*exact[place], content)
+            known = self._by_pair.get(key)
+            if known is None:
+                pair = pairs[place]
+                answer = self._resolve(fields.subject(pair.routing_key, dict(pair.labels), content))
+                known = self._remember(key, answer, pair, content)
+            answers.append(known)
+        indexes = list(kinds.values())
+        return answers, lambda: indexes
 
-def _topics_of(answer: object) -> Destinations:
-    """What an exchange answered. Raises TypeError where it isn't topics' names."""
-    if isinstance(answer, str) or not isinstance(answer, Iterable):
-        raise TypeError(f"route() returned a {type(answer).__name__}, not a sequence of names")
-    topics = tuple(answer)
-    if not all(type(topic) is str for topic in topics):
-        raise TypeError("route() returned what is no topic's name")
-    return topics
+    def _remember(self, key: tuple[object, ...], answer: Destinations, pair: Pair, content: Content) -> Destinations:
+        """Keep an answer, if it is not too large; it, or an equal one that is kept already."""
+        size = _size_of(pair)
+        if content:
+            size += sum([len(value) for value in content if type(value) is bytes])
+        if size > CACHED_PAIR_CHARACTERS_MAX:
+            return answer
+        if len(self._by_pair) >= CACHED_PAIRS_MAX or self._known_names > CACHED_NAMES_MAX:
+            self._forget()
+        known = self._known.get(answer)
+        if known is None:
+            known = self._known[answer] = answer
+            self._known_names += len(answer)
+        self._by_pair[key] = known
+        return known
+
+    # --- asking ---
+
+    def _resolve(self, subject: Subject) -> Destinations:
+        """The topics for one subject, through all exchanges on the way, nearest first."""
+        # What an exchange has not asked for it is not shown, even where another on the way has.
+        plain = subject if self._fields is None else Subject(subject.routing_key, subject.labels)
+        topics: dict[str, None] = {}
+        seen = {self.name}
+        for router in (waiting := [self]):
+            for name, is_exchange in router.targets(subject if router._sees_content else plain):
+                if not is_exchange:
+                    topics[name] = None
+                elif name not in seen and (there := self._graph.routers.get(name)) is not None:
+                    seen.add(name)
+                    waiting.append(there)
+        return tuple(topics)
+
+    def targets(self, subject: Subject) -> Sequence[Target]:
+        """Where this exchange alone sends a subject: its alternate where nothing matches. Raises TopicError."""
+        matched = self.match(subject)
+        if not matched and self.alternate is not None:
+            return [Target(self.alternate, is_exchange=True)]
+        return [binding.target for binding in matched]
+
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        """The bindings that match. Raises TopicError where the exchange fails, LinnErrors of its own as they are."""
+        try:
+            return _checked(self._exchange.match(subject))
+        except LinnError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def explain(self, subject: Subject, binding: Binding) -> Explanation:
+        """Why one of its bindings matches a subject or not. Raises as `match`."""
+        try:
+            return explain(self._exchange, subject, binding)
+        except LinnError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> TopicError:
+        of = f", of {self._owner}," if self._owner is not None else ""
+        text = f"exchange {self.name} ({self.kind}){of} failed: {type(error).__name__}: {error}"
+        return TopicError(one_line(text))
+
+
+def _checked(answer: object) -> Sequence[Binding]:
+    """What an exchange answered. Raises TypeError where that isn't bindings."""
+    if not isinstance(answer, list | tuple):
+        raise TypeError(f"match() returned a {type(answer).__name__}, not a list or tuple of bindings")
+    if not set(map(type, answer)) <= _BINDINGS:
+        raise TypeError("match() returned what is no binding")
+    return answer
+
+
+_BINDINGS = {Binding}
+
+
+def _taken(batch: RecordBatch, places: Sequence[int], by_place: Sequence[array[int]]) -> RecordBatch | None:
+    """The records of these kinds, in their order; None where there are none."""
+    if len(places) == len(by_place):
+        return batch
+    indexes = sorted([index for place in places for index in by_place[place]])
+    if not indexes:
+        return None
+    return take_batch(batch, indexes) if len(indexes) < batch.count else batch
+
+
+def ranges_of(indexes: Sequence[int]) -> list[int]:
+    """Ascending indexes as ranges: first, end (exclusive), first, end and so on."""
+    ranges: list[int] = []
+    for index in indexes:
+        if ranges and ranges[-1] == index:
+            ranges[-1] = index + 1
+        else:
+            ranges += (index, index + 1)
+    return ranges
+
+
+def _exact(pair: Pair) -> tuple[object, ...]:
+    # The types are part of the key: for Python True, 1 and 1.0 are one.
+    return (pair, *[type(value) for _, value in pair.labels])
 
 
 def _size_of(pair: Pair) -> int:
-    size = len(pair.routing_key)
-    for name, value in pair.labels:
-        size += len(name) + (len(value) if isinstance(value, str) else 8)
-    return size
+    sizes = [len(name) + (len(value) if isinstance(value, str) else 8) for name, value in pair.labels]
+    return len(pair.routing_key) + sum(sizes)

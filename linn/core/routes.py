@@ -17,6 +17,7 @@ import capnp
 from linn.core import schema
 from linn.core.errors import BatchMalformed, MessageInvalid
 from linn.core.flat_message import Buffer
+from linn.core.flat_routes import read_routes
 from linn.core.record import Labels, LabelValue
 
 PAIRS_MAX = 65_535
@@ -142,10 +143,18 @@ def decode_routes(data: Buffer, count: int) -> list[Pair]:
     """
     if len(data) > ROUTES_BYTES_MAX:
         raise BatchMalformed(f"the routes of a batch have {len(data)} bytes, over {ROUTES_BYTES_MAX}")
+    data = bytes(data)
+    if (flat := read_routes(data, count, LABELS_MAX, TEXT_BYTES_MAX)) is not None:
+        return list(map(Pair._make, flat))
+    return decode_any_routes(data, count)
+
+
+def decode_any_routes(data: bytes, count: int) -> list[Pair]:
+    """As `decode_routes`, for every layout that Cap'n Proto allows. Raises BatchMalformed."""
     try:
         # Each word is read once: a message that points at the same bytes again and again is refused.
         with schema.load("batch").Routes.from_bytes(
-            bytes(data), traversal_limit_in_words=len(data) // 8 + 64, nesting_limit=8
+            data, traversal_limit_in_words=len(data) // 8 + 64, nesting_limit=8
         ) as message:
             pairs = message.pairs
             if len(pairs) != count:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from linn.core.batch import RecordBatch
-from linn.core.delivery import ReadySignal, Settlement
+from linn.core.delivery import Delivery, ReadySignal, Settlement
 from linn.core.env import Clock
 from linn.core.errors import (
     DeliveryNotCurrent,
@@ -25,6 +25,7 @@ from linn.core.errors import (
     SyncFailed,
 )
 from linn.core.lease import Lease
+from linn.core.log_fields import log_fields
 from linn.core.partition import Partition, Spawn
 from linn.core.semantics import DeliverySemantics
 from linn.core.state_log import StateLog
@@ -65,6 +66,12 @@ class SharedDispatch:
         """Whether settled records are trimmed: a queue's are, those of a queue on a stream are not."""
         self.on_room: Callable[[], None] = _nothing
         """Called when records were settled or trimmed: there is room."""
+        self.redelivered_records = 0
+        """Handed over a second time or more often."""
+        self.dead_letters = 0
+        """Records that got no more attempts."""
+        self.missed_records = 0
+        """Dropped by retention or overflow before they were settled."""
         self._ready = ready
         self._clock = clock
         self._spawn = spawn
@@ -128,7 +135,7 @@ class SharedDispatch:
         except SyncFailed:
             raise
         except StorageError as error:
-            logger.warning("%s: closed without a snapshot: %s", self.partition.id, error)
+            logger.warning("%(partition)s: closed without a snapshot: %(error)s", self._about(error))
 
     # --- delivering ---
 
@@ -161,6 +168,12 @@ class SharedDispatch:
         if self.semantics.settles_on_delivery and self.state is not None:
             await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
         return await self.partition.read_range(first, end, bytes_max)
+
+    def count_delivered(self, delivery: Delivery) -> None:
+        """Records go to a consumer."""
+        self.partition.count_delivered(delivery.batches)
+        if delivery.attempt > 1:
+            self.redelivered_records += delivery.count
 
     def handed_over(self, consumer: int) -> None:
         """The consumer has read all of what `acquire` gave it last."""
@@ -238,7 +251,8 @@ class SharedDispatch:
         try:
             self.flush()
         except StorageError as error:
-            logger.warning("%s: %d events wait for the disk: %s", self.partition.id, len(self._unwritten), error)
+            text = "%(partition)s: %(count)d events wait for the disk: %(error)s"
+            logger.warning(text, self._about(error) | {"count": len(self._unwritten)})
 
     def dead_lettered(self, first: int, end: int) -> None:
         """Dead records were copied, or nobody wants a copy: settle them."""
@@ -254,9 +268,16 @@ class SharedDispatch:
 
     def skip_to_start(self) -> None:
         """Follow the log's start after retention or a trim."""
-        if self._open and self.subscription.skip_to(self.partition.start_offset):
-            logger.warning("%s: retention dropped records that were not settled", self.partition.id)
+        missed = self.subscription.skip_to(self.partition.start_offset) if self._open else 0
+        if missed:
+            self.missed_records += missed
+            text = "%(partition)s: retention or overflow dropped %(count)d records that were not settled"
+            logger.warning(text, self._about() | {"count": missed})
         self._flush_or_keep()
+
+    def _about(self, error: LinnError | None = None) -> dict[str, object]:
+        """Fields of a log line."""
+        return {"partition": str(self.partition.id), "topic": self.partition.id.topic} | log_fields(error)
 
     # --- chores ---
 
@@ -267,6 +288,7 @@ class SharedDispatch:
         if effects.ready:
             self._ready.notify()
         if effects.dead:
+            self.dead_letters += effects.dead
             self._start_copying()
         if effects.settled:
             self._trim_if_due()
@@ -349,7 +371,8 @@ class SharedDispatch:
                 except SyncFailed:
                     raise
                 except LinnError as error:
-                    logger.error("%s: dead letters wait, will try again: %s", self.partition.id, error)
+                    text = "%(partition)s: dead letters wait, will try again: %(error)s"
+                    logger.error(text, self._about(error))
                     await self._clock.sleep(DEAD_LETTER_RETRY_S)
         finally:
             self._copying = False

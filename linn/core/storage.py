@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from linn.core.batch import RecordBatch
 from linn.core.env import Env
@@ -23,6 +23,8 @@ class Capabilities:
     """How often the flusher calls `sync` in the background, which no confirmation waits for; None: never."""
     gives_regions: bool = False
     """Whether its logs are `RegionLog`s."""
+    gives_statistics: bool = False
+    """Whether its logs are `MeasuredLog`s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,22 @@ class RegionLog(PartitionLog, Protocol):
 
         Raises LogClosed, StorageError.
         """
+
+
+class LogStatistics(NamedTuple):
+    """A log in numbers, for the metrics."""
+
+    segments: int
+    """Files of records that it consists of."""
+    cut_bytes: int
+    """Of the torn tail that was cut off when it was opened."""
+
+
+class MeasuredLog(PartitionLog, Protocol):
+    """A log that says more of itself than every log does."""
+
+    def statistics(self) -> LogStatistics:
+        """As of now. Cheap, and also of a log that is closed."""
 
 
 class StorageEngine(Protocol):

@@ -102,6 +102,7 @@ class StreamReader:
         if not batches or self._places.get(number) != place:
             return None  # Taken away, or moved, while the disk was read.
         self._places[number] = batches[-1].end_offset
+        partition.count_delivered(batches)
         return Delivery(number, 0, 0, batches)
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:

@@ -256,6 +256,22 @@ class SharedSubscription:
         """How many records below `end` (the high watermark) `acquire` could give, as of the last `expire`."""
         return self._states.returned.ready.count + max(0, end - self._states.cursor)
 
+    def unsettled_count(self, end: int) -> int:
+        """How many records below `end` (the high watermark) are not settled, in whatever state."""
+        states = self._states
+        returned = states.returned.ready.count + states.returned.delayed.count
+        return max(0, end - states.cursor) + states.leases.count + returned + states.dead.count
+
+    @property
+    def delayed_count(self) -> int:
+        """How many records wait for their delay to pass."""
+        return self._states.returned.delayed.count
+
+    @property
+    def dead_count(self) -> int:
+        """How many records are dead and not copied yet."""
+        return self._states.dead.count
+
     @property
     def leased_count(self) -> int:
         """How many records are leased."""
@@ -264,6 +280,11 @@ class SharedSubscription:
     def holds(self, consumer: int) -> bool:
         """Whether a consumer holds a lease."""
         return bool(self._states.leases.of_consumer(consumer))
+
+    def leased_by(self, consumer: int) -> int:
+        """How many records a consumer holds."""
+        leases = self._states.leases.of_consumer(consumer)
+        return sum(end - first for lease in leases for first, end in lease.ranges())
 
     def statistics(self) -> SubscriptionStatistics:
         """The subscription in numbers. Looks at every range."""

@@ -15,6 +15,7 @@ from linn.core.delivery import ReadySignal
 from linn.core.env import Clock
 from linn.core.errors import FeatureUnsupported, MessageTooLarge, PartitionUnknown, TopicFull
 from linn.core.group_consumer import Groups
+from linn.core.interceptor import BoundInterceptor, intercepted
 from linn.core.partition import Partition, Spawn
 from linn.core.partition_choice import PartitionChoice
 from linn.core.queue import Queue
@@ -22,6 +23,7 @@ from linn.core.semantics import DeliverySemantics
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.state_log import StateLog
 from linn.core.storage import PartitionId, StorageEngine
+from linn.core.storage_traffic import StorageTraffic
 from linn.core.stream_reader import StreamReader
 from linn.core.topic_settings import BindingSettings, TopicSettings
 
@@ -44,7 +46,9 @@ class Topic:
         name: str,
         settings: TopicSettings,
         engine: StorageEngine,
+        storage: StorageTraffic,
         semantics: DeliverySemantics,
+        choice: PartitionChoice,
         clock: Clock,
         spawn: Spawn,
         copy_dead_letters: Callable[[Topic, SharedDispatch], Awaitable[None]],
@@ -57,13 +61,19 @@ class Topic:
         self.groups: Groups | None = None
         self.live_bindings: list[BindingSettings] = []
         """Bindings that were made while the broker ran, beside those of the settings."""
+        self.interceptors: tuple[BoundInterceptor, ...] = ()
         self.readers: dict[StreamReader, None] = {}
         """Readers without a group."""
-        self.choice = PartitionChoice()
+        self.choice = choice
+        self.storage = storage
         self._engine = engine
         self._clock = clock
         self._spawn = spawn
         self._copy_dead_letters = copy_dead_letters
+        self.publish_errors = 0
+        """Publishes to this topic, by its name, that failed."""
+        self.dropped_records = 0
+        """By `overflow = "drop-head"`; of a queue only what was not settled."""
         self._room = ReadySignal()
         self._waits_for_room = False
         self._dropping = False
@@ -81,7 +91,7 @@ class Topic:
 
     async def _open_partition(self, topic: str, index: int) -> Partition:
         id = PartitionId(topic, index)
-        return Partition(id, await self._engine.open(id), self._clock, self._spawn)
+        return Partition(id, await self._engine.open(id), self.storage, self._clock, self._spawn)
 
     async def _open_state(self, prefix: str, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
@@ -169,11 +179,16 @@ class Topic:
             raise PartitionUnknown(f"topic {self.name} has no partition {index}, but 0 to {len(self.partitions) - 1}")
         return partition
 
-    def check(self, batch: RecordBatch) -> None:
-        """Whether the topic takes a verified batch, whatever room it has.
+    def admit(self, batch: RecordBatch) -> RecordBatch | None:
+        """What is to be stored of a verified batch, whatever room there is; None: nothing, an interceptor dropped it.
 
-        Raises MessageTooLarge, FeatureUnsupported, BatchMalformed.
+        Raises MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
         """
+        if self.interceptors:
+            left = intercepted(self.interceptors, self.name, batch)
+            if left is None:
+                return None
+            batch = left
         limit = self.settings.message_bytes_max
         if limit is not None and batch.body_bytes > limit and batch.format == Format.NATIVE:
             check_message_bytes(batch, limit)
@@ -182,6 +197,7 @@ class Topic:
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
         if self.queue is not None and (batch.delays_ms is not None or batch.ttls_ms is not None):
             raise FeatureUnsupported(f"topic {self.name} is a queue, which does not serve delays and TTLs yet")
+        return batch
 
     def has_room(self, batch: RecordBatch) -> bool:
         """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.
@@ -240,6 +256,7 @@ class Topic:
         if bytes_max is None:
             return
         share = (bytes_max - bytes_max // DROP_HEAD_SHARE) // len(self.partitions)
+        trimmed, missed = 0, self.missed_records
         for partition in self.partitions.values():
             log = partition.log
             start, end = log.bounds()
@@ -247,7 +264,14 @@ class Topic:
             if surplus > 0 and end > start:
                 drop = -(-surplus * (end - start) // log.size_bytes())
                 await log.trim(before=min(end, start + drop, partition.high_watermark))
+                trimmed += log.bounds()[0] - start
         self._follow_start()
+        self.dropped_records += self.missed_records - missed if self.settings.kind == "queue" else trimmed
+
+    @property
+    def missed_records(self) -> int:
+        """Records that retention or overflow took before the queue settled them."""
+        return sum(dispatch.missed_records for dispatch in self.queue.dispatches) if self.queue is not None else 0
 
     async def enforce_retention(self) -> None:
         """Drop what a stream no longer keeps, and let all logs do their housekeeping.
@@ -259,12 +283,12 @@ class Topic:
         bytes_max = None if is_queue else self.settings.retention_bytes
         for partition in list(self.partitions.values()):
             await partition.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
-        for state in self._state_logs():
+        for state in self.state_logs():
             await state.partition.log.enforce_retention(now_ms, age_ms=None, bytes_max=None, before=None)
         self._follow_start()
         self._room.notify_all()
 
-    def _state_logs(self) -> list[StateLog]:
+    def state_logs(self) -> list[StateLog]:
         """The state logs that are open."""
         logs = [dispatch.state for dispatch in self.queue.dispatches] if self.queue is not None else []
         logs.append(self.groups.state if self.groups is not None else None)

@@ -12,6 +12,7 @@ from linn.core.config_tables import BrokerSettings
 from linn.core.errors import ConfigError, LinnError, PluginUnknown
 from linn.core.names import name_problem
 from linn.core.nearest import did_you_mean
+from linn.core.partitioner import DEFAULT_PARTITIONER
 from linn.core.problem import Problems
 from linn.core.settings_decoder import decode_settings
 from linn.core.toml_source import Path
@@ -28,6 +29,8 @@ class Surroundings:
     storage: Collection[str]
     delivery: Mapping[str, object]
     """The settings of each delivery, by the delivery's name."""
+    interceptors: Collection[str] = ()
+    partitioners: Collection[str] = (DEFAULT_PARTITIONER,)
 
 
 def decode_topic(name: str, table: object, around: Surroundings) -> TopicSettings:
@@ -71,18 +74,24 @@ def check_name(name: str, path: Path, problems: Problems) -> None:
 
 
 def _check_references(name: str, topic: TopicSettings, around: Surroundings, path: Path, problems: Problems) -> None:
-    _must_exist(topic.storage, around.storage, "storage", (*path, "storage"), problems, PluginUnknown)
-    _must_exist(topic.delivery, around.delivery, "delivery", (*path, "delivery"), problems, PluginUnknown)
+    must_exist(topic.storage, around.storage, "storage", (*path, "storage"), problems, PluginUnknown)
+    must_exist(topic.delivery, around.delivery, "delivery", (*path, "delivery"), problems, PluginUnknown)
+    must_exist(topic.partitioner, around.partitioners, "partitioner", (*path, "partitioner"), problems, PluginUnknown)
     if topic.dead_letter == name:
         problems.add((*path, "dead_letter"), "a topic can't be its own dead letter")
     else:
-        _must_exist(topic.dead_letter, around.topics, "topic", (*path, "dead_letter"), problems)
+        must_exist(topic.dead_letter, around.topics, "topic", (*path, "dead_letter"), problems)
+    for index, interceptor in enumerate(topic.interceptors):
+        at: Path = (*path, "interceptors", index)
+        must_exist(interceptor, around.interceptors, "interceptor", at, problems, PluginUnknown)
+        if interceptor in topic.interceptors[:index]:
+            problems.add(at, f'"{interceptor[:80]}" is named twice')
     for index, binding in enumerate(topic.bindings):
         at = (*path, "bindings", index, "exchange")
-        _must_exist(binding.exchange, around.exchanges, "exchange", at, problems)
+        must_exist(binding.exchange, around.exchanges, "exchange", at, problems)
 
 
-def _must_exist(
+def must_exist(
     name: str | None,
     known: Collection[str],
     noun: str,
@@ -90,6 +99,7 @@ def _must_exist(
     problems: Problems,
     error: type[LinnError] = ConfigError,
 ) -> None:
+    """Add an error where `name`, which stands at `path`, is not among `known`; None is nothing to look for."""
     if name is not None and name not in known:
         problems.add(path, f'there is no {noun} "{name[:80]}"{did_you_mean(name, known)}', error=error)
 

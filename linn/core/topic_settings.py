@@ -12,6 +12,7 @@ import msgspec
 
 from linn.core.errors import ConfigNotLive
 from linn.core.lease import LEASE_MS_MAX, Backoff
+from linn.core.partitioner import DEFAULT_PARTITIONER
 from linn.core.settings_decoder import extra_of
 from linn.core.units import UNITS_MAX
 
@@ -32,7 +33,7 @@ _NOT_LIVE = {"live": False}
 
 
 class BindingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[topics.NAME.bindings]]`: what an exchange sends to this topic."""
+    """`[[topics.NAME.bindings]]`, `[[exchanges.NAME.bindings]]`: what an exchange sends to this topic or exchange."""
 
     exchange: Annotated[str, msgspec.Meta(description="The exchange to bind to.")]
     key: Annotated[
@@ -56,6 +57,13 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int,
         msgspec.Meta(ge=1, le=PARTITIONS_MAX, description="Number of partitions; may grow live, never shrink."),
     ] = 1
+    partitioner: Annotated[
+        str,
+        msgspec.Meta(
+            description="What chooses the partition: murmur2 (by key, as Kafka), sticky, round-robin, or a plugin's.",
+            extra=_NOT_LIVE,
+        ),
+    ] = DEFAULT_PARTITIONER
     storage: Annotated[
         str | None,
         msgspec.Meta(
@@ -122,6 +130,13 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Overflow,
         msgspec.Meta(description="At `bytes_max`: make publishers wait, refuse them, or drop the oldest records."),
     ] = "block"
+    interceptors: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="What sees each batch before it is stored, in this order: `[interceptors.NAME]` tables, or "
+            "interceptors' names."
+        ),
+    ] = ()
     bindings: Annotated[
         tuple[BindingSettings, ...], msgspec.Meta(description="What exchanges send here, as an array of tables.")
     ] = ()

@@ -56,6 +56,22 @@ class SimRng:
         return self._random.randrange(below)
 
 
+class SimProcess:
+    """A process that uses nothing."""
+
+    def memory_bytes(self) -> int:
+        return 0
+
+    def descriptors(self) -> int:
+        return 0
+
+    def descriptors_max(self) -> int:
+        return 1024
+
+    def processor_s(self) -> float:
+        return 0.0
+
+
 class SimEnv:
     """One process of a simulated node.
 
@@ -71,6 +87,7 @@ class SimEnv:
 
     def _be_born(self, disk: SimDisk) -> None:
         self.disk = disk
+        self.process = SimProcess()
         self.net: SimNode = self._world.node(self.name)
         self._scopes: list[trio.CancelScope] = []
         disk.on_death.append(self._disk_died)

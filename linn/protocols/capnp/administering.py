@@ -38,7 +38,7 @@ class Administering:
         ]
         settings = topic.settings
         limit = min(settings.message_bytes_max or 0, m.LIMIT_MAX)
-        return m.TopicInfo(name, settings.kind, partitions, settings.delivery or "", limit)
+        return m.TopicInfo(name, settings.kind, partitions, settings.delivery or "", limit, settings.partitioner)
 
     def administer(self, event: Event) -> None:
         """Carry out a verb of `linn.core.administration`."""

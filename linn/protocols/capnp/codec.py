@@ -65,7 +65,8 @@ class _Layout:
         for name, place in self.enums:
             setattr(target, place, int(getattr(message, name)))
         for name, place in self.lists:
-            setattr(target, place, getattr(message, name))
+            if items := getattr(message, name):  # An empty list is a null pointer, which is read as one.
+                setattr(target, place, items)
         for name, place, cls in self.nested:
             entries = getattr(message, name)
             layout = _layout(cls)
@@ -108,13 +109,20 @@ _BY_MEMBER = {_layout(cls).member: cls for cls in Message.__subclasses__()}
 
 def _words_of(message: Message) -> int:
     """A first segment that holds most messages, so that they are sent as one."""
-    return 64 if not isinstance(message, messages.Settle) else 16 + 6 * len(message.entries)
+    if isinstance(message, messages.Settle):
+        return 16 + 6 * len(message.entries)
+    if isinstance(message, messages.Published):
+        return 16 + sum([5 + len(placement.returned) // 2 for placement in message.placements])
+    return 64
 
 
 def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
     """One control message as it goes on the wire."""
-    if type(message) is messages.Published and len(message.placements) == 1:
-        placement = message.placements[0]
+    if (
+        type(message) is messages.Published
+        and len(message.placements) == 1
+        and not (placement := message.placements[0]).returned
+    ):
         return _PUBLISHED.fill(correlation, placement.partition, placement.base_offset, placement.copies)
     if type(message) is messages.Deliver:
         return _DELIVER.fill(
@@ -122,7 +130,9 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         )
     if type(message) is messages.Publish:
         frame = bytearray(
-            _encoded_publish(message.target, message.to_exchange, message.acks, message.partition, batches)
+            _encoded_publish(
+                message.target, message.to_exchange, message.acks, message.partition, message.mandatory, batches
+            )
         )
         _U64.pack_into(frame, _CORRELATION_AT, correlation)
         return frame
@@ -130,9 +140,9 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
 
 
 @lru_cache(maxsize=1024)
-def _encoded_publish(target: str, to_exchange: bool, acks: int, partition: int, batches: int) -> bytes:
+def _encoded_publish(target: str, to_exchange: bool, acks: int, partition: int, mandatory: bool, batches: int) -> bytes:
     """A publish with correlation 0: a producer sends the same one with each batch."""
-    return _encode(messages.Publish(target, to_exchange, acks, partition), 0, batches)
+    return _encode(messages.Publish(target, to_exchange, acks, partition, mandatory), 0, batches)
 
 
 def _encode(message: Message, correlation: int, batches: int) -> bytes:

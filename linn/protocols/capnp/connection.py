@@ -145,7 +145,14 @@ def agree(message: Message) -> tuple[int, list[str]]:
 
 
 def check_welcome(message: Message) -> Welcome:
-    """The broker's welcome, for a client. Raises ProtocolError where it is anything else."""
+    """The broker's welcome, for a client.
+
+    Raises:
+        ProtocolError: it is anything else.
+        VersionUnsupported: the broker speaks a version that it was not offered.
+    """
     if not isinstance(message, Welcome):
         raise ProtocolError(f"the broker answered hello with {type(message).__name__}")
+    if message.version != VERSION:
+        raise VersionUnsupported(f"the broker speaks version {message.version}, this client {VERSION}")
     return message

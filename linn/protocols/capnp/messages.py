@@ -40,6 +40,8 @@ class Verdict(IntEnum):
 
 LIMIT_MAX = 2**32 - 1
 """The largest limit that can be told to a peer; a larger one is as good as none."""
+MANDATORY_RECORDS_MAX = 32_768
+"""In one publish. Where every other record is unroutable, saying so takes a list of as many numbers."""
 START_EARLIEST = -2
 START_LATEST = -1
 
@@ -98,12 +100,14 @@ class Publish(Message):
     to_exchange: bool = False
     acks: int = Acks.LEADER
     partition: int = -1
+    mandatory: bool = False
 
 
 class Placement(Message):
     partition: int
     base_offset: int
     copies: int
+    returned: list[int] = []
 
 
 class Published(Message):
@@ -140,6 +144,7 @@ class Subscribe(Message):
     credit: int = 0
     start: int = START_EARLIEST
     partitions: list[int] = []
+    starts: list[int] = []
 
 
 class Subscribed(Message):
@@ -227,6 +232,7 @@ class TopicInfo(Message):
     partitions: list[PartitionInfo]
     delivery: str
     message_bytes_max: int
+    partitioner: str = ""
 
 
 class Description(Message):

@@ -23,6 +23,8 @@ class Outbox:
         self._frames: list[Sendable] = []
         self._bytes = 0
         self._sending_bytes = 0
+        self.sent_bytes = 0
+        """Bytes that the stream has taken."""
         self._wake: trio.Event | None = None
         self._room: trio.Event | None = None
         self._empty: trio.Event | None = None
@@ -48,6 +50,7 @@ class Outbox:
         if not self._frames or self._sending_bytes:
             return
         sent = self._stream.send_nowait(self._frames)
+        self.sent_bytes += sent
         if sent == self._bytes:
             self._frames = []
             self._bytes = 0
@@ -82,6 +85,7 @@ class Outbox:
             frames, self._frames = self._frames, []
             self._sending_bytes, self._bytes = self._bytes, 0
             await self._stream.send(frames)
+            self.sent_bytes += self._sending_bytes
             self._sending_bytes = 0
             if self._room is not None:
                 self._room.set()

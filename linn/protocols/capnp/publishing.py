@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from linn.core.broker import Destination
-from linn.core.errors import LinnError, ProtocolError, RequestUnknown
+from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown
 from linn.core.partition import Partition
 from linn.core.semantics import Acks
 from linn.protocols.capnp import messages as m
@@ -46,13 +46,24 @@ class Publishing:
         return bool(self._waiting)
 
     def publish(self, event: Event) -> None:
-        """Carry out a publish, or put it behind those that wait. Raises LinnError."""
-        if self._waiting or self._wants_topic(event) or not self._try(event):
+        """Carry out a publish, or put it behind those that wait."""
+        try:
+            done = not self._waiting and not self._wants_topic(event) and self._try(event)
+        except LinnError as error:
+            self._fail(event, error)
+            return
+        if not done:
             size = sum(batch.size for batch in event.batches)
             self._waiting.append(_Waiting(event, size))
             self.waiting_bytes += size
             if len(self._waiting) == 1:
                 self._session.nursery.start_soon(self._publish_waiting)
+
+    def _fail(self, event: Event, error: LinnError) -> None:
+        publish = event.message
+        assert isinstance(publish, m.Publish)
+        self._broker.metrics.publish_failed(None if publish.to_exchange else publish.target, error.code)
+        self._session.fail(event.correlation, error)
 
     def _wants_topic(self, event: Event) -> bool:
         """Whether the topic has to be made first."""
@@ -71,19 +82,25 @@ class Publishing:
         if publish.acks >= len(_ACKS):
             raise RequestUnknown(f"acks {publish.acks} is not known to this version")
         broker = self._broker
-        planned: list[list[Destination]] = []
+        wants_returned = publish.mandatory and publish.to_exchange
+        if wants_returned and sum(batch.count for batch in event.batches) > m.MANDATORY_RECORDS_MAX:
+            raise LimitExceeded(f"a mandatory publish of more than {m.MANDATORY_RECORDS_MAX} records")
+        planned: list[tuple[list[Destination], list[int]]] = []
         for batch in event.batches:
             batch.verify(broker.limits)
             destinations = broker.destinations(publish.target, publish.to_exchange, publish.partition, batch)
             for topic, _, part in destinations:
                 if not topic.has_room(part):
                     return False
-            planned.append(destinations)
+            returned = broker.unroutable(publish.target, batch) if wants_returned else []
+            planned.append((destinations, returned))
         placements: list[m.Placement] = []
         awaits: list[tuple[Partition, int]] = []
-        for batch, destinations in zip(event.batches, planned, strict=True):
+        for batch, (destinations, returned) in zip(event.batches, planned, strict=True):
             partition, base_offset, copies, uncommitted = broker.append(destinations, batch, _ACKS[publish.acks])
-            placements.append(m.Placement(partition, base_offset, copies))
+            if not copies:
+                broker.metrics.unrouted_batches += 1
+            placements.append(m.Placement(partition, base_offset, copies, returned))
             awaits += uncommitted
         if awaits:
             self._session.when_committed(awaits, event.correlation, m.Published(placements))
@@ -104,7 +121,7 @@ class Publishing:
                     await self._wait_room(event)
                     continue
             except LinnError as error:
-                self._session.fail(event.correlation, error)
+                self._fail(event, error)
             waiting.popleft()
             self.waiting_bytes -= size
             self._session.budget_changed()

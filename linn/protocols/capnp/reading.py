@@ -55,6 +55,7 @@ class Reading:
             async with self._fetching:
                 await self._session.outbox.wait_room()
                 batches = await partition.read_stored(fetch.offset, partition.high_watermark, bytes_max)
+                partition.count_delivered(batches)
                 answer = m.Fetched(partition.start_offset, partition.high_watermark)
                 self._session.outbox.put(frames_to(answer, event.correlation, batches))
 

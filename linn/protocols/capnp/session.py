@@ -27,6 +27,8 @@ from linn.core.errors import (
     RequestUnknown,
 )
 from linn.core.flat_message import Buffer
+from linn.core.listener_traffic import Traffic
+from linn.core.log_fields import log_fields
 from linn.core.partition import Partition
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.administering import Administering
@@ -74,6 +76,7 @@ class Session:
         self._heard_bytes = 0
         self._handling = False
         self._in_a_row = 0
+        self._received_bytes = self._welcome_bytes = 0
         self._handlers: dict[type[m.Message], Callable[[Event], None]] = {
             m.Publish: self._publishing.publish,
             m.Settle: self._subscribing.settle,
@@ -95,6 +98,7 @@ class Session:
 
     async def run(self) -> None:
         """The whole life of the connection."""
+        self.broker.listening.report(self.stream, self._traffic)
         try:
             await self._shake_hands()
             async with trio.open_nursery() as self.nursery:
@@ -111,6 +115,11 @@ class Session:
             raise _first(group) from None
         finally:
             self._subscribing.close()
+
+    def _traffic(self) -> Traffic:
+        outbox = self.outbox
+        sent = self._welcome_bytes + outbox.sent_bytes
+        return Traffic(self._received_bytes, sent, self._inflight, outbox.waiting_bytes, self._publishing.waiting_bytes)
 
     async def _until_sent(self) -> None:
         with trio.move_on_after(self._keepalive_s):
@@ -147,13 +156,16 @@ class Session:
             settings.subscriptions_max,
         )
         self._connection.allow_frames(settings.frame_bytes_max)
-        await self.stream.send(frames_of(welcome, event.correlation))
+        frames = frames_of(welcome, event.correlation)
+        await self.stream.send(frames)
+        self._welcome_bytes = sum(map(len, frames))
 
     async def _first_event(self) -> Event:
         while True:
             count = await self.stream.receive_into(self._connection.buffer())
             if count == 0:
                 raise ConnectionLost(f"{self.stream.peer} left without saying hello")
+            self._received_bytes += count
             for event in self._connection.received(count):
                 return event
 
@@ -184,7 +196,8 @@ class Session:
             heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
             missed = 0 if heard else missed + 1
             self._heard, self._heard_bytes = False, 0
-        logger.info("%s: silent for %d keepalives, closed", self.stream.peer, missed)
+        about = {"connection": self.stream.peer, "count": missed}
+        logger.info("%(connection)s: silent for %(count)d keepalives, closed", about)
         self.nursery.cancel_scope.cancel()
 
     async def _leave_on_drain(self) -> None:
@@ -254,6 +267,7 @@ class Session:
     def _handle(self, count: int) -> None:
         """Carry out the requests that are whole now; their answers are sent before the session waits for more."""
         self._heard_bytes += count
+        self._received_bytes += count
         self._handling = True
         try:
             self._handle_events(count)
@@ -277,6 +291,8 @@ class Session:
                 handler(event)
             except LinnError as error:
                 self.fail(event.correlation, error)
+            except Exception as error:
+                self._fail_unforeseen(event.correlation, error)
 
     def _is_over_budget(self) -> bool:
         return (
@@ -305,7 +321,7 @@ class Session:
         if correlation:
             self._send(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
         else:
-            logger.info("%s: %s", self.stream.peer, error)
+            logger.info("%(connection)s: %(error)s", {"connection": self.stream.peer} | log_fields(error))
 
     def _end(self) -> None:
         self._inflight -= 1
@@ -327,11 +343,17 @@ class Session:
             await work()
         except LinnError as error:
             self.fail(correlation, error)
-        except Exception:
-            logger.exception("%s: a request failed", self.stream.peer)
-            self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))
+        except Exception as error:
+            self._fail_unforeseen(correlation, error)
         finally:
             self._end()
+
+    def _fail_unforeseen(self, correlation: int, error: Exception) -> None:
+        """A bug, of linn or of a plugin: the log says whose, and the client that there was one."""
+        blamed = self.broker.plugins.blamed(error)
+        about = {"connection": self.stream.peer, "blamed": blamed, "code": InternalError.code}
+        logger.error("%(connection)s: a request failed in %(blamed)s", about, exc_info=error)
+        self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))
 
     def when_committed(self, awaits: Sequence[tuple[Partition, int]], correlation: int, answer: m.Message) -> None:
         """Answer once everything is committed; at once where it is already."""

@@ -51,7 +51,12 @@ class Subscribing:
         id = self._subscription_ids
         subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes)
         kind, consumer = self._session.broker.subscribe(
-            subscribe.topic, subscribe.group, subscribe.start, subscribe.partitions, subscriber.assigned
+            subscribe.topic,
+            subscribe.group,
+            subscribe.start,
+            subscribe.partitions,
+            subscriber.assigned,
+            subscribe.starts,
         )
         subscriber.consumer = consumer
         self._subscribers[id] = subscriber

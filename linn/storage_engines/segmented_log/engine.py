@@ -20,6 +20,7 @@ class SegmentedLogEngine:
         self._env = env
         self.capabilities = Capabilities(
             gives_regions=True,
+            gives_statistics=True,
             survives_restart=True,
             confirm_after_sync=settings.fsync == "always",
             flush_interval_s=settings.flush_interval_ms / 1000 if settings.fsync == "interval" else None,

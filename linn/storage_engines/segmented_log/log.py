@@ -22,7 +22,8 @@ import trio
 from linn.core.batch import RecordBatch
 from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
-from linn.core.storage import Capabilities, StoredBatch
+from linn.core.log_fields import log_fields
+from linn.core.storage import Capabilities, LogStatistics, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.recovery import Recovery
 from linn.storage_engines.segmented_log.retention import count_to_drop
@@ -66,6 +67,7 @@ class SegmentedLog:
         interval = self._settings.index_interval_bytes
         recovered = await Recovery(self._disk, self._folder, self._checkpoint_file, interval).run()
         self._segments = recovered.segments
+        self._cut_bytes = recovered.cut_bytes
         self._bases = [segment.base_offset for segment in recovered.segments]
         self._active = recovered.segments[-1]
         self._start = recovered.start
@@ -173,7 +175,11 @@ class SegmentedLog:
             raise
         except StorageError as error:
             # The data is safe; only the next opening takes longer. The next call tries again.
-            logger.warning("%s: a finished segment can't be sealed now: %s", self._folder, error)
+            logger.warning("%(folder)s: a finished segment can't be sealed now: %(error)s", self._about(error))
+
+    def _about(self, error: StorageError) -> dict[str, object]:
+        """Fields of a log line."""
+        return {"folder": self._folder} | log_fields(error)
 
     async def _write_checkpoint(self) -> None:
         await self._checkpoint_file.write(Checkpoint(self._start, self._durable))
@@ -187,6 +193,10 @@ class SegmentedLog:
     def size_bytes(self) -> int:
         """Bytes from the start on, rounded up by less than what lies between two entries of the index."""
         return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments[0] else 0)
+
+    def statistics(self) -> LogStatistics:
+        """As the port says."""
+        return LogStatistics(len(self._segments), self._cut_bytes)
 
     async def _count_dead(self) -> None:
         """Find how much of the first segment lies before the start, so that nobody takes it for kept."""
@@ -338,7 +348,7 @@ class SegmentedLog:
             self._roll()
         except StorageError as error:
             # On a full disk retention must still drop what is finished.
-            logger.warning("%s: no new segment can be made now: %s", self._folder, error)
+            logger.warning("%(folder)s: no new segment can be made now: %(error)s", self._about(error))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -367,7 +377,7 @@ class SegmentedLog:
         except SyncFailed:
             raise
         except StorageError as error:
-            logger.warning("%s: closed without its index: %s", self._folder, error)
+            logger.warning("%(folder)s: closed without its index: %(error)s", self._about(error))
 
     async def delete(self) -> None:
         """Close and remove everything. Cancellation or a crash: all that is left is forgotten by the next opening."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from linn.core.env import Disk
 from linn.core.errors import LogCorrupt, StorageError, SyncFailed
+from linn.core.log_fields import log_fields
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.segment import SCAN_BYTES, Damage, Segment
 from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, find_stamp
@@ -33,6 +34,8 @@ class Recovered:
 
     segments: list[Segment]
     start: int
+    cut_bytes: int
+    """Of a torn tail."""
 
 
 class Recovery:
@@ -48,6 +51,7 @@ class Recovery:
         self._found: list[Segment] = []
         self._whole: list[Segment] = []
         self._overhanging: list[Segment] = []
+        self._cut_bytes = 0
         self._claims: dict[int, int] = {}
         """By base offset: the end that a segment's index file proves, where the segment itself did not bear it out."""
 
@@ -87,7 +91,8 @@ class Recovery:
         self._sweep()
         for segment in self._whole[:-1]:
             segment.unload()
-        return Recovered(self._whole, max(self._checkpoint.start, self._whole[0].base_offset))
+        start = max(self._checkpoint.start, self._whole[0].base_offset)
+        return Recovered(self._whole, start, self._cut_bytes)
 
     def _segment(self, base_offset: int) -> Segment:
         path = f"{self._folder}/{base_offset:0{_DIGITS}d}"
@@ -182,7 +187,8 @@ class Recovery:
             damage = damage or Damage(self._position(), end, "the file ends there")
             raise self._corrupt(damage, f"everything before offset {durable} was on stable storage")
         for base, claim in self._claims.items():
-            logger.warning("the index of segment %d of %s claims offset %d and is ignored", base, self._folder, claim)
+            text = "the index of segment %(segment)d of %(folder)s claims offset %(offset)d and is ignored"
+            logger.warning(text, {"folder": self._folder, "segment": base, "offset": claim})
 
     def _position(self) -> int:
         return self._whole[-1].size_bytes if self._whole else 0
@@ -232,8 +238,10 @@ class Recovery:
             if last.file().size() > damage.position:
                 await last.cut()
         await self._disk.sync_dir(self._folder)
-        text = "%s: cut off a torn tail of %d bytes at offset %d, which no sync had covered (%s)"
-        logger.warning(text, self._folder, cut_bytes, damage.offset, damage.reason)
+        self._cut_bytes = cut_bytes
+        about = {"folder": self._folder, "bytes": cut_bytes, "offset": damage.offset, "reason": damage.reason}
+        text = "%(folder)s: cut off a torn tail of %(bytes)d bytes at offset %(offset)d, which no sync had covered"
+        logger.warning(f"{text} (%(reason)s)", about)
 
     async def _begin_again(self) -> None:
         """Go on at the start, behind everything that is left: all of it is forgotten."""
@@ -272,4 +280,5 @@ class Recovery:
         except SyncFailed:
             raise
         except StorageError as error:
-            logger.warning("%s: an index file can't be written now: %s", self._folder, error)
+            about = {"folder": self._folder} | log_fields(error)
+            logger.warning("%(folder)s: an index file can't be written now: %(error)s", about)

@@ -337,7 +337,7 @@ class Segment:
         return self._index
 
     async def _rebuilt(self) -> SparseIndex:
-        logger.warning("%s is missing or damaged and is rebuilt", self.index_path)
+        logger.warning("%(file)s is missing or damaged and is rebuilt", {"file": self.index_path})
         other = Segment(self._disk, self.path.removesuffix(".log"), self.base_offset, self._index_interval_bytes)
         try:
             damage = await other.scan()

@@ -1,0 +1,276 @@
+"""Consumer of the blocking client: the async one, read and settled by any number of threads.
+
+Laws: what the loop has handed over is kept here until a thread takes it, so that a wait that ends early loses nothing;
+each message goes to one thread; what is not wanted any more (a lease or a partition that is gone) is not handed out.
+Reading on within a batch takes no lock: `next` of an iterator is one step of the interpreter.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from os import getpid
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar, overload
+
+import anyio
+
+from linn.client import consumer as asynchronous
+from linn.client import message as asynchronous_message
+from linn.client.blocking_message import Batch, Message
+from linn.client.blocking_settling import Settled, Settlements
+from linn.client.loop_thread import LoopThread
+from linn.core.errors import ConnectionLost
+from linn.protocols.capnp.messages import Verdict
+
+if TYPE_CHECKING:
+    from linn.client.blocking import Client
+
+T = TypeVar("T")
+
+
+class Consumer:
+    """Made by `Client.consumer`, open from then on. Any number of threads may iterate, and settle.
+
+    Example:
+        with client.consumer("orders") as consumer:
+            for message in consumer:
+                print(message.value)
+                message.ack()
+                break
+    """
+
+    def __init__(self, client: Client, thread: LoopThread, made: asynchronous.Consumer, taken_max: int) -> None:
+        self._client = client
+        """So that the client lives as long as what is made from it."""
+        self._thread = thread
+        self._process_id = thread.process_id
+        self._made = made
+        self._taken_max = taken_max
+        self._settlements = Settlements(thread)
+        self._lock = threading.RLock()
+        self._ready: deque[Batch] = deque()
+        self._current: Batch | None = None
+        self._messages: Iterator[Message] = iter(())
+        self._news = made.news
+        self._closed = False
+
+    @property
+    def topic(self) -> str:
+        """What it reads."""
+        return self._made.topic
+
+    @property
+    def partitions(self) -> list[int] | None:
+        """Partitions that this member of a group owns now; None where there is no group, or none is known yet."""
+        return self._made.partitions
+
+    # --- life ---
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._thread.is_here():
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._ready.clear()
+            self._current, self._messages = None, iter(())
+        self._client.forget(self)
+        self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
+
+    def close(self) -> None:
+        """Settle what waits to be settled, and unsubscribe. Records that were not settled go back to a queue.
+
+        Iterations end, in other threads as well. Idempotent.
+
+        Raises:
+            LinnError: a settlement that nobody waited for was refused.
+
+        Example:
+            consumer = client.consumer("orders")
+            next(consumer).ack()
+            consumer.close()
+        """
+        self.__exit__(None, None, None)
+
+    # --- iterating ---
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        """The next message, waiting for it, in the order of the broker's deliveries. Ends when the consumer is closed.
+
+        Raises:
+            DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody waited for was refused; iterate on.
+            ConnectionLost: no broker was found in `retries_max` attempts; iterating on tries again.
+            BatchCorrupt: a batch was damaged; iterate on.
+            TopicUnknown, ...: the subscription is over for good.
+        Where the wait is interrupted (KeyboardInterrupt) no message is lost.
+        """
+        if self._news == self._made.news and getpid() == self._process_id:
+            for message in self._messages:
+                return message
+        found = self._step(self._pick_message, None)
+        if found is None:
+            raise StopIteration
+        return found
+
+    @overload
+    def get(self) -> Message: ...
+    @overload
+    def get(self, timeout_s: float | None) -> Message | None: ...
+    def get(self, timeout_s: float | None = None) -> Message | None:
+        """The next message; None where none has come in `timeout_s` seconds.
+
+        Raises as `__next__` does, and ConnectionLost where the consumer is closed.
+
+        Example:
+            while (message := consumer.get(timeout_s=0.1)) is not None:
+                message.ack()
+        """
+        return self._open(self._step(self._pick_message, timeout_s))
+
+    def batches(self) -> Batches:
+        """The batches, for `for`; see `__next__` for what a step promises.
+
+        Example:
+            for batch in consumer.batches():
+                print(len(batch), batch.values)
+                batch.ack()
+                break
+        """
+        return Batches(self)
+
+    @overload
+    def next_batch(self) -> Batch: ...
+    @overload
+    def next_batch(self, timeout_s: float | None) -> Batch | None: ...
+    def next_batch(self, timeout_s: float | None = None) -> Batch | None:
+        """The next batch whole; None where none has come in `timeout_s` seconds. Raises as `get` does.
+
+        Example:
+            batch = consumer.next_batch(timeout_s=5)
+            if batch is not None:
+                batch.ack().wait()
+        """
+        return self._open(self._step(self._pick_batch, timeout_s))
+
+    def _open(self, found: T | None) -> T | None:
+        if found is None and self._closed:
+            raise ConnectionLost("the consumer is closed")
+        return found
+
+    def step_batch(self) -> Batch | None:
+        """The next batch; None where the consumer is closed."""
+        return self._step(self._pick_batch, None)
+
+    def _step(self, pick: Callable[[], T | None], timeout_s: float | None) -> T | None:
+        """What `pick` finds, waiting for it; None where the time has passed or the consumer is closed."""
+        self._thread.check()
+        deadline = math.inf if timeout_s is None else self._thread.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                if self._closed:
+                    return None
+                if self._news == self._made.news:
+                    found = pick()
+                    if found is not None:
+                        return found
+            if not self._thread.call(self._refill, deadline):
+                return None
+
+    def _pick_message(self) -> Message | None:
+        while True:
+            for message in self._messages:
+                return message
+            self._current = self._pick_batch()
+            if self._current is None:
+                return None
+            self._messages = iter(self._current)
+
+    def _pick_batch(self) -> Batch | None:
+        if not self._ready:
+            return None
+        batch = self._ready.popleft()
+        batch.records.check_crc()
+        return batch
+
+    async def _refill(self, deadline: float) -> bool:
+        """Look up what is new, and wait until there is a batch; False where there is none by then, or ever."""
+        with self._lock:
+            if self._news != self._made.news:
+                self._news = self._made.news
+                self._drop_unwanted()
+                self._made.raise_errors()
+                return True
+            if self._ready:
+                return True  # Another thread was quicker.
+        try:
+            with anyio.CancelScope(deadline=deadline):
+                taken = await self._made.take(self._taken_max)
+                with self._lock:
+                    self._ready.extend(Batch(batch, self) for batch in taken)
+                return True
+        except StopAsyncIteration:
+            pass
+        return False
+
+    def _drop_unwanted(self) -> None:
+        self._ready = deque(batch for batch in self._ready if batch.origin.is_wanted())
+        if self._current is not None and not self._current.origin.is_wanted():
+            self._current, self._messages = None, iter(())
+
+    # --- pulling ---
+
+    def pull(self, records_max: int, wait_s: float = 0.0) -> list[Batch]:
+        """Up to `records_max` records, waiting up to `wait_s` seconds for the first; none when the time has passed.
+
+        Only with mode="pull".
+
+        Raises:
+            SubscriptionWrongKind: the consumer's mode is push.
+            ConnectionLost: the connection ended; records that were on their way come again if they are leased.
+            BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
+            LinnError: a settlement that nobody waited for was refused, or the subscription is over.
+        Where the wait is interrupted, records that were on their way are leased until the lease ends.
+
+        Example:
+            with client.consumer("orders", mode="pull") as consumer:
+                for batch in consumer.pull(records_max=100, wait_s=0.1):
+                    batch.ack()
+        """
+        return [Batch(batch, self) for batch in self._thread.call(self._made.pull, records_max, wait_s)]
+
+    # --- settling ---
+
+    def settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle records by index; see `Batch.ack`. Raises MessageInvalid, ConnectionLost."""
+        return self._settlements.add(batch, first, end, verdict, ms)
+
+
+class Batches:
+    """Iterates over a consumer's batches."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch. See `Consumer.__next__`."""
+        batch = self._consumer.step_batch()
+        if batch is None:
+            raise StopIteration
+        return batch

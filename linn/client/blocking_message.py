@@ -1,0 +1,159 @@
+"""What a blocking consumer hands over: batches and messages that any thread may read and settle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+from linn.client import message as asynchronous
+from linn.client.blocking_processing import Processing
+from linn.client.blocking_settling import Settled
+from linn.client.processing import OnError
+from linn.client.received import ReceivedBatch, ReceivedMessage
+from linn.core.errors import SubscriptionWrongKind
+from linn.protocols.capnp.messages import Verdict
+
+if TYPE_CHECKING:
+    from linn.client.blocking_consumer import Consumer
+
+
+class Batch(ReceivedBatch):
+    """Records of one partition, in their order. `len`, iteration and `values` leave out what came before `first`.
+
+    Example:
+        batch = consumer.next_batch()
+        print(batch.partition, batch.start_offset, len(batch), [message.key for message in batch])
+    """
+
+    __slots__ = ("_consumer", "origin")
+
+    def __init__(self, origin: asynchronous.Batch, consumer: Consumer | None = None) -> None:
+        super().__init__(origin.topic, origin.partition, origin.records, origin.first, origin.delivery)
+        self.origin = origin
+        """The batch as the loop knows it."""
+        self._consumer = consumer
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(Message, repeat(self), range(self.first, self.records.count))
+
+    def ack(self) -> Settled:
+        """All records are done with; on a stream, the group's place is behind them. Wait for it, or let it be.
+
+        Example:
+            batch.ack().wait()  # or without wait(): refusals are raised by the next step
+        """
+        return self.settle(self.first, self.records.count, Verdict.ACK, 0)
+
+    def nack(self, delay_ms: int = 0) -> Settled:
+        """All records are to be delivered again; after `delay_ms`, or as the topic is configured where it is 0.
+
+        On a stream, the group reads on from the first of them.
+
+        Example:
+            batch.nack(delay_ms=500)
+        """
+        return self.settle(self.first, self.records.count, Verdict.NACK, delay_ms)
+
+    def reject(self) -> Settled:
+        """No record can be dealt with: to the dead-letter topic with them.
+
+        Example:
+            batch.reject()
+        """
+        return self.settle(self.first, self.records.count, Verdict.REJECT, 0)
+
+    def extend(self, lease_ms: int) -> Settled:
+        """The leases last `lease_ms` from now.
+
+        Example:
+            batch.extend(lease_ms=60_000).wait()
+        """
+        return self.settle(self.first, self.records.count, Verdict.EXTEND, lease_ms)
+
+    def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
+        """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+
+        Where it is interrupted (KeyboardInterrupt), nothing is settled. Raises what the broker refuses the ack with.
+
+        Example:
+            with batch.process(on_error="reject"):
+                print(batch.values)
+        """
+        return Processing(self, on_error, delay_ms)
+
+    def settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
+        if self._consumer is None:
+            raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
+        return self._consumer.settle(self.origin, first, end, verdict, ms)
+
+
+class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
+    """One record. Its properties are read from the batch when they are asked for.
+
+    Example:
+        message = next(consumer)
+        print(message.value, message.key, dict(message.labels), message.offset)
+    """
+
+    batch: Batch
+
+    def ack(self) -> Settled:
+        """It is done with; on a stream, the group's place is behind it. Wait for it, or let it be.
+
+        Example:
+            message.ack().wait()  # or without wait(): refusals are raised by the next step
+        """
+        return self.batch.settle(self.index, self.index + 1, Verdict.ACK, 0)
+
+    def nack(self, delay_ms: int = 0) -> Settled:
+        """It is to be delivered again; after `delay_ms`, or as the topic is configured where that is 0.
+
+        On a stream, the group reads on from it.
+
+        Example:
+            message.nack(delay_ms=500)
+        """
+        return self.batch.settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
+
+    def reject(self) -> Settled:
+        """It can't be dealt with: to the dead-letter topic with it.
+
+        Example:
+            message.reject()
+        """
+        return self.batch.settle(self.index, self.index + 1, Verdict.REJECT, 0)
+
+    def extend(self, lease_ms: int) -> Settled:
+        """Its lease lasts `lease_ms` from now.
+
+        Example:
+            message.extend(lease_ms=60_000).wait()
+        """
+        return self.batch.settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
+
+    def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
+        """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+
+        Where it is interrupted (KeyboardInterrupt), nothing is settled. Raises what the broker refuses the ack with.
+
+        Example:
+            with message.process(on_error="reject"):
+                print(message.value)
+        """
+        return Processing(self, on_error, delay_ms)
+
+
+class FetchedBatches(NamedTuple):
+    """Batches from the offset on that was asked for, and the partition's bounds.
+
+    Example:
+        batches, start_offset, high_watermark = client.fetch("prices", 0, 0)
+    """
+
+    batches: list[Batch]
+    start_offset: int
+    """The first offset that can be read."""
+    high_watermark: int
+    """The offset behind the last that can be read."""

@@ -1,0 +1,52 @@
+"""Processing: settles what was worked on when a block is left, as `async with message.process()` and `with` do."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Generic, Literal, Protocol, TypeVar
+
+from linn.client.settling import Settled
+from linn.core.errors import LinnError, MessageInvalid
+
+OnError = Literal["nack", "reject"]
+
+
+class Settleable(Protocol):
+    """A message or a batch."""
+
+    def ack(self) -> Settled: ...
+    def nack(self, delay_ms: int = 0) -> Settled: ...
+    def reject(self) -> Settled: ...
+
+
+T = TypeVar("T", bound=Settleable)
+
+
+def check_on_error(on_error: object) -> None:
+    """Raises MessageInvalid."""
+    if on_error not in ("nack", "reject"):
+        raise MessageInvalid(f'on_error is "nack" or "reject", not {on_error!r}')
+
+
+class Processing(Generic[T]):
+    """Made by `Message.process` and `Batch.process`."""
+
+    def __init__(self, work: T, on_error: OnError, delay_ms: int) -> None:
+        check_on_error(on_error)
+        self._work = work
+        self._on_error = on_error
+        self._delay_ms = delay_ms
+
+    async def __aenter__(self) -> T:
+        return self._work
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ack, or say what the block's error asks for; see `Message.process`. Cancelled, it says nothing."""
+        if exc is None:
+            await self._work.ack()
+        elif isinstance(exc, Exception):
+            with contextlib.suppress(LinnError):  # The block's own error is the one to hear of.
+                await (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms))

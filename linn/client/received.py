@@ -1,0 +1,149 @@
+"""What was read: batches, and messages that are made from them when they are asked for. Settling is not here.
+
+Laws: nothing here changes after it was made, but for values that are kept once they were read; any thread may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+
+from linn.client.settling import Delivery
+from linn.core.batch import RecordBatch
+from linn.core.record import Headers, LabelValue, Record
+
+
+class ReceivedBatch:
+    """Records of one partition, in their order. `len` and `values` leave out what came before `first`."""
+
+    __slots__ = ("_values", "base_offset", "delivery", "first", "partition", "records", "topic")
+
+    def __init__(
+        self, topic: str, partition: int, records: RecordBatch, first: int = 0, delivery: Delivery | None = None
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.records = records
+        """The batch as the producer made it, column by column."""
+        self.first = first
+        """Index of the first record that belongs here."""
+        self.base_offset: int = records.base_offset
+        """Offset of the record with index 0."""
+        self.delivery = delivery
+        self._values: list[bytes | None] | None = None
+
+    @property
+    def start_offset(self) -> int:
+        """Offset of the first record."""
+        return self.base_offset + self.first
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record."""
+        return int(self.records.end_offset)
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time; 0 where attempts are not counted."""
+        return self.delivery.attempt if self.delivery is not None else 0
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """All values. Raises BatchMalformed."""
+        values = self._values if self._values is not None else self.load()
+        return values[self.first :] if self.first else values
+
+    def load(self) -> list[bytes | None]:
+        """The values from index 0 on, read once. Raises BatchMalformed."""
+        self._values = self.records.body().values.to_list()
+        return self._values
+
+    def __len__(self) -> int:
+        return int(self.records.count) - self.first
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.topic}/{self.partition} {self.start_offset}..{self.end_offset}>"
+
+
+class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
+    """One record. Its properties are read from the batch when they are asked for."""
+
+    batch: ReceivedBatch
+    index: int
+
+    @property
+    def value(self) -> bytes | None:
+        """The content; None: a tombstone."""
+        batch = self.batch
+        values = batch._values
+        return values[self.index] if values is not None else batch.load()[self.index]
+
+    @property
+    def key(self) -> bytes | None:
+        """What partitioning goes by."""
+        return self.batch.records.key(self.index)
+
+    @property
+    def routing_key(self) -> str:
+        """What exchanges go by."""
+        return self.batch.records.pair(self.index).routing_key
+
+    @property
+    def labels(self) -> Mapping[str, LabelValue]:
+        """Typed properties that exchanges can see."""
+        return self.batch.records.labels(self.index)
+
+    @property
+    def headers(self) -> Headers:
+        """(name, value) pairs in order; names may repeat."""
+        return self.batch.records.headers(self.index)
+
+    @property
+    def id(self) -> UUID:
+        """The message's id, the same in every topic."""
+        return self.batch.records.id(self.index)
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was made, ms since 1970."""
+        return self.batch.records.timestamp_ms(self.index)
+
+    @property
+    def priority(self) -> int:
+        """0 to 255."""
+        priorities = self.batch.records.priorities
+        return priorities[self.index] if priorities is not None else 0
+
+    @property
+    def topic(self) -> str:
+        """Where it was read."""
+        return self.batch.topic
+
+    @property
+    def partition(self) -> int:
+        """Of the topic."""
+        return self.batch.partition
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+        return self.batch.base_offset + self.index
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time; 0 where attempts are not counted."""
+        return self.batch.attempt
+
+    def record(self) -> Record:
+        """Everything but topic and offset, copied out.
+
+        Example:
+            record = message.record()
+            print(record.value, record.headers)
+        """
+        return self.batch.records.record(self.index)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.topic}/{self.partition}@{self.offset}>"

@@ -1,0 +1,62 @@
+"""Where a consumer begins: from what its user said, and from what it has read, to requests to the broker."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from linn.core.errors import MessageInvalid
+from linn.protocols.capnp.messages import START_EARLIEST, START_LATEST, Subscribe
+
+if TYPE_CHECKING:
+    from linn.client.client import Client
+
+Start = Literal["earliest", "latest"] | int | datetime
+Request = tuple[Subscribe, dict[int, int]]
+"""A subscription to ask for, and from which offset on its partitions are to be handed over."""
+
+
+def check_start(start: object) -> None:
+    """Raises MessageInvalid where `start` is no place."""
+    number = isinstance(start, int) and not isinstance(start, bool) and start >= 0
+    if not number and not isinstance(start, datetime) and start not in ("earliest", "latest"):
+        raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {start!r}')
+
+
+async def first_requests(client: Client, topic: str, group: str, start: Start) -> list[Request]:
+    """What to subscribe to where nothing has been read yet. Raises ConnectionLost, RequestTimeout, TopicUnknown."""
+    if isinstance(start, datetime):
+        return await _requests_by_time(client, topic, group, int(start.timestamp() * 1000))
+    if start == "latest" and not group:
+        # The place is kept, whatever happens before the first record.
+        return await _requests_by_time(client, topic, group, START_LATEST)
+    if isinstance(start, str):
+        return [(Subscribe(topic, group, 0, START_LATEST if start == "latest" else START_EARLIEST), {})]
+    return [(Subscribe(topic, group, 0, start), {})]
+
+
+async def _requests_by_time(client: Client, topic: str, group: str, timestamp_ms: int) -> list[Request]:
+    (info,) = (await client.describe(topic)).topics
+    if info.kind != "stream" and not group:
+        return [(Subscribe(topic), {})]  # A queue has no start; an unknown topic is the broker's to name.
+    partitions = range(len(info.partitions))
+    found = [await client.find_offset(topic, partition, timestamp_ms) for partition in partitions]
+    if group:
+        # Whichever of them this member comes to own, and where the group has committed nothing.
+        return [(Subscribe(topic, group, starts=found), {})]
+    return [_reader(topic, partition, offset) for partition, offset in enumerate(found)]
+
+
+async def next_requests(client: Client, topic: str, start: Start, positions: dict[int, int]) -> list[Request]:
+    """What a reader subscribes to that goes on; partitions of which it has read nothing begin where `start` says.
+
+    Raises ConnectionLost, RequestTimeout.
+    """
+    (info,) = (await client.describe(topic)).topics
+    first = start if isinstance(start, int) else START_EARLIEST
+    every = dict.fromkeys(range(len(info.partitions)), first) | positions
+    return [_reader(topic, partition, offset) for partition, offset in every.items()]
+
+
+def _reader(topic: str, partition: int, offset: int) -> Request:
+    return Subscribe(topic, start=offset, partitions=[partition]), {partition: offset}

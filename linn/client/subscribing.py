@@ -1,0 +1,53 @@
+"""Who waits for the answers with which subscriptions begin and end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linn.client.answer import Answer
+from linn.client.subscription import Subscription
+from linn.core.batch import RecordBatch
+from linn.core.errors import ProtocolError
+from linn.protocols.capnp import messages
+from linn.protocols.capnp.messages import Subscribed
+
+if TYPE_CHECKING:
+    from linn.client.consumer import Consumer
+    from linn.client.link import Link
+
+
+class Subscribing(Answer):
+    """The caller of one Subscribe: makes the subscription before anything that is pushed to it is read."""
+
+    __slots__ = ("_consumer", "_credit", "_link", "_positions")
+
+    def __init__(self, consumer: Consumer, link: Link, credit: int, positions: dict[int, int]) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._link = link
+        self._credit = credit
+        self._positions = positions
+
+    def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
+        """The broker agreed, or said something else."""
+        if isinstance(message, Subscribed):
+            made = Subscription(self._consumer, self._link, message, self._credit, self._positions)
+            self._consumer.subscribed(made)
+            super().answered(message, batches)
+        else:
+            self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
+
+
+class Leaving(Answer):
+    """The caller of one Unsubscribe."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__()
+        self._subscription = subscription
+
+    def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
+        """The subscription is over."""
+        self._subscription.end()
+        super().answered(message, batches)

@@ -1,0 +1,91 @@
+"""Whose code it is: from a stack or a traceback to the plugin in it, so that a failure can be told by name.
+
+Laws: the innermost frame that a plugin owns decides; linn's core is nobody's. A plugin owns the modules that it brought
+something from, and the packages that these are in, unless another plugin has something there as well.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+from types import FrameType
+from typing import NamedTuple
+
+_CORE = "linn.core"
+
+
+class Culprit(NamedTuple):
+    """A place in a plugin's code."""
+
+    plugin: str
+    """For people: `plugin "tape" (linn-paper-tape 1.2)`."""
+    place: str
+    """`match (by_length.py:33)`."""
+
+    def __str__(self) -> str:
+        return f"{self.plugin} in {self.place}"
+
+
+class CodeOwners:
+    """Plugins by the names of modules and packages."""
+
+    def __init__(self, modules: Mapping[str, Iterable[str]]) -> None:
+        """`modules` by plugin, each plugin as it is to be named."""
+        self._by_module: dict[str, str] = {}
+        self._by_package: dict[str, str] = {}
+        shared: dict[str, None] = {}
+        for plugin, names in modules.items():
+            for name in names:
+                package = name.rpartition(".")[0]
+                if _is_core(name):
+                    continue
+                self._by_module.setdefault(name, plugin)
+                if package and self._by_package.setdefault(package, plugin) != plugin:
+                    shared[package] = None
+        for package in shared:
+            del self._by_package[package]
+
+    def owner_of(self, module: str) -> str | None:
+        """The plugin that a module belongs to; None where it is nobody's."""
+        found = self._by_module.get(module)
+        while found is None and module and not _is_core(module):
+            found = self._by_package.get(module)
+            module = module.rpartition(".")[0]
+        return found
+
+    def in_stack(self, innermost: FrameType | None) -> Culprit | None:
+        """The plugin that runs, given the innermost frame of its thread."""
+        frame = innermost
+        while frame is not None:
+            plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))
+            if plugin is not None:
+                return Culprit(plugin, place_of(frame, frame.f_lineno))
+            frame = frame.f_back
+        return None
+
+    def behind(self, error: BaseException) -> Culprit | None:
+        """The plugin whose code raised an error; of a group, that of the first error in which there is one."""
+        for leaf in _leaves(error):
+            for frame, line in reversed(list(traceback.walk_tb(leaf.__traceback__))):
+                plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))
+                if plugin is not None:
+                    return Culprit(plugin, place_of(frame, line))
+        return None
+
+
+def place_of(frame: FrameType, line: int) -> str:
+    """Function, file and line, for people."""
+    return f"{frame.f_code.co_qualname} ({PurePath(frame.f_code.co_filename).name}:{line})"
+
+
+def _is_core(module: str) -> bool:
+    return module == _CORE or module.startswith(_CORE + ".")
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error

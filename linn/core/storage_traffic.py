@@ -1,0 +1,18 @@
+"""What the logs of one storage did since the broker started."""
+
+from __future__ import annotations
+
+from linn.core.histogram import Histogram
+
+
+class StorageTraffic:
+    """One per `[storage.NAME]` table in use. It outlives topics, so that its counts never go down."""
+
+    __slots__ = ("appends", "name", "sync_seconds")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.appends = 0
+        """Batches, those of internal logs included."""
+        self.sync_seconds = Histogram()
+        """How long each sync took that somebody waited for, or that the flusher made."""

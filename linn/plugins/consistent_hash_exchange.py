@@ -1,0 +1,176 @@
+"""The consistent-hash exchange: each message goes to one target, chosen by a hash of its routing key or another field.
+
+Equal values go to the same target. Targets stand on a ring of 2**64 places, each at many places in proportion to its
+weight; a value goes to the target at the next place after the value's hash (Karger and others, 1997). So a target that
+is added takes about its share from all others, one that is removed gives its share to all others, and nothing else
+moves.
+
+Laws: placement depends on the targets' names and weights alone, not on the order in which they were bound, on the
+process or the machine; the tests pin it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+
+from linn.core.binding_table import BindingTable
+from linn.core.errors import BindingInvalid, PredicateInvalid
+from linn.core.exchange import Binding, ExchangeKind, Subject, Target
+from linn.core.explanation import Explanation
+from linn.core.hookspecs import hookimpl
+from linn.core.predicate_explanation import shown_value
+from linn.core.predicate_parser import parse_field
+from linn.core.subject_field import FieldValue
+
+WEIGHT_MAX = 1_000
+"""A target that is to get a thousand times the share of another is a slip of the finger."""
+POINTS_PER_WEIGHT = 128
+"""Places on the ring for each unit of weight: shares are within about 9 per cent, of weight 10 within 3."""
+POINTS_MAX = 1 << 19
+"""Places of the whole ring, 20 MB. Where there would be more, each target has half as many, and so on, at least one."""
+
+_POINTS_PER_DIGEST = 8
+_POINTS = struct.Struct(f"<{_POINTS_PER_DIGEST}Q")
+
+
+class ConsistentHashSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[exchanges.NAME]` with `type = "consistent-hash"`."""
+
+    hash_on: Annotated[
+        str,
+        msgspec.Meta(
+            description="What is hashed: `routing_key`, `key`, `label.NAME` or `header.NAME`; absent is empty."
+        ),
+    ] = "routing_key"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where it is no field."""
+        try:
+            parse_field(self.hash_on)
+        except PredicateInvalid as error:
+            raise ValueError(f"hash_on: {error.text}") from None
+
+
+class ConsistentHashExchange:
+    """One binding for each value. The key of a binding is its weight, 1 where it has none."""
+
+    def __init__(self, name: str, settings: ConsistentHashSettings) -> None:
+        self.name = name
+        self._field = parse_field(settings.hash_on)
+        self._read = self._field.reader()
+        self._fields = frozenset([self._field.asks] if self._field.asks is not None else [])
+        self._table = BindingTable()
+        self._points: list[int] = []
+        self._owners: list[Binding] = []
+        """The binding of the target at each point."""
+        self._is_current = True
+
+    def bind(self, binding: Binding) -> None:
+        """Add a binding. The weights of a target that is bound several times add up. Raises BindingInvalid."""
+        if binding.arguments:
+            unknown = ", ".join(sorted(binding.arguments))
+            raise BindingInvalid(f"exchange {self.name} knows no binding arguments, but got {unknown}")
+        weight_of(binding)
+        if self._table.add(binding) is not None:
+            self._is_current = False
+
+    def unbind(self, binding: Binding) -> None:
+        """Remove a binding, if it is there."""
+        if self._table.remove(binding) is not None:
+            self._is_current = False
+
+    def bindings(self) -> Sequence[Binding]:
+        """All bindings."""
+        return self._table.all()
+
+    def fields(self) -> frozenset[str]:
+        """What is hashed, where it is neither routing key nor label."""
+        return self._fields
+
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        """The binding of the one target for the subject; none where there are no bindings."""
+        if not self._is_current:
+            self._lay_ring()
+        if not self._points:
+            return ()
+        place = bisect_left(self._points, hash_of(self._read(subject)))
+        return (self._owners[place % len(self._owners)],)
+
+    def explain(self, subject: Subject, binding: Binding) -> Explanation:
+        """Which target the hash leads to."""
+        chosen = self.match(subject)
+        value = self._read(subject)
+        has = f"{self._field} is {shown_value(value)}" if value is not None else f"there is no {self._field}"
+        leads = f"{has}, whose hash leads to {chosen[0].target.name}" if chosen else "there are no bindings"
+        return Explanation(f"weight {weight_of(binding)}", binding in chosen, leads)
+
+    def _lay_ring(self) -> None:
+        """Lay out all points anew: at the largest size in half a second, after a change and before the next match."""
+        owners: dict[Target, Binding] = {}
+        weights: dict[Target, int] = {}
+        for binding in self._table.all():
+            owners.setdefault(binding.target, binding)
+            weights[binding.target] = weights.get(binding.target, 0) + weight_of(binding)
+        halvings = 0
+        while sum(weights.values()) * POINTS_PER_WEIGHT >> halvings > POINTS_MAX:
+            halvings += 1
+        ring = {
+            point: owner
+            # Two targets at one point, if there ever are, have an order of their own.
+            for target, owner in sorted(owners.items(), key=lambda item: item[0])
+            for point in points_of(target, max(1, weights[target] * POINTS_PER_WEIGHT >> halvings))
+        }
+        self._points = sorted(ring)
+        self._owners = [ring[point] for point in self._points]
+        self._is_current = True
+
+
+def weight_of(binding: Binding) -> int:
+    """The weight that a binding's key says. Raises BindingInvalid."""
+    if not binding.key:
+        return 1
+    weight = int(binding.key) if binding.key.isascii() and binding.key.isdecimal() and len(binding.key) < 9 else 0
+    if not 1 <= weight <= WEIGHT_MAX:
+        raise BindingInvalid(
+            f"the key of a binding is its weight, a whole number from 1 to {WEIGHT_MAX}, not {binding.key!r:.40}", "key"
+        )
+    return weight
+
+
+def hash_of(value: FieldValue | None) -> int:
+    """64 bits of a field's value. Numbers that are equal have equal hashes; what is absent has that of empty text."""
+    return int.from_bytes(hashlib.blake2b(_bytes_of(value), digest_size=8).digest(), "little")
+
+
+def points_of(target: Target, count: int) -> list[int]:
+    """The first `count` points of a target: more of them begin with the same."""
+    name = f"{'exchange' if target.is_exchange else 'topic'}:{target.name}:".encode()
+    digests = -(-count // _POINTS_PER_DIGEST)
+    points: list[int] = []
+    for number in range(digests):
+        points += _POINTS.unpack(hashlib.blake2b(name + b"%d" % number, digest_size=_POINTS.size).digest())
+    return points[:count]
+
+
+def _bytes_of(value: FieldValue | None) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).encode()
+
+
+@hookimpl
+def linn_register_exchange() -> ExchangeKind:
+    """`type = "consistent-hash"`."""
+    return ExchangeKind("consistent-hash", ConsistentHashSettings, ConsistentHashExchange)

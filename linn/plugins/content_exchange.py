@@ -1,0 +1,45 @@
+"""The content exchange: a binding has a predicate over the message, `when = 'label.region = "eu" and size > 1000'`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from linn.core.errors import BindingInvalid, PredicateInvalid
+from linn.core.exchange import Binding, ExchangeKind
+from linn.core.hookspecs import hookimpl
+from linn.core.nearest import did_you_mean
+from linn.core.predicate import Predicate
+from linn.plugins.predicate_exchange import PredicateExchange
+
+WHEN = "when"
+
+
+class ContentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A content exchange has no settings but its type."""
+
+
+class ContentExchange(PredicateExchange):
+    """A binding matches the messages of which its predicate is true."""
+
+    def predicate_of(self, binding: Binding) -> Predicate:
+        """The predicate in `when`. Raises BindingInvalid."""
+        for name in binding.arguments:
+            if name != WHEN:
+                raise BindingInvalid(f'unknown key "{name[:40]}"{did_you_mean(name, (WHEN,))}', name)
+        if binding.key:
+            raise BindingInvalid('a content exchange goes by "when" alone: when = \'routing_key = "..."\'', "key")
+        text = binding.arguments.get(WHEN)
+        if text is None:
+            raise BindingInvalid(f"exchange {self.name} wants a predicate: when = 'label.region = \"eu\"'")
+        if not isinstance(text, str):
+            raise BindingInvalid("a predicate is text", WHEN)
+        try:
+            return Predicate.parse(text)
+        except PredicateInvalid as error:
+            raise PredicateInvalid(error.text, WHEN) from None
+
+
+@hookimpl
+def linn_register_exchange() -> ExchangeKind:
+    """`type = "content"`."""
+    return ExchangeKind("content", ContentSettings, ContentExchange)

@@ -1,0 +1,130 @@
+"""The headers exchange of AMQP, over labels and headers: a binding names values, all or any of which must be there.
+
+    match = "all"
+    labels = { format = "pdf", pages = 3 }
+    headers = { "content-type" = "application/pdf" }
+    exists = ["label.urgent", "header.trace-id"]
+
+It says in AMQP's words what a predicate says, and becomes one. RabbitMQ leaves names that begin with "x-" out of `all`
+and `any`. Here such names are refused there, so that nothing that a binding demands is left out in silence;
+`all-with-x` and `any-with-x` take every name, as in RabbitMQ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from linn.core.errors import BindingInvalid
+from linn.core.exchange import Binding, ExchangeKind
+from linn.core.hookspecs import hookimpl
+from linn.core.nearest import did_you_mean
+from linn.core.predicate import Predicate
+from linn.core.predicate_parser import NODES_MAX, parse_field
+from linn.core.predicate_tokens import is_unicode
+from linn.core.predicate_tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
+from linn.core.subject_field import SubjectField
+from linn.plugins.predicate_exchange import PredicateExchange
+
+_ARGUMENTS = ("match", "labels", "headers", "exists")
+_MATCHES = ("all", "any", "all-with-x", "any-with-x")
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class HeadersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A headers exchange has no settings but its type."""
+
+
+class HeadersExchange(PredicateExchange):
+    """A binding matches the messages that have all, or any, of the values it names."""
+
+    def predicate_of(self, binding: Binding) -> Predicate:
+        """What the binding's arguments say, as a predicate. Raises BindingInvalid."""
+        for name in binding.arguments:
+            if name not in _ARGUMENTS:
+                raise BindingInvalid(f'unknown key "{name[:40]}"{did_you_mean(name, _ARGUMENTS)}', name)
+        if binding.key:
+            raise BindingInvalid("a headers exchange goes by labels and headers, and takes no key", "key")
+        match = _match_of(binding.arguments)
+        tests = _tests_of(binding.arguments)
+        if len(tests) >= NODES_MAX:
+            raise BindingInvalid(f"{len(tests)} values in one binding, more than {NODES_MAX - 1}")
+        if not match.endswith("-with-x"):
+            _refuse_x(tests, match)
+        if len(tests) == 1:
+            return Predicate(tests[0])
+        if match.startswith("any"):
+            if not tests:
+                raise BindingInvalid(f'match = "{match}" of no values is never true', "match")
+            return Predicate(Or(tuple(tests)))
+        # As in AMQP: a binding that names nothing matches everything.
+        return Predicate(And(tuple(tests)) if tests else Constant(True))
+
+
+def _match_of(arguments: Mapping[str, Any]) -> str:
+    match = arguments.get("match", "all")
+    if match not in _MATCHES:
+        raise BindingInvalid(f"must be one of {', '.join(_MATCHES)}, not {match!r:.40}", "match")
+    return str(match)
+
+
+def _tests_of(arguments: Mapping[str, Any]) -> list[Node]:
+    """One test for each value and each field that the binding names."""
+    tests: list[Node] = []
+    for name, value in _table(arguments, "labels").items():
+        tests.append(Comparison(SubjectField("label", name), "=", _label(name, value)))
+    for name, value in _table(arguments, "headers").items():
+        if not isinstance(value, str) or not is_unicode(value):
+            raise BindingInvalid(
+                f"header {name[:40]} is text, not {value!r:.40}; numbers are carried by labels", "headers"
+            )
+        tests.append(Comparison(SubjectField("header", name), "=", value))
+    return tests + [Presence(field) for field in _fields(arguments)]
+
+
+def _table(arguments: Mapping[str, Any], key: Literal["labels", "headers"]) -> Mapping[str, Any]:
+    table = arguments.get(key, {})
+    if not isinstance(table, Mapping) or not all(isinstance(name, str) for name in table):
+        raise BindingInvalid("must be a table of names and values", key)
+    return table
+
+
+def _label(name: str, value: object) -> LiteralValue:
+    wrong = "labels"
+    if not isinstance(value, str | int | float | bool):
+        raise BindingInvalid(f"label {name[:40]} is text, a number, true or false, not {value!r:.40}", wrong)
+    if isinstance(value, str) and not is_unicode(value):
+        raise BindingInvalid(f"label {name[:40]} is not valid Unicode", wrong)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BindingInvalid(f"label {name[:40]} is a finite number, not {value}", wrong)
+    if isinstance(value, int) and value not in _INT64:
+        raise BindingInvalid(f"label {name[:40]} does not fit 64 bits", wrong)
+    return value
+
+
+def _fields(arguments: Mapping[str, Any]) -> list[SubjectField]:
+    texts = arguments.get("exists", [])
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise BindingInvalid('must be an array of fields: ["label.NAME", "header.NAME"]', "exists")
+    try:
+        return [parse_field(text) for text in texts]
+    except BindingInvalid as error:
+        raise BindingInvalid(error.text, "exists") from None
+
+
+def _refuse_x(tests: list[Node], match: str) -> None:
+    """Raises BindingInvalid where a name begins with "x-"."""
+    for test in tests:
+        assert isinstance(test, Comparison | Presence)
+        if test.field.name.startswith("x-"):
+            way_out = f'RabbitMQ leaves it out of match = "{match}"; match = "{match}-with-x" counts it'
+            raise BindingInvalid(f"{test.field} begins with x-: {way_out}", "match")
+
+
+@hookimpl
+def linn_register_exchange() -> ExchangeKind:
+    """`type = "headers"`."""
+    return ExchangeKind("headers", HeadersSettings, HeadersExchange)

@@ -1,0 +1,62 @@
+"""The built-in partitioners: `partitioner =` in a topic.
+
+`murmur2` is Kafka's default: a key has one partition, and batches without keys keep together (KIP-480). The other two
+look at no key. Where Kafka draws lots for the next partition, these take turns, so that all get their share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from linn.core.batch import RecordBatch
+from linn.core.hookspecs import hookimpl
+from linn.core.partitioner import PartitionerKind
+
+
+class StickyPartitioner:
+    """Each batch goes to one partition as a whole, the next one to the next; keys don't count."""
+
+    def __init__(self) -> None:
+        self._turn = -1
+
+    def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
+        """The partition whose turn it is."""
+        self._turn = (self._turn + 1) % partitions
+        return self._turn
+
+
+class Murmur2Partitioner:
+    """A key's hash chooses its partition; a batch without key hashes goes to one partition, by turns."""
+
+    def __init__(self) -> None:
+        self._sticky = StickyPartitioner()
+
+    def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
+        """By the batch's key hashes, where it has them."""
+        hashes = batch.key_hashes
+        if hashes is None:
+            return self._sticky.place(batch, partitions)
+        return [key_hash % partitions for key_hash in hashes]
+
+
+class RoundRobinPartitioner:
+    """Each record goes to the partition after the last one's; keys don't count. Batches are split and get small."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
+        """One partition per record."""
+        first = self._next
+        self._next = (first + batch.count) % partitions
+        return [index % partitions for index in range(first, first + batch.count)]
+
+
+@hookimpl
+def linn_register_partitioner() -> list[PartitionerKind]:
+    """`partitioner = "murmur2"`, `"sticky"` and `"round-robin"`."""
+    return [
+        PartitionerKind("murmur2", Murmur2Partitioner),
+        PartitionerKind("sticky", StickyPartitioner),
+        PartitionerKind("round-robin", RoundRobinPartitioner),
+    ]

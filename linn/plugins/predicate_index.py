@@ -1,0 +1,107 @@
+"""Which of many predicates are true of a message, without asking them all.
+
+A predicate is kept under each (field, value) pair of which it demands one, so that it is asked only where a message has
+such a pair. Predicates that demand no pair are asked for every message.
+
+Law: the answer is that of asking every predicate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from linn.core.exchange import Subject
+from linn.core.predicate import Predicate
+from linn.core.subject_field import FieldValue, SubjectField
+
+Numbered = dict[int, Predicate]
+"""Predicates by the number of their binding."""
+Values = dict[object, Numbered]
+
+_LABEL, _HEADER = "label", "header"
+
+
+class PredicateIndex:
+    """Predicates by number. Adding and removing cost the same whatever number of them there is."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, Values] = {}
+        self._headers: dict[str, Values] = {}
+        self._others: dict[str, Values] = {}
+        """By key, routing_key or size."""
+        self._everywhere: Numbered = {}
+        """Those that demand nothing."""
+        self._asks: dict[str, int] = {}
+        self._fields: frozenset[str] = frozenset()
+
+    def add(self, number: int, predicate: Predicate) -> None:
+        """Keep a predicate under a number that is not taken."""
+        demands = predicate.demands()
+        if demands is None:
+            self._everywhere[number] = predicate
+        for field, value in demands or ():
+            values = self._table(field).setdefault(field.name or field.kind, {})
+            values.setdefault(_place(field.as_read(value)), {})[number] = predicate
+        self._count(predicate, 1)
+
+    def remove(self, number: int, predicate: Predicate) -> None:
+        """Forget a predicate that was added under that number."""
+        self._everywhere.pop(number, None)
+        for field, value in predicate.demands() or ():
+            table, name, place = self._table(field), field.name or field.kind, _place(field.as_read(value))
+            values = table.get(name, {})
+            numbered = values.get(place, {})
+            numbered.pop(number, None)
+            if not numbered:
+                values.pop(place, None)
+            if not values:
+                table.pop(name, None)
+        self._count(predicate, -1)
+
+    def fields(self) -> frozenset[str]:
+        """What the predicates read beyond routing key and labels."""
+        return self._fields
+
+    def matching(self, subject: Subject) -> list[int]:
+        """The numbers of the predicates that match; one that demands several pairs may come several times."""
+        found = [number for number, predicate in self._everywhere.items() if predicate.matches(subject)]
+        for numbered in self._reached(subject):
+            found += [number for number, predicate in numbered.items() if predicate.matches(subject)]
+        return found
+
+    def _reached(self, subject: Subject) -> Iterator[Numbered]:
+        """The predicates under each pair that the message has."""
+        if self._labels:
+            for name, value in subject.labels.items():
+                values = self._labels.get(name)
+                if values is not None and (numbered := values.get(_place(value))) is not None:
+                    yield numbered
+        if self._headers:
+            for name, content in subject.headers.items():
+                values = self._headers.get(name)
+                if values is not None and (numbered := values.get(content)) is not None:
+                    yield numbered
+        for name, values in self._others.items():
+            numbered = values.get(getattr(subject, name))
+            if numbered is not None:
+                yield numbered
+
+    def _table(self, field: SubjectField) -> dict[str, Values]:
+        if field.kind == _LABEL:
+            return self._labels
+        return self._headers if field.kind == _HEADER else self._others
+
+    def _count(self, predicate: Predicate, change: int) -> None:
+        asked = predicate.fields()
+        if not asked:
+            return
+        for name in sorted(asked):
+            self._asks[name] = self._asks.get(name, 0) + change
+            if not self._asks[name]:
+                del self._asks[name]
+        self._fields = frozenset(self._asks)
+
+
+def _place(value: FieldValue) -> object:
+    """What equal values have in common as keys of a dict: for Python True is 1, for a predicate it is no number."""
+    return (value,) if type(value) is bool else value

@@ -1,0 +1,54 @@
+"""Metrics as Prometheus reads them, a piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from linn.core.histogram import Histogram
+from linn.core.metric_registry import Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SAMPLES_AT_ONCE = 250
+"""A piece takes about three milliseconds, in which everything else waits."""
+
+
+class FamilyCollector(Collector):
+    """One family of linn's registry, for prometheus-client."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        """The family as prometheus-client's."""
+        metric, samples = self._family
+        if metric.kind == "histogram":
+            histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for labels, value in samples:
+                assert isinstance(value, Histogram)
+                buckets = [(_bound(bound), count) for bound, count in value.cumulated()]
+                histogram.add_metric(labels, buckets, value.sum)
+            yield histogram
+            return
+        kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+        family = kind(metric.name, metric.help, labels=metric.labels)
+        for labels, value in samples:
+            assert not isinstance(value, Histogram)
+            family.add_metric(labels, value)
+        yield family
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else repr(bound)
+
+
+def exposed(family: Family) -> Iterator[bytes]:
+    """A family as text, its help and type first, in pieces that are made when they are asked for."""
+    metric, samples = family
+    for first in range(0, max(1, len(samples)), SAMPLES_AT_ONCE):
+        text = generate_latest(FamilyCollector(Family(metric, samples[first : first + SAMPLES_AT_ONCE])))
+        # Help and type are a line each, and belong to the family once.
+        yield text if first == 0 else text.split(b"\n", 2)[2]

@@ -1,0 +1,96 @@
+"""A connection of linn's as the stream that hypercorn's `TCPServer` works on.
+
+Laws: hypercorn gets no socket, so what it sends and receives goes through Env. A client that does not read is given up
+after `SEND_S_MAX`, and at once when the connection is cancelled: hypercorn shields its sends from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from linn.core.env import AcceptedStream
+from linn.core.errors import ConnectionLost
+from linn.core.listener_traffic import Traffic
+
+RECEIVE_BYTES = 16 << 10
+"""At a time: a request of a monitoring system is far smaller."""
+SEND_S_MAX = 10.0
+"""How long a client may take to take one piece of an answer; a scraper has given up by then."""
+_LEFT_UNREAD_TRIES = 8
+
+
+class NoSocket:
+    """What hypercorn asks of a socket: whose it is, which it then does not show to anybody."""
+
+    family = None
+
+    def getpeername(self) -> None:
+        """Unknown."""
+
+    def getsockname(self) -> None:
+        """Unknown."""
+
+
+class HypercornStream:
+    """`receive_some`, `send_all`, `aclose` and `socket`, as trio's streams have them. No TLS, and no half-close."""
+
+    socket = NoSocket()
+
+    def __init__(self, stream: AcceptedStream, on_end: Callable[[], Awaitable[None]]) -> None:
+        """`on_end` is told that the client will send nothing more."""
+        self._stream = stream
+        self._on_end = on_end
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._sending: trio.CancelScope | None = None
+        self._received_bytes = 0
+        self._sent_bytes = 0
+        self._aborted = False
+
+    def traffic(self) -> Traffic:
+        """For the metrics."""
+        return Traffic(self._received_bytes, self._sent_bytes)
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        """Some bytes; none at the end. Raises trio.BrokenResourceError."""
+        try:
+            count = await self._stream.receive_into(self._buffer[:bytes_max])
+        except ConnectionLost as error:
+            await self._on_end()
+            raise trio.BrokenResourceError from error
+        if count == 0:
+            await self._on_end()
+        self._received_bytes += count
+        return bytes(self._buffer[:count])
+
+    async def send_all(self, data: bytes) -> None:
+        """Send. Raises trio.BrokenResourceError where the client is gone, or too slow, or the broker ends."""
+        try:
+            with trio.move_on_after(SEND_S_MAX) as self._sending:
+                if self._aborted:
+                    self._sending.cancel()
+                await self._stream.send([data])
+                self._sent_bytes += len(data)
+        except ConnectionLost as error:
+            raise trio.BrokenResourceError from error
+        if self._sending.cancelled_caught:
+            self.abort()
+            await self.aclose()
+            raise trio.BrokenResourceError("the client does not read")
+
+    def abort(self) -> None:
+        """Send nothing more, and let go of what is being sent."""
+        self._aborted = True
+        if self._sending is not None:
+            self._sending.cancel()
+
+    async def aclose(self) -> None:
+        """Close. What has come and was not read is taken first: else the close would take away what was sent last."""
+        try:
+            for _ in range(_LEFT_UNREAD_TRIES):
+                if not self._stream.receive_nowait([self._buffer]):
+                    break
+        except ConnectionLost:
+            pass
+        await self._stream.aclose()

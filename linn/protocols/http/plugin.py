@@ -1,0 +1,50 @@
+"""Metrics over HTTP as a plugin: `protocol = "metrics"`. What it needs is loaded when a listener uses it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from linn.core.errors import PluginError
+from linn.core.hookspecs import hookimpl
+from linn.core.protocol import ProtocolKind, ProtocolServer
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of a listener that shows metrics."""
+
+    per_connection: Annotated[
+        bool, msgspec.Meta(description="Whether each connection has samples of its own: many, where clients are many.")
+    ] = False
+    idle_timeout_s: Annotated[
+        float, msgspec.Meta(gt=0, description="How long a connection may be open without a whole request.")
+    ] = msgspec.field(default=10.0, name="idle_timeout")
+    connection_age_max_s: Annotated[
+        float,
+        msgspec.Meta(
+            gt=0,
+            description="When a connection ends, whatever it does: what hangs does not add up. A scraper comes back.",
+        ),
+    ] = msgspec.field(default=60.0, name="connection_age_max")
+
+
+def _make(settings: MetricsSettings) -> ProtocolServer:
+    try:
+        from linn.protocols.http.server import MetricsServer
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("linn"):
+            raise
+        text = f'the protocol "metrics" needs {error.name}, which is not installed: pip install "linn[metrics]"'
+        raise PluginError(text) from error
+    return MetricsServer(
+        per_connection=settings.per_connection,
+        idle_timeout_s=settings.idle_timeout_s,
+        connection_age_max_s=settings.connection_age_max_s,
+    )
+
+
+@hookimpl
+def linn_register_protocol() -> ProtocolKind:
+    """Metrics for Prometheus, and whether the broker is alive and ready."""
+    return ProtocolKind("metrics", MetricsSettings, _make, watches=True, url_scheme="http")

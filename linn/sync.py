@@ -1,0 +1,28 @@
+"""The blocking client, for programs without an event loop: `with linn.sync.connect(url) as client`.
+
+It has the names of `linn.client`, without `await`, and any number of threads may use one client. It begins in
+`linn.client.blocking`.
+"""
+
+from linn.client.blocking import Client, connect
+from linn.client.blocking_admin import Admin
+from linn.client.blocking_consumer import Consumer
+from linn.client.blocking_message import Batch, FetchedBatches, Message
+from linn.client.blocking_producer import Producer
+from linn.client.blocking_settling import Settled
+from linn.client.receipt import BulkReceipt, Offsets, Receipt
+
+__all__ = [
+    "Admin",
+    "Batch",
+    "BulkReceipt",
+    "Client",
+    "Consumer",
+    "FetchedBatches",
+    "Message",
+    "Offsets",
+    "Producer",
+    "Receipt",
+    "Settled",
+    "connect",
+]

@@ -1,0 +1,78 @@
+"""What a test asks of its broker: TOML, tables of topics and exchanges; and the configuration that this becomes.
+
+Laws: whatever the configuration says, a test's broker listens on loopback, at a port that is free, and writes into a
+folder of its own. Topics that name no storage are in memory. Otherwise it is what `linn serve` would make of the text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from linn.core.config import Config, load_config, plugin_settings, read_toml
+from linn.core.errors import ConfigError
+from linn.core.plugins import PluginManager, installed
+from linn.core.toml_source import TomlSource
+
+Tables = Mapping[str, Mapping[str, Any]]
+"""By name, what TOML would say below [topics.NAME] or [exchanges.NAME]."""
+
+LOOPBACK = "127.0.0.1:0"
+SILENCE_MAX = "3650d"
+"""The keepalive and the time to say hello: a client's time may stand still while a test lets the broker's pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSetup:
+    """The keyword arguments of `@pytest.mark.linn` and of `BrokerThread`."""
+
+    config: str | Path | None = None
+    """TOML text, or the path of a file."""
+    topics: Tables = field(default_factory=dict)
+    exchanges: Tables = field(default_factory=dict)
+
+    def text(self) -> str:
+        """All of it as one TOML text. Raises ConfigUnreadable, ConfigError."""
+        text = read_toml(str(self.config)).text if isinstance(self.config, Path) else self.config or ""
+        tables = {"exchanges": self.exchanges, "topics": self.topics}
+        return text + "".join(
+            f"\n[{kind}.{json.dumps(name)}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in table.items())
+            for kind, named in tables.items()
+            for name, table in named.items()
+        )
+
+    def load(self, data_dir: str, address: str = LOOPBACK) -> tuple[Config, PluginManager]:
+        """Check it, and load the plugins. Raises ConfigError, PluginError."""
+        source = TomlSource(self.text(), self._name())
+        plugins = PluginManager(plugin_settings(source), _installed())
+        if "listeners" in source.data:
+            load_config(source, plugins)  # They are replaced, and have to be right all the same.
+        broker = source.data.get("broker", {})
+        source.data["broker"] = {"default_storage": "dram"} | broker | {"data_dir": data_dir}
+        silence = {"keepalive": SILENCE_MAX, "hello_timeout": SILENCE_MAX}
+        source.data["listeners"] = {"native": {"address": address} | silence}
+        return load_config(source, plugins), plugins
+
+    def _name(self) -> str:
+        return str(self.config) if isinstance(self.config, Path) else "the test's configuration"
+
+
+@cache
+def _installed() -> Sequence[EntryPoint]:
+    # Reading what is installed takes a third of the time that such a broker takes to start.
+    return tuple(installed())
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str | bool | int | float):
+        return json.dumps(value, ensure_ascii=False)
+    raise ConfigError(f"a setting is text, a number, true or false, a list or a table, not {value!r}")

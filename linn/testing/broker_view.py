@@ -1,0 +1,122 @@
+"""A look into a broker, for tests: what its topics hold, and waiting until code under test has done its part.
+
+All of it runs in the broker's own loop. Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from linn.client.message import Batch, Message
+from linn.core.broker import Broker
+from linn.core.errors import SubscriptionWrongKind
+from linn.core.group import ConsumerGroup
+from linn.core.topic import Topic
+
+POLL_S = 0.002
+"""A commit of a group's place wakes nobody; it is looked at this often."""
+_READ_BYTES = 1 << 20
+
+
+async def records(broker: Broker, topic: str) -> list[Message]:
+    """What a topic holds, by partition and offset; of a queue, what is not settled. Raises TopicUnknown."""
+    opened = broker.topic(topic)
+    found: list[Message] = []
+    for index in opened.partitions:
+        found += [message for message in await _kept(opened, index) if not _is_settled(opened, message)]
+    return found
+
+
+async def _kept(topic: Topic, index: int) -> list[Message]:
+    partition = topic.partitions[index]
+    found: list[Message] = []
+    offset, end = partition.start_offset, partition.high_watermark
+    while offset < end:
+        for records in await partition.read_range(offset, end, _READ_BYTES):
+            found += Batch(topic.name, index, records)
+            offset = records.end_offset
+    return found
+
+
+def _is_settled(topic: Topic, message: Message) -> bool:
+    if topic.settings.kind != "queue" or topic.queue is None:
+        return False
+    subscription = topic.queue.dispatches[message.partition].subscription
+    if message.offset < subscription.settled_before():
+        return True
+    return any(first <= message.offset < end for first, end in subscription.settled)
+
+
+async def wait_records(broker: Broker, topic: str, count: int) -> None:
+    """Wait until `count` records were published to a topic since the broker started. Raises TopicUnknown."""
+    partitions = list(broker.topic(topic).partitions.values())
+    advanced = trio.Event()
+
+    def look() -> None:
+        if sum(partition.appended_records for partition in partitions) >= count:
+            advanced.set()
+
+    for partition in partitions:
+        partition.on_advance(look)
+    try:
+        look()
+        await advanced.wait()
+    finally:
+        for partition in partitions:
+            partition.remove_listener(look)
+
+
+async def wait_settled(broker: Broker, topic: str) -> None:
+    """Wait until no record of a queue is unsettled; dead letters are copied by then.
+
+    Raises TopicUnknown, SubscriptionWrongKind.
+    """
+    opened = broker.topic(topic)
+    if opened.queue is None:
+        raise SubscriptionWrongKind(f"topic {topic} is a stream: nothing is settled there, but groups commit")
+    while opened.queue.unsettled_count():
+        await opened.wait_room()
+
+
+async def wait_committed(broker: Broker, topic: str, group: str) -> None:
+    """Wait until a group has committed everything that a stream holds; it need not exist yet.
+
+    Raises TopicUnknown, SubscriptionWrongKind.
+    """
+    opened = broker.topic(topic)
+    if opened.groups is None:
+        raise SubscriptionWrongKind(f"topic {topic} is a queue: no groups commit there, but messages are settled")
+    groups = opened.groups.groups
+    while group not in groups or _lag(opened, groups[group]):
+        await broker.env.clock.sleep(POLL_S)
+
+
+def _lag(topic: Topic, group: ConsumerGroup) -> int:
+    return sum(
+        partition.high_watermark - max(group.position(index) or 0, partition.start_offset)
+        for index, partition in topic.partitions.items()
+    )
+
+
+def summary(broker: Broker) -> str:
+    """A line for each topic, for people who look for what went wrong."""
+    return "\n".join(map(_described, broker.topics.values())) or "no topics"
+
+
+def _described(topic: Topic) -> str:
+    partitions = topic.partitions.values()
+    published = sum(partition.appended_records for partition in partitions)
+    kept = sum(partition.high_watermark - partition.start_offset for partition in partitions)
+    parts = [f"{published} published", f"{kept} kept"]
+    if topic.queue is not None:
+        queue = topic.queue
+        leased = sum(dispatch.subscription.leased_count for dispatch in queue.dispatches)
+        dead = sum(dispatch.dead_letters for dispatch in queue.dispatches)
+        parts.append(f"{queue.unsettled_count()} unsettled, {leased} leased, {dead} dead")
+        parts.append(f"{len(queue.consumers)} consumers")
+    if topic.groups is not None:
+        parts += [
+            f'group "{name}" is {_lag(topic, group)} behind with {topic.groups.members(name)} members'
+            for name, group in topic.groups.groups.items()
+        ]
+    return f"{topic.name} ({topic.settings.kind}): " + ", ".join(parts)

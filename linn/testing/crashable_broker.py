@@ -1,0 +1,58 @@
+"""CrashableBroker: `linn serve` in a process that a test kills, stops and starts again."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from linn.testing.broker_setup import BrokerSetup, Tables
+from linn.testing.process import BrokerProcess
+
+_LOG_LINES_SHOWN = 50
+
+
+class CrashableBroker(BrokerProcess):
+    """A `BrokerProcess` with the configuration of a test. Use it with `with`: leaving the block kills what still runs.
+
+    Example:
+        with CrashableBroker(tmp_path, topics={"orders": {"kind": "queue"}}) as broker:
+            with linn.sync.connect(broker.url) as client, client.producer("orders") as producer:
+                producer.publish(b"two coffees")
+                broker.crash()
+                producer.publish(b"one tea")
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: str | Path | None = None,
+        *,
+        topics: Tables | None = None,
+        exchanges: Tables | None = None,
+    ) -> None:
+        """Prepare, but start nothing yet; `folder` takes data, log and configuration.
+
+        The other arguments are those of `BrokerThread`; topics that name no storage are on the disk, though.
+
+        Raises ConfigError.
+        """
+        setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
+        super().__init__(folder, setup.text())
+
+    def crash(self) -> None:
+        """`kill`, and start again on the same folder and port."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Stop the process where it is, as a machine that swaps or a network that is gone would (SIGSTOP)."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self.signal(signal.SIGCONT)
+
+    def summary(self) -> str:
+        """The end of its log. What is shown when a test fails."""
+        lines = self.log_text().splitlines()
+        return "\n".join(lines[-_LOG_LINES_SHOWN:]) or "its log is empty"

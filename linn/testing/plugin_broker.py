@@ -1,0 +1,36 @@
+"""A broker with a plugin under test, in a simulated world.
+
+async def test_it_routes(...):
+    async with plugin_broker(env, TOML, "paper_tape.plugin") as broker:
+        async with linn.connect(URL, env=env) as client:
+            ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from linn.core.broker import Broker, running_broker
+from linn.core.config import load_config, plugin_settings
+from linn.core.config_tables import PluginSettings
+from linn.core.plugins import PluginManager, installed
+from linn.core.toml_source import TomlSource
+from linn.testing.sim_env import SimEnv
+
+URL = "linn://127.0.0.1:5466"
+"""Where it listens, unless the configuration says otherwise."""
+
+
+@asynccontextmanager
+async def plugin_broker(env: SimEnv, toml: str, *modules: str) -> AsyncIterator[Broker]:
+    """A broker on a configuration, with linn's own plugins and those in `modules`, whatever else is installed.
+
+    Raises LinnError: the configuration or a plugin is wrong.
+    """
+    source = TomlSource(toml, "test.toml")
+    blocked = plugin_settings(source).block
+    ours = [entry for entry in installed() if entry.dist is not None and entry.dist.name == "linn"]
+    manager = PluginManager(PluginSettings(load=modules, block=blocked), ours)
+    async with running_broker(load_config(source, manager), env, manager) as broker:
+        yield broker

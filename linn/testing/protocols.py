@@ -1,0 +1,403 @@
+"""What every protocol server must pass: `ProtocolConformance`, to subclass.
+
+    class TestLines(ProtocolConformance):
+        @pytest.fixture
+        def harness(self) -> ProtocolHarness:
+            return ProtocolHarness(
+                protocol="lines", peer=LinesPeer, greeting=b"HELLO\n", request=b"PING\n", modules=["lines.plugin"]
+            )
+
+The suite runs a broker in a simulated world whose one listener speaks the protocol, and talks to it by the harness: as
+a client should, and as no client should.
+
+Laws: whatever one connection sends or leaves out, the others are served; memory and time are bounded; a stop ends every
+connection. Each test follows from its seed.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import pytest
+import trio
+
+from linn.core.broker import Broker
+from linn.core.env import Rng, Stream
+from linn.core.errors import ConnectionLost
+from linn.core.flat_message import Buffer
+from linn.testing.deterministic import run_simulation
+from linn.testing.plugin_broker import plugin_broker
+from linn.testing.sim_env import SimEnv
+
+ADDRESS = "127.0.0.1:5466"
+DRAIN_S = 2.0
+PATIENCE_S = 30.0
+"""Simulated seconds within which whatever is due happens."""
+FLOOD_BYTES = 6 << 20
+FLOOD_CHUNK_BYTES = 32 << 10
+CUTS_MAX = 40
+"""Places at which a dialogue is broken off; of a longer one, as many spread over it."""
+STRANGERS: tuple[bytes, ...] = (
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    bytes.fromhex("16030100f5010000f10303") + bytes(200),
+    b"AMQP\x00\x00\x09\x01",
+    b"\r\n" * 50,
+    bytes(64),
+    b"\xff" * 64,
+    b"\x7f" + b"\xff" * 7 + b"{" * 200,
+)
+"""What arrives at ports that are open to the world: other protocols, scans, nothing, and everything at once."""
+
+_CONFIG = f"""
+[broker]
+data_dir = "data"
+drain_timeout = "{DRAIN_S:g}s"
+message_bytes_max = "64KiB"
+batch_bytes_max = "128KiB"
+frame_bytes_max = "256KiB"
+connection_bytes_max = "256KiB"
+inflight_requests_max = 100
+[storage.dram]
+memory_bytes_max = "256KiB"
+"""
+
+
+class ProtocolPeer(Protocol):
+    """A client that speaks the protocol over one stream, as it should be spoken. A bound on its waits is not needed."""
+
+    async def greet(self) -> None:
+        """Say what a client says first and wait until it is let in."""
+
+    async def ask(self) -> None:
+        """Make a request that is always granted, and check the whole answer."""
+
+    async def be_refused(self) -> str:
+        """Make a request that is always refused; what the client is told, code and all."""
+
+
+@dataclass(frozen=True)
+class ProtocolHarness:
+    """How to speak a protocol."""
+
+    protocol: str
+    """The name in `[listeners.*]`."""
+    peer: Callable[[Stream], ProtocolPeer]
+    greeting: bytes
+    """What `greet` sends; empty where the server speaks first, or nobody greets."""
+    request: bytes
+    """What `ask` sends; it must not make the broker keep more, however often it is asked."""
+    hostile: Sequence[bytes] = ()
+    """More of what no client should send, beside `STRANGERS`."""
+    floods: Sequence[bytes] = (b"",)
+    """What may come before bytes without end: such as the head of the largest frame."""
+    settings: str = ""
+    """TOML: keys of the listener's table."""
+    tables: str = ""
+    """TOML: tables beside it, such as topics that `ask` needs."""
+    modules: Sequence[str] = ()
+    """The plugin's module, unless it is one of linn's own; others that `tables` need."""
+    silence_s_max: float | None = 60.0
+    """How long a connection may say nothing before it is let in; None: for ever."""
+    memory_bytes_max: int = 3 << 20
+    """What one connection may make the broker hold, with the limits of `_CONFIG`."""
+
+    @asynccontextmanager
+    async def broker(self, env: SimEnv) -> AsyncIterator[Broker]:
+        """A broker that listens at ADDRESS."""
+        listener = f'[listeners.tested]\nprotocol = "{self.protocol}"\naddress = "{ADDRESS}"\n{self.settings}\n'
+        async with plugin_broker(env, _CONFIG + listener + self.tables, *self.modules) as broker:
+            yield broker
+
+    async def greeted(self, env: SimEnv) -> tuple[Stream, ProtocolPeer]:
+        """A client that is let in."""
+        stream = await env.net.connect(ADDRESS)
+        peer = self.peer(stream)
+        with trio.fail_after(PATIENCE_S):
+            await peer.greet()
+        return stream, peer
+
+
+class OneByOne:
+    """A stream that sends each byte by itself, and receives each by itself."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self.peer = stream.peer
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        for byte in b"".join(buffers):
+            await self._stream.send([bytes([byte])])
+            await trio.lowlevel.checkpoint()
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        return 0
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        return await self._stream.receive_into(buffer[:1])
+
+    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
+        return self._stream.receive_nowait([buffers[0][:1]])
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class ProtocolConformance:
+    """The promises of `linn.core.protocol`. A subclass gives the fixture `harness`."""
+
+    # --- clients that do what they should ----------------------------------------------------------------------------
+
+    def test_a_client_is_let_in_and_answered(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                stream, peer = await harness.greeted(env)
+                for _ in range(3):
+                    await in_time(peer.ask)
+                assert open_connections(broker) == 1
+                await stream.aclose()
+                await all_gone(broker, 0)
+
+        simulate(scenario)
+
+    def test_bytes_may_come_one_by_one(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env):
+                peer = harness.peer(OneByOne(await env.net.connect(ADDRESS)))
+                await in_time(peer.greet)
+                await in_time(peer.ask)
+
+        simulate(scenario)
+
+    def test_requests_may_come_all_at_once(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                stream = await env.net.connect(ADDRESS)
+                await stream.send([harness.greeting + 5 * harness.request])
+                assert await in_time(lambda: stream.receive_into(memoryview(bytearray(1 << 16)))) > 0
+                await stream.aclose()
+                await all_gone(broker, 0)
+
+        simulate(scenario)
+
+    def test_a_request_that_is_refused_is_answered_and_ends_nothing(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env):
+                _, peer = await harness.greeted(env)
+                with trio.fail_after(PATIENCE_S):
+                    assert await peer.be_refused()
+                await in_time(peer.ask)
+
+        simulate(scenario)
+
+    # --- clients that don't ------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("greeted", [False, True])
+    def test_who_speaks_something_else_disturbs_nobody(self, harness: ProtocolHarness, greeted: bool) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                _, other = await harness.greeted(env)
+                for said in (*STRANGERS, *harness.hostile):
+                    await self._say(env, (harness.greeting if greeted else b"") + said)
+                    await in_time(other.ask)
+                await all_gone(broker, 1)
+
+        simulate(scenario)
+
+    @pytest.mark.parametrize("seed", range(8))
+    def test_no_bytes_at_all_disturb_anybody(self, harness: ProtocolHarness, seed: int) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                _, other = await harness.greeted(env)
+                for _ in range(15):
+                    await self._say(env, damaged(harness.greeting + 3 * harness.request, env.rng))
+                await in_time(other.ask)
+                await all_gone(broker, 1)
+
+        simulate(scenario, seed)
+
+    def test_who_leaves_in_the_middle_leaves_nothing_behind(self, harness: ProtocolHarness) -> None:
+        dialogue = harness.greeting + 2 * harness.request
+
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                _, other = await harness.greeted(env)
+                for place in range(0, len(dialogue), -(-len(dialogue) // CUTS_MAX)):
+                    await self._say(env, dialogue[:place], wait_s=0.0)
+                await all_gone(broker, 1)
+                await in_time(other.ask)
+
+        simulate(scenario)
+
+    def test_who_never_says_anything_is_let_go(self, harness: ProtocolHarness) -> None:
+        if harness.silence_s_max is None:
+            return
+
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                assert harness.silence_s_max is not None
+                silent = await env.net.connect(ADDRESS)
+                slow = await env.net.connect(ADDRESS)
+                await slow.send([harness.greeting[: len(harness.greeting) // 2]])
+                with trio.fail_after(harness.silence_s_max):
+                    await until_ended(silent)
+                    await until_ended(slow)
+                await all_gone(broker, 0)
+
+        simulate(scenario)
+
+    @staticmethod
+    async def _say(env: SimEnv, said: bytes, wait_s: float = 1.0) -> None:
+        """Connect, say something, wait a little, and leave."""
+        stream = await env.net.connect(ADDRESS)
+        with suppress(ConnectionLost), trio.move_on_after(PATIENCE_S):
+            await stream.send([said])
+        with trio.move_on_after(wait_s):
+            await until_ended(stream)
+        await stream.aclose()
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def test_bytes_without_end_fill_no_memory(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                _, other = await harness.greeted(env)
+                for begun in harness.floods:
+                    for greeting in (b"", harness.greeting):
+                        with memory_below(harness.memory_bytes_max):
+                            await flood(env, greeting + begun, b"a" * FLOOD_CHUNK_BYTES)
+                await in_time(other.ask)
+                await all_gone(broker, 1)
+
+        simulate(scenario)
+
+    def test_a_client_that_never_reads_fills_no_memory(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                _, other = await harness.greeted(env)
+                with memory_below(harness.memory_bytes_max):
+                    many = max(1, FLOOD_CHUNK_BYTES // max(1, len(harness.request)))
+                    await flood(env, harness.greeting, harness.request * many)
+                await in_time(other.ask)
+                await all_gone(broker, 1)
+
+        simulate(scenario)
+
+    # --- the end -----------------------------------------------------------------------------------------------------
+
+    def test_a_client_that_waits_for_nothing_does_not_hold_up_a_stop(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                stream, peer = await harness.greeted(env)
+                await in_time(peer.ask)
+                with trio.fail_after(DRAIN_S / 2):
+                    await broker.drain()
+                await in_time(lambda: until_ended(stream))
+                await all_gone(broker, 0)
+
+        simulate(scenario)
+
+    def test_a_stop_ends_every_connection_in_time(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            async with harness.broker(env) as broker:
+                idle, _ = await harness.greeted(env)
+                new = await env.net.connect(ADDRESS)
+                half = await env.net.connect(ADDRESS)
+                await half.send([harness.greeting + harness.request[: len(harness.request) // 2]])
+                await env.clock.sleep(0.1)
+                with trio.fail_after(DRAIN_S + 1):
+                    await broker.drain()
+                with trio.fail_after(PATIENCE_S):
+                    for stream in (idle, new, half):
+                        await until_ended(stream)
+                await all_gone(broker, 0)
+
+        simulate(scenario)
+
+    def test_a_broker_that_is_cancelled_waits_for_no_connection(self, harness: ProtocolHarness) -> None:
+        async def scenario(env: SimEnv) -> None:
+            with trio.move_on_after(1) as scope:
+                async with harness.broker(env):
+                    stream, peer = await harness.greeted(env)
+                    await in_time(peer.ask)
+                    await stream.send([harness.request[: len(harness.request) // 2]])
+                    await trio.sleep_forever()
+            assert scope.cancelled_caught
+            assert trio.current_time() < PATIENCE_S
+
+        simulate(scenario)
+
+
+def simulate(scenario: Callable[[SimEnv], Awaitable[None]], seed: int = 0) -> None:
+    """Run a scenario in simulated time; one that waits for what does not come ends within a simulated hour."""
+    run_simulation(seed, scenario, virtual_s_max=3_600)
+
+
+async def in_time(work: Callable[[], Awaitable[int | None]]) -> int:
+    """Do what is due. Raises TooSlowError."""
+    with trio.fail_after(PATIENCE_S):
+        return await work() or 0
+
+
+async def until_ended(stream: Stream) -> None:
+    """Read, and throw away, until the other side has ended the connection."""
+    scratch = memoryview(bytearray(1 << 16))
+    with suppress(ConnectionLost):
+        while await stream.receive_into(scratch):
+            pass
+
+
+async def all_gone(broker: Broker, left: int) -> None:
+    """Wait until only so many connections are left. Raises AssertionError."""
+    with trio.move_on_after(4 * PATIENCE_S):
+        while open_connections(broker) != left:
+            await broker.env.clock.sleep(0.1)
+    assert open_connections(broker) == left, f"{open_connections(broker)} connections, not {left}"
+
+
+def open_connections(broker: Broker) -> int:
+    """Of clients, and of those who only watch."""
+    return sum(len(listener.open) for listener in broker.listening.traffic.values())
+
+
+async def flood(env: SimEnv, begun: bytes, chunk: bytes) -> None:
+    """Send until it is enough, nobody takes it, or the connection is ended; read nothing."""
+    stream = await env.net.connect(ADDRESS)
+    with suppress(ConnectionLost), trio.move_on_after(PATIENCE_S):
+        await stream.send([begun])
+        for _ in range(FLOOD_BYTES // len(chunk)):
+            await stream.send([chunk])
+    await stream.aclose()
+
+
+def damaged(dialogue: bytes, rng: Rng) -> bytes:
+    """Bytes that are nearly what a client says, or not at all."""
+    kind = rng.integer(4)
+    if kind == 0 or not dialogue:
+        return rng.bytes(1 + rng.integer(2_000))
+    place = rng.integer(len(dialogue))
+    if kind == 1:
+        return dialogue[:place] + rng.bytes(rng.integer(200)) + dialogue[place:]
+    if kind == 2:
+        return dialogue[:place] + dialogue[place + 1 + rng.integer(8) :]
+    flipped = bytearray(dialogue)
+    for _ in range(1 + rng.integer(4)):
+        flipped[rng.integer(len(flipped))] ^= 1 << rng.integer(8)
+    return bytes(flipped)
+
+
+@contextmanager
+def memory_below(bytes_max: int) -> Iterator[None]:
+    """See that Python holds at no time so much more than it did before. Raises AssertionError."""
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        yield
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert peak <= bytes_max, f"{peak:,} bytes were held, more than {bytes_max:,}"

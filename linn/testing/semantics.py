@@ -1,0 +1,288 @@
+"""What every delivery semantics must pass: `SemanticsConformance`, to subclass. `subscription_machine` has a model.
+
+    class TestMine(SemanticsConformance):
+        @pytest.fixture
+        def semantics(self) -> DeliverySemantics:
+            return Mine(MySettings())
+
+Laws: a test asks `settles_on_delivery` and `survives_restart`, and never for a name. What one semantics may do and
+another may not (how often it delivers, what it makes dead) is its own affair; that nothing is given to two at once,
+skipped, or given again once settled is everybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import get_args
+
+from linn.core.errors import DeliveryNotCurrent, LinnError
+from linn.core.lease import LEASE_MS_MAX, Lease
+from linn.core.semantics import Acks, ConfirmWhen, DeliverySemantics
+from linn.core.subscription import Effects, SharedSubscription
+from linn.core.subscription_event import decode_events, encode_events
+
+END = 100
+ANN, BOB = 1, 2
+LONG_S = 2 * LEASE_MS_MAX / 1000
+"""After so long every lease has ended and every delay has passed."""
+LEASES_MAX = 2 * END
+"""Leases of one record at least that a test takes in a row: each record is ready once."""
+ROUNDS_MAX = 200
+"""Deliveries of one record that a test waits for; a semantics that delivers for ever is given acks before."""
+
+
+def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:
+    """A fresh subscription that is ready to deliver; what `recovered` records is taken."""
+    subscription = semantics.shared_subscription(start)
+    subscription.recovered(0.0)
+    subscription.take_events()
+    return subscription
+
+
+def replayed(semantics: DeliverySemantics, rows: list[bytes], now: float, start: int = 0) -> SharedSubscription:
+    """The subscription after a restart: a fresh one, to which the event log is applied."""
+    subscription = semantics.shared_subscription(start)
+    for row in rows if semantics.survives_restart else ():
+        for event in decode_events(row):
+            subscription.apply(event)
+    subscription.recovered(now)
+    return subscription
+
+
+def leases(subscription: SharedSubscription, records_max: int, end: int, now: float) -> Iterator[Lease]:
+    """Leases to Ann until nothing is ready. Raises AssertionError where there is no end to it."""
+    for _ in range(LEASES_MAX):
+        lease = subscription.acquire(ANN, records_max, end, now)
+        if lease is None:
+            return
+        yield lease
+    raise AssertionError(f"records are still ready after {LEASES_MAX} leases")
+
+
+def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[Lease]:
+    """Leases of so many records at time 0, in as many as it takes."""
+    found: list[Lease] = []
+    while (missing := count - sum(lease.end - lease.first for lease in found)) > 0:
+        lease = subscription.acquire(consumer, missing, END, 0.0)
+        assert lease is not None, f"{missing} records are missing, and nothing is ready"
+        found.append(lease)
+    return found
+
+
+def offsets_of(lease: Lease | None) -> list[int]:
+    """The offsets that were given."""
+    return list(range(lease.first, lease.end)) if lease is not None else []
+
+
+class SemanticsConformance:
+    """The promises of `linn.core.semantics`. A subclass gives the fixture `semantics`."""
+
+    def test_every_kind_of_acks_has_a_meaning(self, semantics: DeliverySemantics) -> None:
+        for acks in get_args(Acks):
+            assert isinstance(semantics.confirm_when(acks), ConfirmWhen)
+
+    def test_who_asks_for_more_gets_no_less(self, semantics: DeliverySemantics) -> None:
+        found = [list(ConfirmWhen).index(semantics.confirm_when(acks)) for acks in ("none", "leader", "all")]
+        assert found == sorted(found)
+
+    def test_what_it_promises_does_not_change(self, semantics: DeliverySemantics) -> None:
+        before = semantics.settles_on_delivery, semantics.survives_restart
+        subscription = begun(semantics)
+        subscription.acquire(ANN, 5, END, 0.0)
+        assert (semantics.settles_on_delivery, semantics.survives_restart) == before
+        assert all(type(promise) is bool for promise in before)
+
+    # --- delivering --------------------------------------------------------------------------------------------------
+
+    def test_it_begins_where_it_is_told_to(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics, 7)
+        assert subscription.settled_before() == 7
+        assert offsets_of(subscription.acquire(ANN, 1, END, 0.0)) == [7]
+
+    def test_there_is_nothing_beyond_the_end(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        assert subscription.acquire(ANN, 5, 0, 0.0) is None
+        assert [offset for lease in leases(subscription, 5, 2, 0.0) for offset in offsets_of(lease)] == [0, 1]
+        assert subscription.acquire(BOB, 5, 2, 0.0) is None
+
+    def test_each_record_is_given_once_at_a_time_and_none_is_skipped(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        given: list[int] = []
+        for lease in leases(subscription, 7, END, 0.0):
+            assert lease.attempt == 1
+            given += offsets_of(lease)
+            given += offsets_of(subscription.acquire(BOB, 2, END, 0.0))
+        assert given == list(range(END))
+
+    def test_delivery_ids_grow(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        ids = [lease.delivery_id for lease in leases(subscription, 9, END, 0.0)]
+        assert ids == sorted(set(ids))
+
+    def test_subscriptions_have_nothing_in_common(self, semantics: DeliverySemantics) -> None:
+        one, other = begun(semantics), begun(semantics)
+        one.acquire(ANN, 50, END, 0.0)
+        assert other.settled_before() == 0
+        assert offsets_of(other.acquire(ANN, 1, END, 0.0)) == [0]
+
+    # --- settling ----------------------------------------------------------------------------------------------------
+
+    def test_all_that_is_given_and_acked_is_settled_for_good(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        for lease in leases(subscription, 30, END, 0.0):
+            subscription.ack(ANN, lease.delivery_id, None, 0.0)
+        assert subscription.settled_before() == END
+        subscription.expire(LONG_S)
+        subscription.consumer_gone(ANN, LONG_S)
+        assert subscription.acquire(BOB, 30, END, LONG_S) is None
+        assert subscription.next_deadline() is None
+
+    def test_what_is_settled_on_delivery_is_settled_then_and_no_earlier(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        lease = subscription.acquire(ANN, 5, END, 0.0)
+        assert lease is not None
+        if semantics.settles_on_delivery:
+            assert subscription.settled_before() == lease.end
+            assert subscription.leased_count == 0
+        else:
+            assert subscription.settled_before() == 0
+            assert subscription.leased_count == lease.end - lease.first
+
+    def test_a_part_can_be_acked(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        for lease in taken(subscription, ANN, 5):
+            acked = [(offset, offset + 1) for offset in offsets_of(lease) if offset in (0, 1, 3)]
+            if acked:
+                subscription.ack(ANN, lease.delivery_id, acked, 0.0)
+        assert subscription.settled_before() == (5 if semantics.settles_on_delivery else 2)
+        subscription.consumer_gone(ANN, 0.0)
+        subscription.expire(LONG_S)
+        found = [offset for each in subscription.dead() for offset in range(each.first, each.end)]
+        for lease in leases(subscription, 5, 5, LONG_S):
+            found += offsets_of(lease)
+        assert found == ([] if semantics.settles_on_delivery else [2, 4])
+
+    def test_a_refused_request_changes_nothing(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        lease = subscription.acquire(ANN, 5, END, 0.0)
+        assert lease is not None
+        subscription.take_events()
+        before = subscription.statistics()
+        id = lease.delivery_id
+        requests: list[Callable[[], object]] = [
+            lambda: subscription.ack(BOB, id, None, 0.0),
+            lambda: subscription.ack(ANN, id + 10**9, None, 0.0),
+            lambda: subscription.ack(ANN, id, [(4, 9)], 0.0),
+            lambda: subscription.nack(ANN, id, [(-1, 2)], 0.0),
+            lambda: subscription.nack(ANN, id, None, 0.0, delay_ms=-1),
+            lambda: subscription.reject(BOB, id, None, 0.0),
+            lambda: subscription.extend(ANN, id, 0, 0.0),
+            lambda: subscription.extend(ANN, id, LEASE_MS_MAX + 1, 0.0),
+        ]
+        for request in requests:
+            with suppress(LinnError):
+                assert request() == Effects()
+            assert subscription.statistics() == before
+            assert subscription.take_events() == []
+
+    def test_who_asks_for_a_record_again_gets_it_or_is_refused(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        for lease in taken(subscription, ANN, 5):
+            try:
+                subscription.nack(ANN, lease.delivery_id, None, 0.0)
+            except DeliveryNotCurrent:
+                assert semantics.settles_on_delivery
+                return
+        assert subscription.settled_before() == 0
+        subscription.expire(LONG_S)
+        dead = sum(each.end - each.first for each in subscription.dead())
+        assert dead + sum(len(offsets_of(lease)) for lease in leases(subscription, 5, 5, LONG_S)) == 5
+
+    def test_what_a_consumer_held_goes_back_when_it_leaves(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        subscription.acquire(ANN, 5, END, 0.0)
+        subscription.consumer_gone(ANN, 0.0)
+        assert subscription.leased_count == 0
+        assert not subscription.holds(ANN)
+        assert subscription.consumer_gone(ANN, 0.0) == Effects()
+
+    def test_a_lease_that_nobody_settles_ends(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        lease = subscription.acquire(ANN, 5, END, 0.0)
+        assert lease is not None
+        deadline = subscription.next_deadline()
+        assert (deadline is None) == semantics.settles_on_delivery
+        subscription.expire(LONG_S)
+        assert subscription.leased_count == 0
+
+    def test_every_record_comes_to_an_end(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        now = 0.0
+        for round_number in range(ROUNDS_MAX):
+            now += LONG_S
+            subscription.expire(now)
+            for lease in leases(subscription, END, END, now):
+                if round_number == ROUNDS_MAX - 1:
+                    subscription.ack(ANN, lease.delivery_id, None, now)
+            subscription.consumer_gone(ANN, now)
+            for dead in subscription.dead():
+                subscription.dead_lettered(dead.first, dead.end)
+        assert subscription.settled_before() == END
+
+    # --- the log's bounds --------------------------------------------------------------------------------------------
+
+    def test_what_the_log_has_lost_is_skipped(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        subscription.acquire(ANN, 5, END, 0.0)
+        subscription.skip_to(20)
+        assert subscription.settled_before() == 20
+        assert subscription.leased_count == 0
+        assert offsets_of(subscription.acquire(BOB, 1, END, 0.0)) == [20]
+
+    def test_a_purge_leaves_what_is_held(self, semantics: DeliverySemantics) -> None:
+        subscription = begun(semantics)
+        lease = subscription.acquire(ANN, 5, END, 0.0)
+        assert lease is not None
+        subscription.purge(END)
+        assert subscription.acquire(BOB, 5, END, 0.0) is None
+        subscription.ack(ANN, lease.delivery_id, None, 0.0)
+        assert subscription.settled_before() == END
+
+    # --- surviving ---------------------------------------------------------------------------------------------------
+
+    def test_what_is_settled_stays_so_after_a_restart(self, semantics: DeliverySemantics) -> None:
+        before = begun(semantics)
+        taken(before, ANN, 5)
+        held = taken(before, BOB, 5)
+        for lease in held:
+            before.ack(BOB, lease.delivery_id, None, 0.0)
+        rows = [encode_events(before.take_events())]
+        after = replayed(semantics, rows, 0.0)
+        if not semantics.survives_restart:
+            assert after.settled_before() == 0
+            return
+        assert after.settled_before() == before.settled_before()
+        assert after.settled == before.settled
+        dead = [offset for each in after.dead() for offset in range(each.first, each.end)]
+        given: list[int] = []
+        after.expire(LONG_S)
+        for lease in leases(after, 50, END, LONG_S):
+            assert lease.delivery_id > held[-1].delivery_id
+            given += offsets_of(lease)
+        settled = range(10) if semantics.settles_on_delivery else range(5, 10)
+        assert sorted(given + dead) == [offset for offset in range(END) if offset not in settled]
+
+    def test_a_snapshot_says_what_all_events_say(self, semantics: DeliverySemantics) -> None:
+        before = begun(semantics)
+        rows = []
+        for number in range(6):
+            lease = before.acquire(ANN, 4, END, 0.0)
+            assert lease is not None
+            if number % 2:
+                before.ack(ANN, lease.delivery_id, None, 0.0)
+            rows.append(encode_events(before.take_events()))
+        snapshot = [encode_events(before.snapshot_events(0.0))]
+        one, other = replayed(semantics, rows, 0.0), replayed(semantics, snapshot, 0.0)
+        assert (one.settled_before(), one.settled) == (other.settled_before(), other.settled)
+        assert one.ready_count(END) == other.ready_count(END)

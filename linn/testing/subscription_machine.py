@@ -1,0 +1,202 @@
+"""SubscriptionMachine: the subscriptions of any delivery semantics against a plain set of rules, by Hypothesis.
+
+    class Mine(SubscriptionMachine):
+        def make_semantics(self) -> DeliverySemantics:
+            return Mine(MySettings())
+
+    TestMine = Mine.TestCase
+
+The model knows who holds which offset, what is dead and what is settled. When a returned record comes again, and when
+it is dead instead, is up to the semantics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from linn.core.errors import LinnError
+from linn.core.semantics import DeliverySemantics
+from linn.core.subscription import SharedSubscription
+from linn.core.subscription_event import encode_events
+from linn.testing.semantics import LONG_S, replayed
+
+_CONSUMERS = st.integers(1, 3)
+
+
+class SubscriptionMachine(RuleBasedStateMachine):
+    """Any semantics against its laws. A subclass gives `make_semantics`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.semantics = self.make_semantics()
+        self.now = 0.0
+        self.end = 12
+        self.rows: list[bytes] = []
+        """The event log."""
+        self.held: dict[int, tuple[int, set[int]]] = {}
+        """(consumer, offsets) by delivery id, as granted."""
+        self.dead: set[int] = set()
+        self.settled: set[int] = set()
+        self.newest_id = 0
+        self.lowest = 0
+        self.subscription = self._restarted()
+
+    def make_semantics(self) -> DeliverySemantics:
+        """The semantics of one topic."""
+        raise AssertionError("a subclass gives make_semantics")
+
+    def _restarted(self) -> SharedSubscription:
+        subscription = replayed(self.semantics, self.rows, self.now)
+        self.rows.append(encode_events(subscription.take_events()))
+        return subscription
+
+    def _flush(self) -> None:
+        events = self.subscription.take_events()
+        if events:
+            self.rows.append(encode_events(events))
+
+    def _look(self) -> None:
+        """Take over what the semantics decided: which of the records that were returned are dead."""
+        self.dead = {offset for each in self.subscription.dead() for offset in range(each.first, each.end)}
+        assert not self.dead & self.settled
+
+    # --- traffic -----------------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 8))
+    def publish(self, count: int) -> None:
+        self.end += count
+
+    @rule(consumer=_CONSUMERS, records_max=st.integers(1, 5))
+    def acquire(self, consumer: int, records_max: int) -> None:
+        self.expire(0)
+        lease = self.subscription.acquire(consumer, records_max, self.end, self.now)
+        if lease is None:
+            assert self.subscription.ready_count(self.end) == 0
+            return
+        offsets = set(range(lease.first, lease.end))
+        assert 0 < len(offsets) <= records_max
+        assert lease.end <= self.end
+        taken = self.settled | self.dead | {offset for _, mine in self.held.values() for offset in mine}
+        assert not offsets & taken, "given although it is settled, dead or held"
+        assert lease.delivery_id > self.newest_id, "delivery ids grow, also over restarts"
+        self.newest_id = lease.delivery_id
+        if self.semantics.settles_on_delivery:
+            self.settled |= offsets
+            self._flush()
+        else:
+            self.held[lease.delivery_id] = consumer, offsets
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 20), part=st.booleans(), verdict=st.sampled_from(["ack", "nack", "reject"]))
+    def settle(self, which: int, part: bool, verdict: str) -> None:
+        delivery_id = list(self.held)[which % len(self.held)]
+        consumer, offsets = self.held[delivery_id]
+        chosen = {min(offsets)} if part else set(offsets)
+        ranges = [(offset, offset + 1) for offset in sorted(chosen)] if part else None
+        request: Callable[..., object] = getattr(self.subscription, verdict)
+        try:
+            request(consumer, delivery_id, ranges, self.now)
+        except LinnError:
+            assert self._has_ended(delivery_id), "a lease that is current was refused"
+            return
+        offsets -= chosen
+        if not offsets:
+            del self.held[delivery_id]
+        if verdict == "ack":
+            self.settled |= chosen
+
+    def _has_ended(self, delivery_id: int) -> bool:
+        """Whether the lease's time is over: only the subscription knows how long that is."""
+        before = self.subscription.leased_count
+        self.expire(0)
+        return delivery_id not in self.held or self.subscription.leased_count < before
+
+    @rule(consumer=_CONSUMERS, delivery_id=st.integers(0, 40))
+    def forge(self, consumer: int, delivery_id: int) -> None:
+        if delivery_id in self.held:
+            return
+        before = self.subscription.statistics()
+        for verdict in ("ack", "nack", "reject"):
+            try:
+                getattr(self.subscription, verdict)(consumer, delivery_id, None, self.now)
+            except LinnError:
+                continue
+        assert self.subscription.statistics() == before
+
+    @rule(consumer=_CONSUMERS)
+    def leave(self, consumer: int) -> None:
+        self.subscription.consumer_gone(consumer, self.now)
+        self.held = {id: entry for id, entry in self.held.items() if entry[0] != consumer}
+
+    @rule(seconds=st.sampled_from([0, 1, 40, 1_000]))
+    def expire(self, seconds: float) -> None:
+        self.now += seconds
+        self.subscription.expire(self.now)
+        for id, (consumer, offsets) in list(self.held.items()):
+            try:
+                self.subscription.extend(consumer, id, 30_000, self.now)
+            except LinnError:
+                del self.held[id]
+                assert offsets
+
+    @precondition(lambda self: self.dead)
+    @rule()
+    def copy_the_dead(self) -> None:
+        for each in self.subscription.dead():
+            self.subscription.dead_lettered(each.first, each.end)
+            self.settled |= set(range(each.first, each.end))
+
+    # --- disturbance -------------------------------------------------------------------------------------------------
+
+    @rule(up_to=st.integers(0, 30))
+    def lose_head(self, up_to: int) -> None:
+        offset = min(up_to, self.end)
+        self.subscription.skip_to(offset)
+        gone = set(range(offset))
+        self.settled |= gone
+        for _, offsets in self.held.values():
+            offsets -= gone
+        self.held = {id: entry for id, entry in self.held.items() if entry[1]}
+
+    @rule(compact=st.booleans())
+    def restart(self, compact: bool) -> None:
+        self._flush()
+        if compact:
+            self.rows = [encode_events(self.subscription.snapshot_events(self.now))]
+        if not self.semantics.survives_restart:
+            self.settled.clear()
+            self.rows.clear()
+            self.lowest = self.newest_id = 0
+        self.held.clear()
+        self.subscription = self._restarted()
+
+    # --- what always holds -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def every_record_is_in_one_place(self) -> None:
+        self._look()
+        self.subscription.check()
+        low = next(offset for offset in range(self.end + 1) if offset not in self.settled)
+        assert self.subscription.settled_before() == low
+        assert low >= self.lowest, "settled_before never goes back"
+        self.lowest = low
+        assert self.subscription.leased_count == sum(len(offsets) for _, offsets in self.held.values())
+
+    def teardown(self) -> None:
+        """Let everything come to its end: each record is settled, and none for the second time."""
+        self.now += LONG_S
+        for consumer in (1, 2, 3):
+            self.subscription.consumer_gone(consumer, self.now)
+        for _ in range(self.end + 1):
+            self.now += LONG_S
+            self.subscription.expire(self.now)
+            lease = self.subscription.acquire(1, self.end, self.end, self.now)
+            if lease is None:
+                break
+            self.subscription.ack(1, lease.delivery_id, None, self.now)
+        for each in self.subscription.dead():
+            self.subscription.dead_lettered(each.first, each.end)
+        assert self.subscription.settled_before() == self.end

@@ -1,0 +1,254 @@
+"""VirtualWorld: a broker and clients in simulated time, on a simulated network and disk, in the test's own trio loop.
+
+Laws: no real time passes while anybody waits; what happens follows from the seed. Leaving the block stops the broker in
+order. What a client is to take part in it is given `env`, or made with `connect`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import trio
+import trio.testing
+
+from linn.client import Client, Message, Receipt, connect
+from linn.core.broker import Broker, running_broker
+from linn.core.error_group import said_once
+from linn.core.errors import ConnectionLost, RequestTimeout
+from linn.testing import broker_view
+from linn.testing.advance import Advance, seconds_of
+from linn.testing.broker_setup import BrokerSetup, Tables
+from linn.testing.deterministic import deterministic_schedule
+from linn.testing.publishing import publish
+from linn.testing.sim_env import SimClock, SimEnv
+
+T = TypeVar("T")
+ADDRESS = "127.0.0.1:5466"
+WAIT_S = 3600.0
+"""How long a test waits, in virtual time, for its own code; a wait in vain is over in a moment."""
+_DATA = "/linn"
+_FREE_BYTES = 1 << 40
+
+
+class _BrokerClock(SimClock):
+    """The broker's, on which a test lets time pass."""
+
+    def __init__(self, advance: Advance) -> None:
+        super().__init__()
+        self._advance = advance
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(self._advance.sleep_s(seconds, self))
+
+
+def check_virtual() -> None:
+    """Raises RuntimeError where it is not virtual time that passes."""
+    with contextlib.suppress(RuntimeError):  # It is not trio that runs.
+        clock = trio.lowlevel.current_clock()
+        if isinstance(clock, trio.testing.MockClock) and clock.autojump_threshold == 0:
+            return
+    raise RuntimeError("time is not virtual here: a trio test also asks for autojump_clock; others use run()")
+
+
+class VirtualWorld:
+    """A world for a test: `async with VirtualWorld(topics={...}) as world`, under trio's autojumping `MockClock`.
+
+    Example:
+        def test_a_job_comes_back_when_its_lease_ends():
+            async def scenario(world):
+                async with world.connect() as client, client.consumer("jobs") as consumer:
+                    await world.publish("jobs", b"dig")
+                    await anext(consumer)
+                    await world.advance(hours=1)
+                    assert (await anext(consumer)).attempt == 2
+
+            VirtualWorld(topics={"jobs": {"kind": "queue", "lease": "1h"}}).run(scenario)
+    """
+
+    def __init__(
+        self,
+        config: str | Path | None = None,
+        *,
+        topics: Tables | None = None,
+        exchanges: Tables | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Prepare, but start nothing yet.
+
+        Args:
+            config, topics, exchanges: as those of `BrokerThread`.
+            seed: another one is another order of events, and other delays of the network.
+        """
+        self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
+        self.seed = seed
+        self.url = f"linn://{ADDRESS}"
+        """Of the broker, for clients whose `env` is this world's."""
+        self._advance = Advance()
+        self._broker_env = SimEnv(seed, name="broker")
+        self._broker_env.clock = _BrokerClock(self._advance)
+        self.env = SimEnv(seed, name="client", world=self._broker_env.world)
+        """The world as clients see it: `linn.connect(world.url, env=world.env)`."""
+        self._broker: Broker | None = None
+        self._nursery: trio.Nursery
+        self._running: AbstractAsyncContextManager[None] | None = None
+
+    # --- life ---
+
+    def run(self, scenario: Callable[[VirtualWorld], Awaitable[T]]) -> T:
+        """Run `scenario(world)` in a trio loop of its own, with the broker running. Raises what the scenario raises."""
+
+        async def main() -> T:
+            async with self:
+                return await scenario(self)
+
+        with deterministic_schedule(self.seed):
+            return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    async def __aenter__(self) -> VirtualWorld:
+        """Start the broker. Raises ConfigError, PluginError; RuntimeError where time is not virtual."""
+        check_virtual()
+        self._running = self._run()
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Stop it. Raises what ended it before."""
+        assert self._running is not None
+        return await self._running.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._start()
+                yield
+                if self._broker is not None:
+                    self._broker.stop()
+        except BaseExceptionGroup as group:
+            raise said_once(group) from None
+
+    async def restart(self) -> None:
+        """Start the broker again after `kill` or `lose_power`, on what is left of its disk."""
+        assert self._broker is None, "it runs"
+        await self._start()
+
+    async def _start(self) -> None:
+        if self._broker_env.is_dead:
+            self._broker_env = self._broker_env.restart()
+        await self._nursery.start(self._live)
+
+    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+        async def serve(env: SimEnv) -> None:
+            config, plugins = self.setup.load(_DATA, ADDRESS)
+            async with running_broker(config, env, plugins) as self._broker:
+                task_status.started()
+                await self._broker.wait_stopped()
+
+        await self._broker_env.run_until_death(serve)
+
+    # --- clients ---
+
+    def connect(self, **options: Any) -> AbstractAsyncContextManager[Client]:
+        """A client in this world; the options of `linn.connect`."""
+        return connect(self.url, env=self.env, **options)
+
+    async def publish(self, topic: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
+        """Publish messages with the same properties, those of `linn.client.Producer.publish`. Raises as that."""
+        return await publish(self.url, topic, None, values, properties, self.env)
+
+    async def publish_to(self, exchange: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
+        """Publish messages to an exchange, as `publish` does to a topic."""
+        return await publish(self.url, None, exchange, values, properties, self.env)
+
+    # --- time ---
+
+    async def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        """Let time pass, for the broker and all clients, and do what falls due.
+
+        Raises ValueError where it is negative.
+        """
+        total_s = seconds_of(days, hours, minutes, seconds)
+        check_virtual()
+        await self._advance.run(total_s, self.env.clock)
+
+    # --- faults ---
+
+    def kill(self) -> None:
+        """End the broker's process as SIGKILL does: its disk keeps what was written, memory is lost."""
+        self._broker_env.kill()
+        self._broker = None
+
+    def lose_power(self) -> None:
+        """Turn the broker's machine off: its disk keeps what was synced, and some of the rest, by the seed."""
+        self._broker_env.crash()
+        self._broker = None
+
+    def cut_network(self) -> None:
+        """Hold everything back between the broker and its clients, until `heal_network`."""
+        self._broker_env.world.cut("broker", "client")
+
+    def heal_network(self) -> None:
+        """Let through again what `cut_network` held back."""
+        self._broker_env.world.heal("broker", "client")
+
+    def fill_disk(self) -> None:
+        """Leave no room on the broker's disk, until `free_disk`."""
+        self._broker_env.disk.capacity_bytes = self._broker_env.disk.used_bytes
+
+    def free_disk(self) -> None:
+        """Make room again."""
+        self._broker_env.disk.capacity_bytes = _FREE_BYTES
+
+    # --- looking and waiting ---
+
+    @property
+    def broker(self) -> Broker:
+        """The broker itself. Raises ConnectionLost while there is none."""
+        if self._broker is None:
+            raise ConnectionLost("the broker of this world is down: `async with` and restart() start it")
+        return self._broker
+
+    async def records(self, topic: str) -> list[Message]:
+        """What a topic holds, by partition and offset; of a queue, what is not settled. Raises TopicUnknown."""
+        return await broker_view.records(self.broker, topic)
+
+    def summary(self) -> str:
+        """A line for each topic: published, kept, unsettled, and so on. What is shown when a test fails."""
+        return broker_view.summary(self._broker) if self._broker is not None else "the broker is down"
+
+    async def wait_records(self, topic: str, count: int, *, timeout_s: float = WAIT_S) -> list[Message]:
+        """Wait until `count` messages were published to a topic since the start; returns `records(topic)`.
+
+        Raises TopicUnknown, RequestTimeout.
+        """
+        what = f'{count} messages in "{topic}"'
+        await self._within(timeout_s, what, broker_view.wait_records(self.broker, topic, count))
+        return await self.records(topic)
+
+    async def wait_settled(self, topic: str, *, timeout_s: float = WAIT_S) -> None:
+        """Wait until every message of a queue is settled.
+
+        Raises TopicUnknown, SubscriptionWrongKind, RequestTimeout.
+        """
+        await self._within(timeout_s, f'"{topic}" to be settled', broker_view.wait_settled(self.broker, topic))
+
+    async def wait_committed(self, topic: str, group: str, *, timeout_s: float = WAIT_S) -> None:
+        """Wait until a group has committed all that a stream holds.
+
+        Raises TopicUnknown, SubscriptionWrongKind, RequestTimeout.
+        """
+        what = f'group "{group}" to commit all of "{topic}"'
+        await self._within(timeout_s, what, broker_view.wait_committed(self.broker, topic, group))
+
+    async def _within(self, timeout_s: float, what: str, work: Awaitable[None]) -> None:
+        with trio.move_on_after(timeout_s) as scope:
+            await work
+        if scope.cancelled_caught:
+            raise RequestTimeout(f"waited {timeout_s:g} virtual s for {what}; there is:\n{self.summary()}")
