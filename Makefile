@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Test files run beside one another; `make test WORKERS=0` runs them one by one.
+WORKERS ?= 2
 
-.PHONY: demo test check lint types layers docs bench soak clean
+.PHONY: demo test check lint types layers docs site bench soak clean
 .DEFAULT_GOAL := check
 
 $(STAMP): pyproject.toml
@@ -16,7 +18,7 @@ demo: $(STAMP)
 	$(BIN)/linn demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not soak'
+	$(BIN)/python -m pytest -m 'not soak' --numprocesses $(WORKERS) --dist loadfile
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak --timeout 0
@@ -34,10 +36,13 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 
 docs: $(STAMP)
-	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_site.py
+
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

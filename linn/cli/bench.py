@@ -1,4 +1,4 @@
-"""`linn bench`: how fast is this broker, from here?"""
+"""`linn bench`: how fast is this broker, from here, and does it lose anything?"""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ import typer
 
 from linn.cli.options import DEFAULT_URL, Json, Url
 
-app = typer.Typer(help="Load a broker and print rates. The topic must exist.", no_args_is_help=True)
+app = typer.Typer(help="Load a broker: print rates and latencies, or check that nothing is lost.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.")]
 CountMax = Annotated[int, typer.Option("--count", min=1, metavar="COUNT", help="Messages.")]
 Size = Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Bytes of a message.")]
+NumberedSize = Annotated[
+    int, typer.Option("--size", min=12, metavar="BYTES", help="Bytes of a message; its number is among them.")
+]
 Batch = Annotated[
     int, typer.Option("--batch", min=1, metavar="COUNT", help="Messages of one call; each call is confirmed.")
 ]
+Rate = Annotated[str | None, typer.Option("--rate", metavar="RATE", help="At most so many: 100/s, 6000/m, 5/h.")]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting", metavar="KEY=VALUE", help="Of the topic, as `linn topics create` takes it. May be repeated."
+    ),
+]
+Duration = Annotated[str, typer.Option("--duration", metavar="TIME", help="How long to publish: 30s, 10m, 8h.")]
+Consumers = Annotated[int, typer.Option("--consumers", min=1, max=100, metavar="COUNT", help="That compete.")]
 
 
 @app.command("publish")
@@ -39,3 +51,55 @@ def consume(topic: Topic, count: CountMax = 1_000_000, url: Url = DEFAULT_URL, a
     from linn.cli.load import bench_consume
 
     bench_consume(url, topic, count=count, as_json=as_json)
+
+
+@app.command("latency")
+def latency(
+    count: CountMax = 1_000,
+    size: NumberedSize = 128,
+    rate: Rate = None,
+    setting: Setting = None,
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """How long a message takes to its confirmation and to a consumer, one at a time, in a topic made for this."""
+    from linn.cli.latency import Latency
+    from linn.cli.pace import rate_of
+    from linn.cli.typed_value import named_values
+
+    settings = named_values(setting or (), "--setting")
+    per_s = None if rate is None else rate_of(rate)
+    Latency(count=count, size=size, rate=per_s, settings=settings).run(url, as_json=as_json)
+
+
+@app.command("soak")
+def soak(
+    duration: Duration = "1m",
+    rate: Rate = "10000/s",
+    size: NumberedSize = 128,
+    consumers: Consumers = 2,
+    setting: Setting = None,
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Load a queue made for this, and check that all that was confirmed arrives unchanged. Ends with 1 if not.
+
+    The broker may be stopped, killed and started meanwhile: what matters is that nothing it confirmed is lost.
+    """
+    from linn.cli.moment import seconds_of
+    from linn.cli.pace import rate_of
+    from linn.cli.soak import Soak
+    from linn.cli.typed_value import named_values
+
+    settings = named_values(setting or (), "--setting")
+    if settings.get("kind") == "stream":
+        raise typer.BadParameter("a soak needs a queue: kind=queue or kind=both", param_hint="--setting")
+    soaking = Soak(
+        duration_s=seconds_of(duration, "--duration"),
+        rate=None if rate is None else rate_of(rate),
+        size=size,
+        consumers=consumers,
+        settings=settings,
+    )
+    if not soaking.run(url, as_json=as_json):
+        raise typer.Exit(1)

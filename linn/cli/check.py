@@ -9,14 +9,16 @@ import typer
 from linn.cli.options import Json
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A configuration file.")]
+Strict = Annotated[bool, typer.Option("--strict", help="End with 3 for warnings, too.")]
 
 
-def check(file: File, as_json: Json = False) -> None:
+def check(file: File, strict: Strict = False, as_json: Json = False) -> None:
     """Check a configuration: every problem with file, line, key and the nearest valid key; then what it means.
 
-    Ends with 3 if there is an error. Warnings alone end with 0.
+    Errors keep a broker from starting: ends with 3. Warnings are about what has no effect or a surprising one, or is
+    more than this machine has; hints about what may well be meant. Both end with 0.
     """
     from linn.cli.config_report import report
 
-    if not report(file, as_json=as_json):
+    if not report(file, as_json=as_json, strict=strict):
         raise typer.Exit(3)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from linn.cli.config_lint import lint
 from linn.cli.console import console
 from linn.core.config import Config, check_config, plugin_settings, read_toml
 from linn.core.plugins import PluginManager, installed
@@ -15,9 +17,11 @@ from linn.core.problem import Problem, Problems
 from linn.core.settings_decoder import encode_settings
 from linn.core.topic_settings import TopicSettings
 
+_COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
-def report(file: str, *, as_json: bool) -> bool:
-    """Print everything there is to say; whether a broker would start with this file.
+
+def report(file: str, *, as_json: bool, strict: bool) -> bool:
+    """Print everything there is to say; whether a broker would start with this file. `strict`: and nothing is odd.
 
     Raises:
         ConfigUnreadable: the file is missing or not TOML. PluginError: a plugin that it names can't be loaded.
@@ -25,11 +29,14 @@ def report(file: str, *, as_json: bool) -> bool:
     source = read_toml(file)
     plugins = PluginManager(plugin_settings(source), installed())
     config, problems = check_config(source, plugins)
+    if config is not None:
+        lint(config, problems)
     if as_json:
         print(json.dumps(_as_data(file, config, problems), indent=2))
     else:
         _show(file, config, problems)
-    return config is not None
+    odd = any(problem.severity == "warning" for problem in problems.found)
+    return config is not None and not (strict and odd)
 
 
 def _as_data(file: str, config: Config | None, problems: Problems) -> dict[str, Any]:
@@ -58,21 +65,28 @@ def _meaning(config: Config) -> dict[str, Any]:
             name: {"address": listener.address, "protocol": listener.protocol}
             for name, listener in config.listeners.items()
         },
-        "exchanges": {name: {"type": exchange.kind} for name, exchange in config.exchanges.items()},
+        "exchanges": {
+            name: {"type": exchange.kind, "alternate": exchange.alternate, "bindings": _targets(config, name)}
+            for name, exchange in config.exchanges.items()
+        },
         "topics": {name: encode_settings(topic) for name, topic in config.topics.items()},
     }
 
 
 def _show(file: str, config: Config | None, problems: Problems) -> None:
     for problem in problems.in_order():
-        colour = "red" if problem.severity == "error" else "yellow"
+        colour = _COLOURS[problem.severity]
         code = f" [{problem.error.code}]" if problem.severity == "error" else ""
         line = escape(f"{problems.describe(problem)}{code}")
         console().print(f"[{colour}]{problem.severity}[/] {line}", soft_wrap=True)
     if config is None:
-        console().print(escape(f"{file}: {problems.error_count} errors: a broker would not start"), soft_wrap=True)
+        count = problems.error_count
+        said = f"{file}: {count} error{'s' * (count != 1)}: a broker would not start"
+        console().print(escape(said), soft_wrap=True)
         return
-    console().print(escape(f"{file} is good. Data goes to {config.broker.data_dir}."), soft_wrap=True)
+    warnings = sum(problem.severity == "warning" for problem in problems.found)
+    but = f", with {warnings} warning{'s' * (warnings != 1)}" if warnings else ""
+    console().print(escape(f"{file} is good{but}. Data goes to {config.broker.data_dir}."), soft_wrap=True)
     _show_listeners(config)
     if config.exchanges:
         _show_exchanges(config)
@@ -88,16 +102,31 @@ def _show_listeners(config: Config) -> None:
 
 
 def _show_exchanges(config: Config) -> None:
-    table = Table("exchange", "type", "sends to", title="Exchanges", title_justify="left")
+    table = Table("exchange", "type", "sends to", "and the rest to", title="Exchanges", title_justify="left")
     for name, exchange in config.exchanges.items():
         targets = [
-            f"{topic} ({binding.key or 'any'})"
-            for topic, settings in config.topics.items()
-            for binding in settings.bindings
-            if binding.exchange == name
+            f"{'exchange ' * (target['to'] == 'exchange')}{target['name']} ({_condition(target)})"
+            for target in _targets(config, name)
         ]
-        table.add_row(escape(name), exchange.kind, escape(", ".join(targets) or "nobody yet"))
+        sends_to = escape(", ".join(targets) or "nobody yet")
+        table.add_row(escape(name), exchange.kind, sends_to, escape(exchange.alternate or "nobody"))
     console().print(table)
+
+
+def _targets(config: Config, exchange: str) -> list[dict[str, Any]]:
+    """What an exchange sends to whom, by the bindings of the file."""
+    return [
+        {"to": to, "name": name, "key": binding.key, "arguments": binding.arguments}
+        for to, bound in (("exchange", config.exchanges), ("topic", config.topics))
+        for name, settings in bound.items()
+        for binding in settings.bindings
+        if binding.exchange == exchange
+    ]
+
+
+def _condition(target: Mapping[str, Any]) -> str:
+    said = [target["key"]] if target["key"] else []
+    return ", ".join([*said, *(f"{name} = {value}" for name, value in target["arguments"].items())]) or "any"
 
 
 def _show_topics(config: Config) -> None:

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import sys
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 _PIPE_COLUMNS = 160
 """In a pipe there is no width; wide enough that no table of ours breaks its words."""
+
+
+class PipeConsole(Console):
+    """Leaves it to `exit_code.boundary` what a closed pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the BrokenPipeError is handled: let it go on."""
+        raise
 
 
 @functools.cache
 def console() -> Console:
     """Made on first use, on stdout as it is then."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
-    return Console(width=width, highlight=False)
+    return PipeConsole(width=width, highlight=False)
+
+
+def columns_right(table: Table, first: int, end: int | None = None) -> None:
+    """Align the columns of numbers to the right: from `first` on, up to `end` (exclusive)."""
+    for column in table.columns[first:end]:
+        column.justify = "right"
+
+
+def tell(data: Any, words: str, *, as_json: bool) -> None:
+    """Print what became of a command: one line, for programs or for people."""
+    print(json.dumps(data) if as_json else words)

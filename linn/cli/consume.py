@@ -1,8 +1,8 @@
-"""`linn consume`: print messages."""
+"""`linn consume` and `linn browse`: print messages, and take them or leave them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -13,8 +13,38 @@ Group = Annotated[str, typer.Option("--group", metavar="NAME", help="On a stream
 CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT", help="Stop after so many messages.")]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or leave it in the queue.")]
-Start = Annotated[str, typer.Option("--start", metavar="PLACE", help="Of a stream: earliest, latest or an offset.")]
-Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="value: a line each; json: everything.")]
+Since = Annotated[
+    str,
+    typer.Option(
+        "--since",
+        metavar="PLACE",
+        help='Of a stream: earliest, latest, an offset, a time ("2026-01-31T12:00"), or a duration ago ("10m").',
+    ),
+]
+BrowseSince = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="PLACE",
+        help="As of `linn consume`. Default: of a queue, what is not settled; of a stream, its start.",
+    ),
+]
+Partition = Annotated[
+    list[int] | None,
+    typer.Option("--partition", min=0, metavar="NUMBER", help="Only this one. May be repeated. Default: all."),
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help='text: the value, a line each; json: everything; or a template: "{offset} {label.origin} {value}".',
+    ),
+]
+Where = Annotated[
+    str | None,
+    typer.Option("--where", metavar="PREDICATE", help="Only messages that this is true of: 'label.delay > 60'."),
+]
 
 
 def consume(
@@ -23,25 +53,40 @@ def consume(
     count: CountMax = None,
     follow: Follow = True,
     ack: Ack = True,
-    start: Start = "earliest",
-    form: Format = "value",
+    since: Since = "earliest",
+    form: Format = "text",
+    where: Where = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print messages as they come, and ack them once they are written. A stream without --group is only read."""
-    if form not in ("value", "json"):
-        raise typer.BadParameter("must be value or json", param_hint="--format")
-    place = place_of(start)
+    """Print messages as they come, and ack them once they are written. A stream without --group is only read.
+
+    --where passes over the other messages of a stream. On a queue it is refused, for somebody else may want them:
+    `linn browse` looks without taking.
+    """
     from linn.cli.consuming import Consuming
+    from linn.cli.message_format import line_format
+    from linn.cli.moment import place_of
 
-    Consuming(topic, group, count=count, follow=follow, ack=ack, start=place, as_json=form == "json").run(url)
+    start, line_of = place_of(since, "--since"), line_format(form)
+    Consuming(topic, group, count=count, follow=follow, ack=ack, start=start, line_of=line_of, where=where).run(url)
 
 
-def place_of(start: str) -> Literal["earliest", "latest"] | int:
-    """What `--start` says. Raises BadParameter."""
-    if start == "earliest":
-        return "earliest"
-    if start == "latest":
-        return "latest"
-    if start.isascii() and start.isdigit() and int(start) < 1 << 63:
-        return int(start)
-    raise typer.BadParameter("must be earliest, latest or an offset", param_hint="--start")
+def browse(
+    topic: Topic,
+    partition: Partition = None,
+    count: CountMax = None,
+    since: BrowseSince = None,
+    form: Format = "text",
+    where: Where = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print messages and leave them where they are: nothing is leased, acked or committed.
+
+    Of a queue, what is not settled yet, also what a consumer holds now. Ends with what was there at the start.
+    """
+    from linn.cli.browsing import Browsing
+    from linn.cli.message_format import line_format
+    from linn.cli.moment import place_of
+
+    start = None if since is None else place_of(since, "--since")
+    Browsing(topic, partition or (), count=count, start=start, line_of=line_format(form), where=where).run(url)

@@ -5,17 +5,17 @@ Law: a message is acked after its line was written and flushed, so that a broken
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import anyio
+import typer
 
+from linn.cli.message_format import LineOf
+from linn.cli.moment import Place
+from linn.cli.selection import Selects, selection
 from linn.cli.session import with_client
 from linn.client.client import Client
-from linn.client.consumer import Start
 from linn.client.message import Batch, Message
 
 IDLE_S = 1.0
@@ -27,21 +27,34 @@ class Consuming:
     """`linn consume`."""
 
     def __init__(
-        self, topic: str, group: str, *, count: int | None, follow: bool, ack: bool, start: Start, as_json: bool
+        self,
+        topic: str,
+        group: str,
+        *,
+        count: int | None,
+        follow: bool,
+        ack: bool,
+        start: Place,
+        line_of: LineOf,
+        where: str | None,
     ) -> None:
+        """Raises PredicateInvalid."""
         self._topic = topic
         self._group = group
         self._left = count
         self._idle_s = None if follow else IDLE_S
         self._ack = ack
         self._start = start
-        self._line_of = json_line if as_json else value_line
+        self._line_of = line_of
+        self._selects: Selects | None = None if where is None else selection(where)
 
     def run(self, url: str) -> None:
-        """Print until there is a reason to stop. Raises LinnError, BrokenPipeError, KeyboardInterrupt."""
+        """Print until there is a reason to stop. Raises LinnError, BrokenPipeError, KeyboardInterrupt, BadParameter."""
         with_client(url, self._work)
 
     async def _work(self, client: Client) -> None:
+        if self._selects is not None:
+            await self._refuse_queue(client)
         # No more is taken from a queue than will be printed: others may be waiting for it.
         prefetch = _PREFETCH if self._left is None else min(self._left, _PREFETCH)
         async with client.consumer(self._topic, group=self._group, start=self._start, prefetch=prefetch) as consumer:
@@ -52,56 +65,42 @@ class Consuming:
                     batch = await anext(batches, None)
                 if batch is None:
                     break
-                await self._print(batch)
+                await self._take(batch)
 
-    async def _print(self, batch: Batch) -> None:
-        messages = list(batch)[: self._left]
-        self._write(messages)
+    async def _refuse_queue(self, client: Client) -> None:
+        topic = await client.admin.topic(self._topic)
+        if "queue" in topic and not self._group:
+            raise typer.BadParameter(
+                f"what it leaves out of the queue {self._topic} would be held from others; "
+                f"`linn browse {self._topic} --where ...` looks without taking",
+                param_hint="--where",
+            )
+
+    async def _take(self, batch: Batch) -> None:
+        messages = list(batch)
+        taken, printed = self._chosen(messages)
+        self._write(printed)
         if self._left is not None:
-            self._left -= len(messages)
+            self._left -= len(printed)
         if not self._ack:
             return
-        if len(messages) == len(batch):
+        if taken == len(batch):
             await batch.ack()
             return
-        for settled in [message.ack() for message in messages]:
+        for settled in [message.ack() for message in messages[:taken]]:
             await settled
+
+    def _chosen(self, messages: Sequence[Message]) -> tuple[int, list[Message]]:
+        """How many of the messages are dealt with by this, and which of them are printed."""
+        chosen: list[Message] = []
+        for taken, message in enumerate(messages):
+            if len(chosen) == self._left:
+                return taken, chosen
+            if self._selects is None or self._selects(message):
+                chosen.append(message)
+        return len(messages), chosen
 
     def _write(self, messages: Sequence[Message]) -> None:
         out = sys.stdout.buffer
         out.write(b"".join(map(self._line_of, messages)))
         out.flush()
-
-
-def value_line(message: Message) -> bytes:
-    """The value, and a line's end. A tombstone is an empty line."""
-    return (message.value or b"") + b"\n"
-
-
-def json_line(message: Message) -> bytes:
-    """Everything about a message as one line of JSON. Bytes that are not UTF-8 become {"base64": "..."}."""
-    record = message.record()
-    data = {
-        "topic": message.topic,
-        "partition": message.partition,
-        "offset": message.offset,
-        "attempt": message.attempt,
-        "id": str(record.id),
-        "timestamp_ms": record.timestamp_ms,
-        "key": readable(record.key),
-        "routing_key": record.routing_key,
-        "labels": dict(record.labels),
-        "headers": [[name, readable(value)] for name, value in record.headers],
-        "value": readable(record.value),
-    }
-    return json.dumps(data, ensure_ascii=False).encode() + b"\n"
-
-
-def readable(data: bytes | None) -> Any:
-    """Bytes for JSON: text where they are UTF-8."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

@@ -7,6 +7,7 @@ does. The codes are API, and `docs/reference/cli.md` lists them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from linn.core.errors import (
     ConnectionLost,
     LinnError,
     PluginError,
+    ProtocolError,
     RequestTimeout,
+    RequestUnknown,
     StorageError,
-    VersionUnsupported,
 )
 
 
@@ -44,7 +46,7 @@ MEANINGS = {
     ExitCode.FAILED: "the operation failed, or a check found something",
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.CONFIGURATION: "the configuration or a plugin is wrong",
-    ExitCode.UNREACHABLE: "no broker answered, or the connection was lost",
+    ExitCode.UNREACHABLE: "no broker answered, or none of this version, or the connection was lost",
     ExitCode.STORAGE: "the data folder is locked, damaged, full or can't be written",
     ExitCode.LISTENER: "an address is taken, or can't be bound",
     ExitCode.INTERRUPTED: "interrupted: Ctrl-C, or the second one of `linn serve`",
@@ -53,7 +55,8 @@ MEANINGS = {
 
 _BY_ERROR: tuple[tuple[type[LinnError] | tuple[type[LinnError], ...], ExitCode], ...] = (
     ((ConfigError, PluginError), ExitCode.CONFIGURATION),
-    ((ConnectionLost, RequestTimeout, VersionUnsupported), ExitCode.UNREACHABLE),
+    (RequestUnknown, ExitCode.FAILED),
+    ((ConnectionLost, RequestTimeout, ProtocolError), ExitCode.UNREACHABLE),
     (StorageError, ExitCode.STORAGE),
     ((AddressInUse, AddressInvalid), ExitCode.LISTENER),
 )
@@ -84,7 +87,7 @@ def boundary() -> Iterator[None]:
 def _ended_by(error: BaseException) -> ExitCode | None:
     """What an exception means for the exit code, after telling the user; None where it is a bug."""
     leaves = list(_leaves(error))
-    if not all(isinstance(leaf, LinnError | KeyboardInterrupt | BrokenPipeError) for leaf in leaves):
+    if not all(isinstance(leaf, LinnError | KeyboardInterrupt | BrokenPipeError) or _is_full(leaf) for leaf in leaves):
         return None
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return ExitCode.INTERRUPTED
@@ -93,7 +96,15 @@ def _ended_by(error: BaseException) -> ExitCode | None:
         complain(str(failures[0]))
         return exit_code_of(failures[0])
     discard_output()
+    if any(map(_is_full, leaves)):
+        complain("the output can't be written: no space left")
+        return ExitCode.FAILED
     return ExitCode.BROKEN_PIPE
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether the file that the output goes to is on a full disk; linn's own files raise LinnErrors."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

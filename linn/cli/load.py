@@ -12,6 +12,7 @@ import anyio
 from rich.table import Table
 
 from linn.cli.console import console
+from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
 from linn.client.client import Client
 
@@ -51,11 +52,14 @@ class Measured:
 def bench_publish(url: str, topic: str, *, count: int, size: int, batch: int, as_json: bool) -> None:
     """Publish, print the rates. Raises LinnError."""
     measured = Measured(f"publish to {topic}")
-    with_client(url, partial(_publish, topic, count, size, batch, measured))
+    with progress(measured.what, count) as advance:
+        with_client(url, partial(_publish, topic, count, size, batch, measured, advance))
     _show(measured, as_json)
 
 
-async def _publish(topic: str, count: int, size: int, batch: int, measured: Measured, client: Client) -> None:
+async def _publish(
+    topic: str, count: int, size: int, batch: int, measured: Measured, advance: Advance, client: Client
+) -> None:
     values = [os.urandom(size) for _ in range(min(batch, count))]
     async with client.producer(topic=topic) as producer:
         started = time.perf_counter()
@@ -65,6 +69,7 @@ async def _publish(topic: str, count: int, size: int, batch: int, measured: Meas
             await producer.publish_many(part)
             measured.calls_ms.append((time.perf_counter() - before) * 1000)
             measured.messages += len(part)
+            advance(len(part))
         measured.seconds = time.perf_counter() - started
     measured.bytes = measured.messages * size
 
@@ -72,11 +77,12 @@ async def _publish(topic: str, count: int, size: int, batch: int, measured: Meas
 def bench_consume(url: str, topic: str, *, count: int, as_json: bool) -> None:
     """Consume, print the rates. Raises LinnError."""
     measured = Measured(f"consume from {topic}")
-    with_client(url, partial(_consume, topic, count, measured))
+    with progress(measured.what, count) as advance:
+        with_client(url, partial(_consume, topic, count, measured, advance))
     _show(measured, as_json)
 
 
-async def _consume(topic: str, count: int, measured: Measured, client: Client) -> None:
+async def _consume(topic: str, count: int, measured: Measured, advance: Advance, client: Client) -> None:
     async with client.consumer(topic) as consumer:
         batches = aiter(consumer.batches())
         started = time.perf_counter()
@@ -89,6 +95,7 @@ async def _consume(topic: str, count: int, measured: Measured, client: Client) -
             measured.messages += len(batch)
             measured.bytes += len(batch.records.message)
             batch.ack()
+            advance(len(batch))
             measured.seconds = time.perf_counter() - started
 
 

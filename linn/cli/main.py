@@ -5,13 +5,32 @@ Law: a command's file imports Typer and nothing slow, so that `linn serve` start
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from linn import __version__
-from linn.cli import bench, check, consume, publish, serve, topics
+from linn.cli import (
+    bench,
+    bindings,
+    check,
+    completion,
+    consume,
+    doctor,
+    exchanges,
+    groups,
+    init,
+    plugins,
+    publish,
+    purge,
+    route,
+    serve,
+    subscriptions,
+    top,
+    topics,
+)
 from linn.cli.demo import command as demo
 from linn.cli.exit_code import boundary
 
@@ -51,14 +70,28 @@ def root(
 
 
 app.command("serve")(serve.serve)
+app.command("init")(init.init)
 app.command("check")(check.check)
 app.add_typer(topics.app, name="topics")
+app.add_typer(exchanges.app, name="exchanges")
+app.add_typer(bindings.app, name="bindings")
+app.add_typer(groups.app, name="groups")
+app.add_typer(subscriptions.app, name="subscriptions")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
+app.command("browse")(consume.browse)
+app.command("purge")(purge.purge)
+app.add_typer(route.app, name="route")
+app.add_typer(plugins.app, name="plugins")
 app.add_typer(bench.app, name="bench")
+app.command("top")(top.top)
+app.command("doctor")(doctor.doctor)
+app.command("completion")(completion.completion)
 app.command("demo")(demo.demo)
 
 
 def main() -> None:
     """The entry point of the console script. Ends the process with one of `exit_code.ExitCode`."""
+    if completion.VARIABLE in os.environ:
+        completion.prepare()
     app(prog_name="linn")

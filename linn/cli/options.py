@@ -9,4 +9,5 @@ import typer
 DEFAULT_URL = "linn://127.0.0.1:5466"
 
 Url = Annotated[str, typer.Option("--url", envvar="LINN_URL", metavar="URL", help="The broker.", show_envvar=True)]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

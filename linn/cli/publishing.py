@@ -1,79 +1,96 @@
-"""Publishing from the command line: given values, or the lines of stdin as they come.
+"""Publishing from the command line: what a source gives, at a rate, until all of it is confirmed.
 
-Law: memory is bounded by one chunk of input and what the client has under way; a line is published without its end.
+Law: memory is bounded by what the source gives at a time and what the client has under way.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import anyio.to_thread
-
-from linn.cli.exit_code import complain
+from linn.cli.console import tell
+from linn.cli.outgoing import Outgoing
+from linn.cli.pace import Pace
+from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
+from linn.cli.source import Source
 from linn.client.client import Client
 from linn.client.producer import Producer
 from linn.client.receipt import BulkReceipt, Offsets
-from linn.core.record import LabelValue
-
-_CHUNK_BYTES = 1 << 20
+from linn.core.errors import LinnError, Unroutable
 
 
 class Publishing:
     """`linn publish`."""
 
     def __init__(
-        self,
-        url: str,
-        target: str,
-        *,
-        to_exchange: bool,
-        key: str | None,
-        routing_key: str,
-        labels: dict[str, LabelValue],
-        headers: Sequence[tuple[str, bytes]],
-        as_json: bool,
+        self, url: str, target: str, *, to_exchange: bool, mandatory: bool, rate: float | None, as_json: bool
     ) -> None:
+        """`mandatory`: it fails with the first messages that no topic takes. `rate`: messages a second at most."""
         self._url = url
         self._target = target
         self._to_exchange = to_exchange
-        self._key = None if key is None else os.fsencode(key)
-        self._routing_key = routing_key
-        self._labels = labels
-        self._headers = headers
+        self._mandatory = mandatory
+        self._rate = rate
         self._as_json = as_json
         self._total = BulkReceipt(0, None if to_exchange else target, {}, 0)
 
-    def run(self, values: Sequence[str]) -> None:
-        """Publish `values`, or stdin; say what became of them. Raises LinnError."""
-        with_client(self._url, partial(self._work, values))
-        print(json.dumps(self._as_data()) if self._as_json else self._in_words())
+    def run(self, source: Source) -> None:
+        """Publish it all; say what became of it. Raises LinnError."""
+        # A bar would run over what somebody types.
+        shown = not (source.is_stdin and sys.stdin.isatty())
+        with progress(f"publishing to {self._target}", source.total, shown=shown) as advance:
+            with_client(self._url, partial(self._work, source, advance))
+        tell(self._as_data(), self._in_words(), as_json=self._as_json)
 
-    async def _work(self, values: Sequence[str], client: Client) -> None:
+    async def _work(self, source: Source, advance: Advance, client: Client) -> None:
         place: dict[str, Any] = {"exchange" if self._to_exchange else "topic": self._target}
-        async with client.producer(**place) as producer:
-            if values:
-                await self._publish(producer, [os.fsencode(value) for value in values])
-                return
-            if sys.stdin.isatty():
-                complain("one message per line; Ctrl-D ends")
-            async for lines in stdin_lines():
-                await self._publish(producer, lines)
+        pace = Pace(self._rate)
+        async with aclosing(source.messages()) as given, client.producer(**place) as producer:
+            async for messages in given:
+                done = 0
+                while done < len(messages):
+                    room = await pace.room(len(messages) - done)
+                    await self._publish(producer, messages[done : done + room])
+                    done += room
+                    advance(room)
 
-    async def _publish(self, producer: Producer, values: list[bytes]) -> None:
-        receipt = await producer.publish_many(
-            values,
-            keys=None if self._key is None else [self._key] * len(values),
-            routing_keys=self._routing_key,
-            labels=self._labels,
-            headers=[self._headers] * len(values) if self._headers else None,
+    async def _publish(self, producer: Producer, messages: Sequence[Outgoing]) -> None:
+        before = self._total.count
+        try:
+            self._total = added(self._total, await self._receipt(producer, messages))
+        except Unroutable as error:
+            raise self._returned(error, len(messages)) from error
+        except LinnError as error:
+            if before:
+                error.text += f"; {before:,} messages before were confirmed"
+            raise
+
+    def _returned(self, error: Unroutable, count: int) -> Unroutable:
+        """What the client says of the last `count` messages, said of all."""
+        before, returned = self._total.count, len(error.indexes)
+        places = [before + index for index in error.indexes]
+        return Unroutable(
+            f"no binding of exchange {self._target} leads message {places[0] + 1:,} to a topic"
+            + (f", nor {returned - 1:,} after it" if returned > 1 else "")
+            + f"; {before + count - returned:,} messages were confirmed, {places[0]:,} of them before it",
+            places,
         )
-        self._total = added(self._total, receipt)
+
+    async def _receipt(self, producer: Producer, messages: Sequence[Outgoing]) -> BulkReceipt:
+        first = messages[0]
+        alike = all(message.routing_key == first.routing_key and message.labels == first.labels for message in messages)
+        return await producer.publish_many(
+            [message.value for message in messages],
+            keys=None if all(message.key is None for message in messages) else [message.key for message in messages],
+            routing_keys=first.routing_key if alike else [message.routing_key for message in messages],
+            labels=first.labels if alike else [message.labels for message in messages],
+            headers=[message.headers for message in messages] if any(m.headers for m in messages) else None,
+            mandatory=self._mandatory,
+        )
 
     def _as_data(self) -> dict[str, Any]:
         total = self._total
@@ -100,22 +117,3 @@ def added(total: BulkReceipt, receipt: BulkReceipt) -> BulkReceipt:
         partitions[partition] = offsets if known is None else Offsets(known.first, offsets.last)
     copies = (total.copies or 0) + (receipt.copies or 0)
     return BulkReceipt(total.count + receipt.count, total.topic, partitions, copies)
-
-
-async def stdin_lines() -> AsyncIterator[list[bytes]]:
-    """The lines that are there, as soon as there are any; without their ends."""
-    stdin = sys.stdin.fileno()
-    rest: list[bytes] = []
-    while True:
-        # The thread may wait for ever for a terminal; a cancelled command leaves it behind.
-        chunk = await anyio.to_thread.run_sync(os.read, stdin, _CHUNK_BYTES, abandon_on_cancel=True)
-        head, newline, tail = chunk.rpartition(b"\n")
-        if newline:
-            yield (b"".join(rest) + head).split(b"\n")
-            rest = []
-        rest.append(tail)
-        if not chunk:
-            break
-    last = b"".join(rest)
-    if last:
-        yield [last]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import pprint
 from collections.abc import Iterator
 from typing import Any
 
 from typer.main import get_command
 
 from linn.cli.exit_code import MEANINGS
+from linn.cli.json_shape import EACH_LINE, SHAPES
 from linn.cli.main import app
 
+_SHAPE_CHARACTERS = 110
 _INTRO = """\
 # The command line
 
@@ -21,7 +24,14 @@ take its URL from `--url`, else from the environment variable `LINN_URL`, else `
 `linn://HOST[:PORT]`, `linn://[V6][:PORT]` and `linn+unix:///PATH`.
 
 Results go to stdout, everything else to stderr. A failure that can be expected is one line, `linn: TEXT [CODE]`, and
-never a traceback; [errors](errors.md) says for each code what to do.
+never a traceback; [errors](errors.md) says for each code what to do. What would delete or move something asks first,
+unless `--yes` is given.
+
+With `--json` a command prints what the page shows for it: `"text"`, `"number"`, `"boolean"` or `"any"` stand for
+values, a `?` for one that may be null, a key in capitals for any key; a list holds any number of its one item. A key
+that does not apply is left out: `queue` of a stream, `topic` or `exchange` of a binding. Later versions may add keys.
+
+[Operate from the command line](../how-to/operate-from-the-command-line.md) shows the commands at work.
 
 ## Exit codes
 
@@ -58,7 +68,16 @@ def _section(path: str, command: Any) -> str:
     if parameters:
         rows = "".join(f"| `{names(parameter)}` | {_help(parameter)} |\n" for parameter in parameters)
         text += f"\n| argument or option | |\n|---|---|\n{rows}"
-    return text
+    return text + _shape(path)
+
+
+def _shape(path: str) -> str:
+    """What the command prints for programs, if it does."""
+    if path not in SHAPES:
+        return ""
+    said = "Each line of `--format json`:" if path in EACH_LINE else "With `--json`:"
+    shown = pprint.pformat(SHAPES[path], width=_SHAPE_CHARACTERS, sort_dicts=False).replace("'", '"')
+    return f"\n{said}\n\n```json\n{shown}\n```\n"
 
 
 def names(parameter: Any) -> str:

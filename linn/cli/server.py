@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from urllib.parse import quote
 
 import msgspec
@@ -22,13 +23,16 @@ import trio
 from linn import __version__
 from linn.cli.allocator import keep_freed_memory
 from linn.cli.exit_code import ExitCode, complain
+from linn.cli.log import Log, load_structlog
 from linn.core.address import parse_address
 from linn.core.broker import Broker, running_broker
 from linn.core.config import Config, load_config, plugin_settings, read_toml
 from linn.core.config_checks import Listener
 from linn.core.plugins import PluginManager, installed
 from linn.core.real_env import RealEnv
+from linn.core.real_watchdog import watched_loop
 from linn.core.toml_source import TomlSource
+from linn.core.watchdog import Watchdog
 
 DEFAULT_FILE = "linn.toml"
 _CLOSE_MARGIN_S = 5.0
@@ -42,19 +46,17 @@ logger = logging.getLogger("linn.serve")
 class Server:
     """`linn serve`."""
 
-    def __init__(self, file: str | None, *, data_dir: str | None, listen: Sequence[str], log_level: str) -> None:
+    def __init__(self, file: str | None, *, data_dir: str | None, listen: Sequence[str], log: Log) -> None:
         """Read and check everything.
 
         Raises:
             ConfigError, PluginError: the first thing that is wrong with the file.
             AddressInvalid: an address in `listen` is none.
         """
-        logging.basicConfig(
-            level=log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
         source = configuration(file)
         self.plugins = PluginManager(plugin_settings(source), installed())
         self.config = overridden(load_config(source, self.plugins), self.plugins, data_dir, listen)
+        log.apply(self.config.log)
 
     def run(self, *, with_parent: bool) -> None:
         """Serve until a signal; `with_parent`: or until stdin is closed.
@@ -76,15 +78,24 @@ class Server:
                     nursery.start_soon(_stop_with_parent)
                 async with running_broker(self.config, RealEnv(), self.plugins) as broker:
                     stopping.append(broker)
-                    announce(self.config, broker.addresses)
-                    await broker.wait_stopped()
+                    nursery.start_soon(trio.to_thread.run_sync, load_structlog)
+                    with self._watched() as watchdog:
+                        if watchdog is not None:
+                            broker.metrics.loop_held = watchdog.held
+                        announce(self.config, self.plugins, broker.addresses)
+                        await broker.wait_stopped()
                 nursery.cancel_scope.cancel()
             logger.info("stopped")
+
+    def _watched(self) -> AbstractContextManager[Watchdog | None]:
+        """Have the log name the plugin that holds up the loop. Recovery, which nobody waits behind, is not watched."""
+        limit_ms = self.config.broker.loop_held_max_ms
+        return nullcontext() if limit_ms is None else watched_loop(self.plugins.code_owners, limit_ms / 1000)
 
     async def _obey(self, signals: AsyncIterator[int], starting: trio.CancelScope, running: Sequence[Broker]) -> None:
         """Stop in order at the first signal, at once at the second or when the time for that is over."""
         first = await anext(signals)
-        logger.info("%s: stopping; once more stops at once", signal.Signals(first).name)
+        logger.info("%(signal)s: stopping; once more stops at once", {"signal": signal.Signals(first).name})
         if not running:
             starting.cancel()
             return
@@ -104,7 +115,7 @@ async def _stop_with_parent() -> None:
         while os.read(stdin, _STDIN_BYTES):
             await trio.lowlevel.wait_readable(stdin)
     except OSError as error:
-        logger.warning("stdin is neither a pipe nor a terminal and can't be watched: %s", error)
+        logger.warning("stdin is neither a pipe nor a terminal and can't be watched: %(error)s", {"error": str(error)})
         return
     signal.raise_signal(signal.SIGTERM)
 
@@ -138,16 +149,17 @@ def overridden(config: Config, plugins: PluginManager, data_dir: str | None, lis
     return config
 
 
-def announce(config: Config, addresses: Mapping[str, str]) -> None:
+def announce(config: Config, plugins: PluginManager, addresses: Mapping[str, str]) -> None:
     """One line per listener for programs, and one for people."""
-    for address in addresses.values():
-        print(f"ready {url_of(address)}")
+    for name, address in addresses.items():
+        scheme = plugins.protocols[config.listeners[name].protocol].url_scheme
+        print(f"ready {url_of(address, scheme)}")
     topics = ", ".join(config.topics) or "none yet"
     print(f"linn {__version__}, data in {config.broker.data_dir}, topics: {topics[:200]}. Ctrl-C stops it.", flush=True)
 
 
-def url_of(address: str) -> str:
+def url_of(address: str, scheme: str = "linn") -> str:
     """The URL that a client takes for an address as bound."""
     if address.startswith("unix:"):
-        return f"linn+unix://{quote(os.path.abspath(address.removeprefix('unix:')))}"
-    return f"linn://{address}"
+        return f"{scheme}+unix://{quote(os.path.abspath(address.removeprefix('unix:')))}"
+    return f"{scheme}://{address}"

@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from linn.cli.console import console
+from linn.cli.console import columns_right, console, tell
 from linn.cli.session import with_client
 
 Topic = Mapping[str, Any]
@@ -26,8 +26,7 @@ def list_all(url: str, *, as_json: bool) -> None:
         print("no topics yet: linn topics create NAME kind=queue")
         return
     table = Table("topic", "kind", "partitions", "records", "bytes", "unsettled", "consumers")
-    for column in table.columns[2:]:
-        column.justify = "right"
+    columns_right(table, 2)
     for topic in topics:
         table.add_row(*_summary(topic))
     console().print(table)
@@ -46,7 +45,7 @@ def _summary(topic: Topic) -> list[str]:
     ]
 
 
-def show_one(url: str, name: str, *, as_json: bool) -> None:
+def describe_one(url: str, name: str, *, as_json: bool) -> None:
     """Print one topic. Raises LinnError."""
     topic = with_client(url, lambda client: client.admin.topic(name))
     if as_json:
@@ -67,28 +66,35 @@ def _settings_table(topic: Topic) -> Table:
 
 def _partitions_table(topic: Topic) -> Table:
     table = Table("partition", "start", "end", "bytes")
-    for column in table.columns:
-        column.justify = "right"
+    columns_right(table, 0)
     for index, partition in enumerate(topic["partitions"]):
         table.add_row(str(index), *(f"{partition[what]:,}" for what in ("start", "end", "bytes")))
     return table
 
 
-def create_one(url: str, name: str, settings: Mapping[str, Any]) -> None:
+def create_one(url: str, name: str, settings: Mapping[str, Any], *, as_json: bool) -> None:
     """Make a topic, and say so. Raises LinnError."""
     arguments = {"name": name, "settings": dict(settings)}
     done = with_client(url, lambda client: client.admin.perform("topic.create", **arguments))
-    print(f"created {name}" if done["created"] else f"{name} exists with these settings")
+    words = f"created {name}" if done["created"] else f"{name} exists with these settings"
+    tell({"created": done["created"]}, words, as_json=as_json)
 
 
-def alter_one(url: str, name: str, settings: Mapping[str, Any]) -> None:
+def alter_one(url: str, name: str, settings: Mapping[str, Any], *, as_json: bool) -> None:
     """Change a topic, and say what changed. Raises LinnError."""
     arguments = {"name": name, "settings": dict(settings)}
     changed = with_client(url, lambda client: client.admin.perform("topic.alter", **arguments))["changed"]
-    print(f"changed {', '.join(changed)}" if changed else f"{name} has these settings already")
+    words = f"changed {', '.join(changed)}" if changed else f"{name} has these settings already"
+    tell({"changed": changed}, words, as_json=as_json)
 
 
-def delete_one(url: str, name: str) -> None:
+def delete_one(url: str, name: str, *, as_json: bool) -> None:
     """Delete a topic, and say so. Raises LinnError."""
     with_client(url, lambda client: client.admin.delete_topic(name))
-    print(f"deleted {name}")
+    tell({"deleted": name}, f"deleted {name}", as_json=as_json)
+
+
+def purge_one(url: str, name: str, *, as_json: bool) -> None:
+    """Settle all that waits in a queue, and say how much that was. Raises LinnError."""
+    purged = with_client(url, lambda client: client.admin.purge_topic(name))
+    tell({"purged": purged}, f"purged {purged:,} message{'s' * (purged != 1)} of {name}", as_json=as_json)

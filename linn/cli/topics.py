@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.options import DEFAULT_URL, Json, Url
+from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
 
@@ -37,43 +37,39 @@ def list_topics(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     list_all(url, as_json=as_json)
 
 
-@app.command("show")
-def show(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+@app.command("describe")
+def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """One topic: its settings, partitions and queue."""
-    from linn.cli.topic_admin import show_one
+    from linn.cli.topic_admin import describe_one
 
-    show_one(url, name, as_json=as_json)
+    describe_one(url, name, as_json=as_json)
 
 
 @app.command("create")
-def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL) -> None:
+def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Make a topic. Where it exists with the same settings, nothing happens."""
     from linn.cli.topic_admin import create_one
     from linn.cli.typed_value import named_values
 
-    create_one(url, name, named_values(settings or (), "KEY=VALUE"))
+    create_one(url, name, named_values(settings or (), "KEY=VALUE"), as_json=as_json)
 
 
 @app.command("alter")
-def alter(name: Name, settings: Settings = None, url: Url = DEFAULT_URL) -> None:
+def alter(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Change settings of a topic while it is used; what can't change in place says so."""
     if not settings:
         raise typer.BadParameter("name at least one KEY=VALUE to change")
     from linn.cli.topic_admin import alter_one
     from linn.cli.typed_value import named_values
 
-    alter_one(url, name, named_values(settings, "KEY=VALUE"))
+    alter_one(url, name, named_values(settings, "KEY=VALUE"), as_json=as_json)
 
 
 @app.command("delete")
-def delete(
-    name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    url: Url = DEFAULT_URL,
-) -> None:
+def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Delete a topic and everything in it."""
     if not yes:
-        typer.confirm(f"Delete the topic {name} and everything in it?", abort=True)
+        typer.confirm(f"Delete the topic {name} and everything in it?", abort=True, err=True)
     from linn.cli.topic_admin import delete_one
 
-    delete_one(url, name)
+    delete_one(url, name, as_json=as_json)

@@ -1,0 +1,1 @@
+"""linn-geo-exchange: messages go to the regions that they are in."""

@@ -1,0 +1,1 @@
+"""linn-redact: what nobody should read is masked before it is stored."""

@@ -1,0 +1,154 @@
+"""What in a configuration works, but hardly as meant: contradictions, bindings that match nothing, too small a machine.
+
+The checks of `linn.core` say what a broker would not start with. These only warn, or hint at what may well be meant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from linn.cli.binding_doubts import doubt
+from linn.cli.machine import disk_space, memory_bytes
+from linn.core.address import parse_address
+from linn.core.config import Config
+from linn.core.errors import AddressInvalid
+from linn.core.problem import Problems
+from linn.core.toml_source import Path
+from linn.core.topic_settings import BindingSettings, TopicSettings
+from linn.core.units import format_size_bytes
+
+_LOOPBACK = ("127.", "::1", "localhost")
+
+
+def lint(config: Config, problems: Problems) -> None:
+    """Add warnings and hints about a configuration without errors to `problems`."""
+    _listeners(config, problems)
+    _exchanges(config, problems)
+    for path, binding in _bindings(config):
+        text = doubt(config.exchanges[binding.exchange].kind, binding)
+        if text is not None:
+            problems.warn(path, text)
+    _unreached_topics(config, problems)
+    for name, topic in config.topics.items():
+        _topic(name, topic, config, problems)
+    _disk(config, problems)
+    _memory(config, problems)
+
+
+# --- who leads where -------------------------------------------------------------------------------------------------
+
+
+def _bindings(config: Config) -> Iterator[tuple[Path, BindingSettings]]:
+    for table, bound in (("topics", config.topics), ("exchanges", config.exchanges)):
+        for name, settings in bound.items():
+            for index, binding in enumerate(settings.bindings):
+                yield (table, name, "bindings", index), binding
+
+
+def _exchanges(config: Config, problems: Problems) -> None:
+    used = Counter(binding.exchange for _, binding in _bindings(config))
+    for name, exchange in config.exchanges.items():
+        if not used[name] and exchange.alternate is None:
+            problems.warn(("exchanges", name), "no binding leads away from it: what is published there goes nowhere")
+
+
+def _unreached_topics(config: Config, problems: Problems) -> None:
+    """Only where there are exchanges at all: without them everybody publishes to topics by name."""
+    dead_letters = {topic.dead_letter for topic in config.topics.values()}
+    for name, topic in config.topics.items():
+        if config.exchanges and not topic.bindings and name not in dead_letters:
+            problems.hint(("topics", name), "no exchange leads to it: it gets what is published to it by name")
+
+
+# --- settings at odds ------------------------------------------------------------------------------------------------
+
+
+def _listeners(config: Config, problems: Problems) -> None:
+    for name, listener in config.listeners.items():
+        try:
+            place = parse_address(listener.address)
+        except AddressInvalid:
+            continue
+        if not isinstance(place, str) and not place[0].startswith(_LOOPBACK):
+            problems.warn(
+                ("listeners", name, "address"),
+                "whoever reaches this address can read, change and delete everything: there is no login and no TLS yet",
+            )
+
+
+def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) -> None:
+    path: Path = ("topics", name)
+    if topic.kind != "queue" and topic.retention_ms is None and topic.retention_bytes is None:
+        problems.warn((*path, "retention"), 'is "forever" without retention_bytes: the disk will be full one day')
+    segment_bytes_max = _engine_setting(config, topic, "segment_bytes_max")
+    if topic.kind != "queue" and topic.retention_bytes is not None and segment_bytes_max > topic.retention_bytes:
+        shown = format_size_bytes(segment_bytes_max)
+        problems.warn(
+            (*path, "retention_bytes"), f"is less than one segment, and only whole ones go: up to {shown} more stays"
+        )
+    if topic.kind != "stream" and topic.max_deliveries == 1 and (topic.redelivery_delay_ms or 0) > 0:
+        problems.warn((*path, "redelivery_delay"), "has no effect with max_deliveries = 1: nothing is delivered again")
+    dead = config.topics.get(topic.dead_letter or "")
+    if dead is not None and dead.dead_letter is None and dead.max_deliveries is not None and dead.kind != "stream":
+        problems.warn(
+            (*path, "dead_letter"), f"{topic.dead_letter} drops records itself, after {dead.max_deliveries} attempts"
+        )
+
+
+def _engine_setting(config: Config, topic: TopicSettings, name: str) -> int:
+    """A number among the settings of a topic's storage engine; 0 where that has none of the name."""
+    value = getattr(config.storage[topic.storage or config.broker.default_storage].settings, name, 0)
+    return value if isinstance(value, int) else 0
+
+
+# --- more than the machine has ---------------------------------------------------------------------------------------
+
+
+def _kept_bytes_max(topic: TopicSettings) -> int:
+    """What a topic's own limits let it keep; 0 where it has none."""
+    if topic.kind == "queue":
+        return topic.bytes_max or 0
+    return min(
+        [limit for limit in (topic.bytes_max, (topic.retention_bytes or 0) * topic.partitions) if limit], default=0
+    )
+
+
+def _disk(config: Config, problems: Problems) -> None:
+    space = disk_space(config.broker.data_dir)
+    if space is None:
+        return
+    kept = {name: _kept_bytes_max(topic) for name, topic in config.topics.items()}
+    if sum(kept.values()) > space.total_bytes:
+        largest = max(kept, key=lambda name: kept[name])
+        key = "bytes_max" if config.topics[largest].retention_bytes is None else "retention_bytes"
+        problems.warn(
+            ("topics", largest, key),
+            f"topics may keep {_size(sum(kept.values()))} together, "
+            f"and the disk of {config.broker.data_dir} has {_size(space.total_bytes)}",
+        )
+
+
+def _memory(config: Config, problems: Problems) -> None:
+    wanted = {
+        name: _engine_setting(config, topic, "memory_bytes_max") * topic.partitions
+        for name, topic in config.topics.items()
+    }
+    memory = memory_bytes()
+    if sum(wanted.values()) > memory:
+        largest = max(wanted, key=lambda name: wanted[name])
+        problems.warn(
+            ("topics", largest, "storage"),
+            f"topics may hold {_size(sum(wanted.values()))} in memory together, "
+            f"and there is {_size(memory)}: give memory_bytes_max a smaller value",
+        )
+
+
+def _size(size_bytes: int) -> str:
+    """For people: "1.5 GiB"."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:,.4g} TiB"

@@ -1,0 +1,133 @@
+"""What `linn doctor` finds: one finding per thing that it looks at, with what to do where that is needed."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from rich.markup import escape
+from rich.table import Table
+
+from linn import __version__
+from linn.cli.console import console
+from linn.cli.disk_trial import disk_findings
+from linn.cli.finding import Finding
+from linn.cli.listener_trial import listener_findings
+from linn.cli.machine import file_limits, memory_bytes
+from linn.cli.server import configuration
+from linn.cli.session import with_client
+from linn.client.client import Client
+from linn.core.config import Config, check_config, plugin_settings
+from linn.core.errors import LinnError
+from linn.core.plugins import PluginManager, installed
+
+_MEMORY_BYTES_MIN = 512 << 20
+"""A broker takes 60 MiB and its buffers; below this the page cache, which reading lives on, has no room."""
+_DEPENDENCIES = ("trio", "anyio", "pycapnp", "msgspec", "crc32c", "zstandard")
+_EXTRAS = {"metrics": ("hypercorn", "prometheus-client")}
+_LOG_FILES = 2
+"""A log's segment and its index are open."""
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+def diagnose(file: str | None, url: str, *, as_json: bool) -> bool:
+    """Look at everything and print it; whether nothing is an error."""
+    findings = [*_everything(file, url)]
+    ok = all(finding.state != "error" for finding in findings)
+    if as_json:
+        print(json.dumps({"ok": ok, "findings": [finding._asdict() for finding in findings]}, indent=2))
+    else:
+        _show(findings)
+    return ok
+
+
+def _everything(file: str | None, url: str) -> Iterator[Finding]:
+    yield from _versions()
+    config, plugins, finding = _configuration(file)
+    yield finding
+    yield _memory()
+    if config is not None and plugins is not None:
+        yield _descriptors(config)
+        yield from disk_findings(config.broker.data_dir)
+        yield from listener_findings(config, plugins)
+    yield _broker(url)
+
+
+def _versions() -> Iterator[Finding]:
+    found = [f"linn {__version__}", f"Python {platform.python_version()}", *map(_installed, _DEPENDENCIES)]
+    system = f"{platform.system()} {platform.release()}"
+    yield Finding("versions", "ok", ", ".join([*found, system]))
+    for extra, packages in _EXTRAS.items():
+        missing = [package for package in packages if _installed(package).endswith("missing")]
+        if missing:
+            advice = f"for that, {sys.executable} -m pip install 'linn[{extra}]'"
+            yield Finding(f"extra {extra}", "ok", f"not installed: {', '.join(missing)}", advice)
+
+
+def _installed(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} missing"
+
+
+def _configuration(file: str | None) -> tuple[Config | None, PluginManager | None, Finding]:
+    try:
+        source = configuration(file)
+        plugins = PluginManager(plugin_settings(source), installed())
+        config, problems = check_config(source, plugins)
+    except LinnError as error:
+        advice = "correct it; `linn plugins list` if it is a plugin"
+        return None, None, Finding("configuration", "error", str(error), advice)
+    if config is None:
+        said = f"{problems.error_count} errors, such as {problems.describe(problems.in_order()[0])}"
+        return None, plugins, Finding("configuration", "error", said, f"linn check {source.file}")
+    if problems.found:
+        said = f"{len(problems.found)} warnings"
+        return config, plugins, Finding("configuration", "warning", said, f"linn check {source.file}")
+    topics = f"{len(config.topics)} topic{'s' * (len(config.topics) != 1)}"
+    return config, plugins, Finding("configuration", "ok", f"{source.file}: {topics}")
+
+
+def _memory() -> Finding:
+    memory = memory_bytes()
+    found = f"{memory >> 20:,} MiB"
+    if memory < _MEMORY_BYTES_MIN:
+        return Finding("memory", "warning", found, f"give it {_MEMORY_BYTES_MIN >> 20} MiB or more")
+    return Finding("memory", "ok", found)
+
+
+def _descriptors(config: Config) -> Finding:
+    limits = file_limits()
+    logs = sum(2 * topic.partitions for topic in config.topics.values())
+    needed = config.broker.connections_max + _LOG_FILES * logs + 100
+    found = f"{limits.soft:,} files may be open"
+    if limits.soft >= needed:
+        return Finding("descriptors", "ok", found)
+    of = f"connections_max = {config.broker.connections_max} and the topics' files want {needed:,}"
+    advice = f"ulimit -n {needed}, or LimitNOFILE={needed} in systemd; or a smaller connections_max"
+    return Finding("descriptors", "warning", f"{found}; {of}", advice)
+
+
+def _broker(url: str) -> Finding:
+    async def ask(client: Client) -> str:
+        shown = await client.admin.broker()
+        return f"{shown['name']} answers at {url}: {shown['topics']} topics, {shown['connections']} connections"
+
+    try:
+        return Finding("broker", "ok", with_client(url, ask))
+    except LinnError as error:
+        return Finding("broker", "warning", str(error), "linn serve starts one; --url or LINN_URL say where it is")
+
+
+def _show(findings: list[Finding]) -> None:
+    table = Table("", "", "found", "what to do")
+    for finding in findings:
+        colour = _COLOURS[finding.state]
+        table.add_row(
+            f"[{colour}]{finding.state}[/{colour}]", finding.name, escape(finding.found), escape(finding.advice)
+        )
+    console().print(table)

@@ -1,0 +1,67 @@
+"""Consumer groups over the wire: what the commands of `linn groups` do, and how they show it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from linn.cli.console import columns_right, console, tell
+from linn.cli.moment import Place
+from linn.cli.session import with_client
+
+
+def list_all(url: str, topic: str | None, *, as_json: bool) -> None:
+    """Print groups. Raises LinnError."""
+    groups = with_client(url, lambda client: client.admin.groups(topic))
+    if as_json:
+        print(json.dumps(groups, indent=2))
+        return
+    if not groups:
+        print("no groups yet: one comes into being when its first member subscribes to a stream")
+        return
+    table = Table("topic", "group", "members", "generation", "lag")
+    columns_right(table, 2)
+    for group in groups:
+        numbers = (f"{group[name]:,}" for name in ("members", "generation", "lag"))
+        table.add_row(escape(group["topic"]), escape(group["group"]), *numbers)
+    console().print(table)
+
+
+def describe_one(url: str, topic: str, group: str, *, as_json: bool) -> None:
+    """Print one group's places. Raises LinnError."""
+    _show(with_client(url, lambda client: client.admin.group_offsets(topic, group)), f"{group} of {topic}", as_json)
+
+
+def _show(places: list[dict[str, Any]], title: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(places, indent=2))
+        return
+    table = Table("partition", "start", "committed", "end", "lag", "member", title=escape(title), title_justify="left")
+    columns_right(table, 0, 5)
+    for place in places:
+        committed = "nothing" if place["offset"] is None else f"{place['offset']:,}"
+        table.add_row(
+            str(place["partition"]),
+            f"{place['start']:,}",
+            committed,
+            f"{place['end']:,}",
+            f"{place['lag']:,}",
+            escape(place["member"] or "nobody"),
+        )
+    console().print(table)
+
+
+def reset_one(url: str, topic: str, group: str, to: Place, partitions: Sequence[int], *, as_json: bool) -> None:
+    """Move a group, and print where it is then. Raises LinnError."""
+    places = with_client(url, lambda client: client.admin.reset_group(topic, group, to, partitions))
+    _show(places, f"{group} of {topic} goes on", as_json)
+
+
+def delete_one(url: str, topic: str, group: str, *, as_json: bool) -> None:
+    """Delete a group, and say so. Raises LinnError."""
+    with_client(url, lambda client: client.admin.delete_group(topic, group))
+    tell({"deleted": group}, f"deleted {group} of {topic}", as_json=as_json)

@@ -1,0 +1,223 @@
+"""What each command prints with `--json`: one shape per command. The reference page shows them, and tests hold to them.
+
+A shape is written like the JSON itself, with what stands in a place instead of a value: "text", "number" or "boolean",
+or "any"; with a "?" behind it, it may be null. A key in capitals stands for any key, and a list holds any number of its
+one item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_PARTITION = {"start": "number", "end": "number", "bytes": "number"}
+_TOPIC = {
+    "name": "text",
+    "settings": {"SETTING": "any"},
+    "partitions": [_PARTITION],
+    "queue": {"unsettled": "number", "leased": "number", "consumers": "number"},
+}
+_BINDING = {
+    "exchange": "text",
+    "to": "text",
+    "target": "text",
+    "key": "text",
+    "arguments": {"NAME": "any"},
+}
+_EXCHANGE = {
+    "name": "text",
+    "type": "text",
+    "alternate": "text?",
+    "settings": {"SETTING": "any"},
+    "bindings": [{"topic": "text", "exchange": "text", "key": "text", "arguments": {"NAME": "any"}}],
+}
+_GROUP_PLACE = {
+    "partition": "number",
+    "offset": "number?",
+    "lag": "number",
+    "start": "number",
+    "end": "number",
+    "member": "text?",
+}
+_STATES = {"ready": "number", "returned": "number", "leased": "number", "delayed": "number", "dead": "number"}
+_SUBSCRIPTION = {"topic": "text", "unsettled": "number", **_STATES, "consumers": "number"}
+_MEASURED = {
+    "what": "text",
+    "messages": "number",
+    "bytes": "number",
+    "seconds": "number",
+    "messages_per_s": "number",
+    "bytes_per_s": "number",
+}
+_PERCENTILES = dict.fromkeys(("p50", "p90", "p99", "p99_9", "max"), "number?")
+_MESSAGE = {
+    "topic": "text",
+    "partition": "number",
+    "offset": "number",
+    "attempt": "number",
+    "id": "text",
+    "timestamp_ms": "number",
+    "key": "any",
+    "routing_key": "text",
+    "labels": {"NAME": "any"},
+    "headers": [["text", "any"]],
+    "value": "any",
+}
+_PLUGIN = {"name": "text", "module": "text", "distribution": "text", "state": "text", "error": "text?"}
+_BROUGHT = {"what": "text", "name": "text"}
+_SETTING = {"key": "text", "default": "any", "help": "text"}
+
+_TOP = {
+    "broker": {
+        "name": "text",
+        "version": "text",
+        "uptime_s": "number",
+        "memory_bytes": "number",
+        "descriptors": "number",
+        "descriptors_max": "number",
+        "connections": "number",
+        "loop_lag_ms": "number?",
+        "publish_errors_per_s": "number?",
+    },
+    "topics": [
+        {
+            "topic": "text",
+            "in_records_per_s": "number?",
+            "in_bytes_per_s": "number?",
+            "out_records_per_s": "number?",
+            "out_bytes_per_s": "number?",
+            "records": "number",
+            "bytes": "number",
+            "consumers": "number",
+            "ready": "number?",
+            "leased": "number?",
+            "unsettled": "number?",
+            "redelivered_per_s": "number?",
+            "dead_letters": "number?",
+        }
+    ],
+    "groups": [{"topic": "text", "group": "text", "members": "number", "lag": "number"}],
+    "connections": [
+        {
+            "connection": "number",
+            "peer": "text",
+            "listener": "text",
+            "protocol": "text",
+            "in_bytes_per_s": "number?",
+            "out_bytes_per_s": "number?",
+            "inflight_requests": "number",
+            "unsent_bytes": "number",
+            "held_bytes": "number",
+        }
+    ],
+    "trouble": "text?",
+}
+
+SHAPES: Mapping[str, Any] = {
+    "linn init": {"file": "text"},
+    "linn check": {
+        "file": "text",
+        "ok": "boolean",
+        "problems": [{"line": "number", "key": "text", "text": "text", "severity": "text", "code": "text?"}],
+        "meaning": "any",
+    },
+    "linn topics": [_TOPIC],
+    "linn topics list": [_TOPIC],
+    "linn topics describe": _TOPIC,
+    "linn topics create": {"created": "boolean"},
+    "linn topics alter": {"changed": ["text"]},
+    "linn topics delete": {"deleted": "text"},
+    "linn exchanges list": [_EXCHANGE],
+    "linn exchanges describe": _EXCHANGE,
+    "linn exchanges create": {"created": "boolean"},
+    "linn exchanges delete": {"deleted": "text"},
+    "linn bindings list": [_BINDING],
+    "linn bindings create": {"exchange": "text", "target": "text"},
+    "linn bindings delete": {"exchange": "text", "target": "text"},
+    "linn groups list": [
+        {"topic": "text", "group": "text", "members": "number", "generation": "number", "lag": "number"}
+    ],
+    "linn groups describe": [_GROUP_PLACE],
+    "linn groups reset": [_GROUP_PLACE],
+    "linn groups delete": {"deleted": "text"},
+    "linn subscriptions list": [_SUBSCRIPTION],
+    "linn subscriptions describe": {
+        **_SUBSCRIPTION,
+        "by_partition": [
+            {"partition": "number", **_STATES, "settled_before": "number", "end": "number", "settled": [["number"]]}
+        ],
+        "by_consumer": [{"consumer": "number", "leased": "number"}],
+    },
+    "linn publish": {
+        "count": "number",
+        "topic": "text?",
+        "copies": "number",
+        "partitions": {"PARTITION": ["number"]},
+    },
+    "linn consume": _MESSAGE,
+    "linn browse": _MESSAGE,
+    "linn purge": {"purged": "number"},
+    "linn route explain": {
+        "exchange": "text",
+        "message": {
+            "routing_key": "text",
+            "labels": {"NAME": "any"},
+            "key": "text?",
+            "headers": {"NAME": "text"},
+            "size": "number",
+        },
+        "topics": ["text"],
+        "steps": ["any"],
+    },
+    "linn route diff": {
+        "same": "boolean",
+        "messages": "number",
+        "exchanges": ["text"],
+        "changes": [
+            {
+                "exchange": "text",
+                "before": "any",
+                "after": "any",
+                "messages": "number",
+                "lines": ["number"],
+                "routing_key": "text",
+            }
+        ],
+    },
+    "linn plugins list": {"plugins": [{**_PLUGIN, "brings": [_BROUGHT]}], "error": "text?"},
+    "linn plugins new": {"folder": "text", "files": ["text"]},
+    "linn plugins describe": {**_PLUGIN, "brings": [{**_BROUGHT, "settings": [_SETTING]}]},
+    "linn bench publish": {**_MEASURED, "call_p50_ms": "number", "call_p99_ms": "number"},
+    "linn bench consume": _MEASURED,
+    "linn bench latency": {
+        "messages": "number",
+        "delivered": "number",
+        "seconds": "number",
+        "confirmed_ms": _PERCENTILES,
+        "delivered_ms": _PERCENTILES,
+    },
+    "linn bench soak": {
+        "seconds": "number",
+        "published": "number",
+        "confirmed": "number",
+        "unknown": "number",
+        "delivered": "number",
+        "duplicates": "number",
+        "lost": "number",
+        "damaged": "number",
+        "messages_per_s": "number",
+        "errors": {"CODE": "number"},
+        "ok": "boolean",
+    },
+    "linn top": _TOP,
+    "linn doctor": {
+        "ok": "boolean",
+        "findings": [{"name": "text", "state": "text", "found": "text", "advice": "text"}],
+    },
+}
+"""By command. Of a topic, `queue` is left out for a stream; of an exchange's binding, `topic` or `exchange`."""
+
+OPTIONAL = ("queue", "topic", "exchange")
+"""Keys that may be missing where they do not apply."""
+EACH_LINE = ("linn consume", "linn browse")
+"""These print one such object a line, with `--format json`."""

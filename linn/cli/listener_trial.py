@@ -1,0 +1,65 @@
+"""The addresses of a configuration: can a broker listen there, or does one already?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from linn.cli.finding import Finding
+from linn.cli.server import url_of
+from linn.cli.session import with_client
+from linn.client.client import Client
+from linn.core.address import parse_address
+from linn.core.config import Config
+from linn.core.errors import LinnError
+from linn.core.plugins import PluginManager
+
+
+def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Finding]:
+    """One for each listener. Binds for a moment; nobody can connect meanwhile."""
+    for name, listener in config.listeners.items():
+        speaks_linn = plugins.protocols[listener.protocol].url_scheme == "linn"
+        yield _try(f"listener {name}", listener.address, speaks_linn)
+
+
+def _try(name: str, address: str, speaks_linn: bool) -> Finding:
+    place = parse_address(address)
+    try:
+        if isinstance(place, str):
+            return _unix(name, address, Path(place), speaks_linn)
+        (family, kind, protocol, _, where), *_ = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(where)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return _taken(name, address, speaks_linn)
+        said = error.strerror or str(error)
+        return Finding(name, "error", f"{address}: {said}", "take an address of this machine, and a port above 1023")
+    return Finding(name, "ok", f"{address} is free")
+
+
+def _unix(name: str, address: str, path: Path, speaks_linn: bool) -> Finding:
+    if path.is_socket():
+        return _taken(name, address, speaks_linn)
+    if path.exists() or not os.access(path.absolute().parent, os.W_OK):
+        return Finding(name, "error", f"{path} can't be made", "remove what is there, or name another folder")
+    return Finding(name, "ok", f"{address} is free")
+
+
+def _taken(name: str, address: str, speaks_linn: bool) -> Finding:
+    """By a broker, or by something else; only who speaks linn can be asked which."""
+    if not speaks_linn:
+        return Finding(name, "warning", f"{address} is taken", "that is as it should be where a broker runs already")
+
+    async def ask(client: Client) -> str:
+        return client.broker
+
+    try:
+        broker = with_client(url_of(address), ask)
+    except LinnError:
+        return Finding(name, "error", f"{address} is taken by another program", "stop that, or take another address")
+    return Finding(name, "ok", f"the broker {broker} listens at {address}")

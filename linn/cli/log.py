@@ -1,0 +1,115 @@
+"""The log of `linn serve`: records of the standard library's logging, written by structlog for people or for programs.
+
+Only the command configures logging. What a record says about a thing, it says as fields (`linn.core.log_fields`): for
+people they are in the text already; in JSON each is a key of its own beside `timestamp`, `level`, `logger` and `event`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+from linn.core.config_tables import LogSettings
+from linn.core.problem import one_line
+
+_RESERVED = ("timestamp", "level", "logger", "event", "exception")
+_TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
+
+
+class Log:
+    """The one handler that the command puts on the root logger."""
+
+    def __init__(self, stream: TextIO, *, level: str | None = None, format: str | None = None) -> None:
+        """What the command line says counts instead of what the file will say."""
+        given = {"level": level, "format": format}
+        self._given = {key: value for key, value in given.items() if value is not None}
+        self._stream = stream
+        self._handler = logging.StreamHandler(stream)
+        logging.getLogger().addHandler(self._handler)
+        self.apply(LogSettings())
+
+    def apply(self, settings: LogSettings) -> None:
+        """Write as the file says from now on, but for what the command line said."""
+        chosen = msgspec.structs.replace(settings, **self._given)
+        on_terminal = self._stream.isatty()
+        as_json = chosen.format == "json" or (chosen.format == "auto" and not on_terminal)
+        self._handler.setFormatter(LogFormatter(as_json=as_json, colours=on_terminal and "NO_COLOR" not in os.environ))
+        logging.getLogger().setLevel(chosen.level.upper())
+
+
+class LogFormatter(logging.Formatter):
+    """structlog's, made when there is something to write: a start that has nothing to say does not wait for it."""
+
+    def __init__(self, *, as_json: bool, colours: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self._colours = colours
+        self._formatter: logging.Formatter | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        if self._formatter is None:
+            self._formatter = _json_formatter() if self._as_json else _human_formatter(self._colours)
+        return self._formatter.format(record)
+
+
+def load_structlog() -> None:
+    """For a thread, once the broker serves: it takes a tenth of a second, in which the loop would stand still."""
+    importlib.import_module("structlog")
+
+
+def _json_formatter() -> logging.Formatter:
+    import structlog
+
+    return structlog.stdlib.ProcessorFormatter(
+        pass_foreign_args=True,
+        foreign_pre_chain=[_with_fields],
+        processors=[
+            structlog.processors.format_exc_info,
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(default=str),
+        ],
+    )
+
+
+def _human_formatter(colours: bool) -> logging.Formatter:
+    import structlog
+
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=colours, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[_for_people],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+
+
+def _with_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A record as keys and values, its fields among them."""
+    record: logging.LogRecord = entry["_record"]
+    fields = entry.pop("positional_args")
+    written = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    head = {
+        "timestamp": written.replace("+00:00", "Z"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "event": entry.pop("event"),
+    }
+    if isinstance(fields, Mapping):
+        head |= {key: value for key, value in fields.items() if key not in _RESERVED}
+    return {**head, **entry}
+
+
+def _for_people(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A record as one line, whatever a peer has put into it."""
+    record: logging.LogRecord = entry["_record"]
+    entry["event"] = one_line(entry["event"])
+    entry["timestamp"] = datetime.fromtimestamp(record.created).strftime(_TIME_FORMAT)
+    entry["level"] = record.levelname.lower()
+    entry["logger"] = record.name
+    return entry

@@ -1,0 +1,45 @@
+"""A place in a stream as people name it: earliest, latest, an offset, a time, or a duration ago."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Literal
+
+import typer
+
+Place = Literal["earliest", "latest"] | int | datetime
+OFFSET_MAX = (1 << 63) - 1
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d|w)")
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def place_of(text: str, option: str) -> Place:
+    """What an option says: "10m" is ten minutes ago, "2026-01-31T12:00" is in local time unless it says its zone.
+
+    Raises BadParameter.
+    """
+    if text in ("earliest", "latest"):
+        return "earliest" if text == "earliest" else "latest"
+    if text.isascii() and text.isdigit() and int(text) <= OFFSET_MAX:
+        return int(text)
+    try:
+        if _DURATION.fullmatch(text):
+            return datetime.now().astimezone() - timedelta(seconds=seconds_of(text, option))
+        moment = datetime.fromisoformat(text).astimezone()
+        if moment.timestamp() >= 0:
+            return moment
+    except (ValueError, OverflowError):
+        pass
+    raise typer.BadParameter(
+        f'{text!r} is not earliest, latest, an offset, a time like 2026-01-31T12:00, or a duration ago like "10m"',
+        param_hint=option,
+    )
+
+
+def seconds_of(text: str, option: str) -> float:
+    """A duration such as "90s", "10m" or "8h" in seconds. Raises BadParameter."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is not a duration like 90s, 10m or 8h", param_hint=option)
+    return float(found[1]) * _UNITS_S[found[2]]

@@ -1,0 +1,140 @@
+"""The package that `linn plugins new` writes, made from the texts in `plugin_skeletons`."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files as resources
+from pathlib import Path
+from typing import NamedTuple
+
+from linn import __version__
+from linn.core.config_reference import built_in
+from linn.core.errors import ConfigExists, ConfigUnreadable
+from linn.core.problem import one_line
+
+NAME_CHARACTERS_MAX = 60
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+class Facts(NamedTuple):
+    """What differs between the kinds, beside their code."""
+
+    noun: str
+    does: str
+    suite: str
+    toml: str
+
+
+_ORDERS = "[topics.orders]\n"
+FACTS = {
+    "engine": Facts(
+        "storage engine",
+        "it keeps logs in memory, up to a size.",
+        "linn.testing.engines.EngineConformance",
+        _ORDERS + 'storage = "@NAME@"',
+    ),
+    "exchange": Facts(
+        "exchange type",
+        "a binding matches the routing keys that begin with its key.",
+        "linn.testing.exchanges.ExchangeConformance",
+        '[exchanges.spread]\ntype = "@NAME@"\n\n'
+        + _ORDERS
+        + '[[topics.orders.bindings]]\nexchange = "spread"\nkey = "orders."',
+    ),
+    "interceptor": Facts(
+        "interceptor",
+        "it adds a header to every message before it is stored.",
+        "linn.testing.interceptors.InterceptorConformance",
+        _ORDERS + 'interceptors = ["@NAME@"]',
+    ),
+    "observer": Facts(
+        "observer",
+        "it counts topics and connections, and logs what it hears.",
+        "linn.core.observer.Observer",
+        _ORDERS.rstrip(),
+    ),
+    "protocol": Facts(
+        "protocol",
+        "clients say HELLO, PING and PUBLISH TOPIC TEXT in lines.",
+        "linn.testing.protocols.ProtocolConformance",
+        '[listeners.native]\n\n[listeners.lines]\nprotocol = "@NAME@"\naddress = "127.0.0.1:5467"\n\n'
+        + _ORDERS.rstrip(),
+    ),
+    "semantics": Facts(
+        "delivery semantics",
+        "it delivers at least once, with a bound on the records of one lease.",
+        "linn.testing.semantics.SemanticsConformance",
+        '[delivery.@NAME@]\nlease_records_max = 100\n\n' + _ORDERS + 'delivery = "@NAME@"',
+    ),
+}  # fmt: skip
+
+
+def name_mistake(name: str) -> str | None:
+    """What keeps a text from being a plugin's name, in words; None where nothing does."""
+    if len(name) > NAME_CHARACTERS_MAX or not _NAME.fullmatch(name):
+        return "must be small letters, digits and single hyphens, and begin with a letter"
+    if name.startswith("linn-") or name == "linn":
+        return f'is the name in TOML, without "linn-": the package will be called linn-{name.removeprefix("linn-")}'
+    return "is taken by what linn brings itself" if name in _own_names() else None
+
+
+def _own_names() -> set[str]:
+    """The names of linn's own plugins and of what they bring: a plugin can't bring the same again."""
+    ours = built_in()
+    brought = (ours.engines, ours.semantics, ours.exchanges, ours.protocols, ours.interceptors)
+    return {*ours.plugin_names, *(name for kinds in brought for name in kinds)}
+
+
+class PluginSkeleton:
+    """A package for a plugin of one kind."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        facts = FACTS[kind]
+        self._kind = kind
+        self._module = "linn_" + name.replace("-", "_")
+        self._distribution = f"linn-{name}"
+        self._facts = facts
+        self._words = {
+            "TOML": facts.toml,
+            "DOES": facts.does,
+            "SUITE": facts.suite,
+            "KIND": facts.noun,
+            "ARTICLE": "An" if facts.noun[0] in "aeiou" else "A",
+            "NAME": name,
+            "CLASS": "".join(part.capitalize() for part in name.split("-")),
+            "MODULE": self._module,
+            "DISTRIBUTION": self._distribution,
+            "VERSION": __version__,
+        }
+
+    def files(self) -> dict[str, str]:
+        """The text of each file, by its path in the package's folder."""
+        return {
+            "pyproject.toml": self._filled("pyproject.toml"),
+            "README.md": self._filled("README.md"),
+            f"{self._module}/__init__.py": self._filled("package.py"),
+            f"{self._module}/plugin.py": self._filled(f"{self._kind}.py"),
+            f"tests/test_{self._module}.py": self._filled(f"test_{self._kind}.py"),
+        }
+
+    def _filled(self, template: str) -> str:
+        text = (resources("linn.cli") / "plugin_skeletons" / f"{template}.txt").read_text(encoding="utf-8")
+        # In this order: a word's text may hold a word that comes later.
+        for word, value in self._words.items():
+            text = text.replace(f"@{word}@", value)
+        return text
+
+    def write(self, into: str) -> str:
+        """Write all files; the folder that holds them. Raises ConfigExists, ConfigUnreadable."""
+        folder = Path(into) / self._distribution
+        try:
+            folder.mkdir(parents=True)
+            for place, text in self.files().items():
+                path = folder / place
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        except FileExistsError as error:
+            raise ConfigExists(f"{one_line(str(folder))} exists; nothing was changed") from error
+        except OSError as error:
+            raise ConfigUnreadable(f"{one_line(str(folder))}: can't be written: {error.strerror}") from error
+        return str(folder)

@@ -1,0 +1,167 @@
+"""The exchanges of a configuration or of a running broker, made here, so that they can be asked without publishing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from linn.cli.session import with_client
+from linn.client.client import Client
+from linn.core.binding_table import BindingTable
+from linn.core.config import load_config, plugin_settings, read_toml
+from linn.core.config_checks import NoSettings
+from linn.core.config_tables import PluginSettings
+from linn.core.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
+from linn.core.errors import ExchangeUnknown, PluginUnknown
+from linn.core.exchange import Binding, Exchange, Subject, Target
+from linn.core.exchange_graph import ExchangeGraph
+from linn.core.kinds import kind_named
+from linn.core.nearest import did_you_mean
+from linn.core.plugins import PluginManager, installed
+from linn.core.problem import Problems
+from linn.core.record import Labels
+from linn.core.router import Router
+from linn.core.settings_decoder import decode_settings
+
+Description = Mapping[str, Any]
+"""An exchange as a broker describes it."""
+
+
+class ForeignExchange:
+    """An exchange of a type that no plugin brings here. It has bindings, and nobody knows what they match."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._said = f'exchange {name} has the type "{kind}", which no plugin brings here: what it matches is not known'
+        self._table = BindingTable()
+
+    def bind(self, binding: Binding) -> None:
+        """Raises BindingInvalid."""
+        self._table.add(binding)
+
+    def unbind(self, binding: Binding) -> None:
+        """Raises BindingInvalid."""
+        self._table.remove(binding)
+
+    def bindings(self) -> Sequence[Binding]:
+        """In the order in which they were made."""
+        return self._table.all()
+
+    def fields(self) -> frozenset[str]:
+        """None: it is never asked."""
+        return frozenset()
+
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        """Raises PluginUnknown."""
+        raise PluginUnknown(self._said)
+
+
+class RouteMap:
+    """Exchanges that are linked as a broker would link them, and the names of its topics."""
+
+    def __init__(self, plugins: PluginManager, topics: Iterable[str]) -> None:
+        self.topics = dict.fromkeys(topics)
+        self._plugins = plugins
+        self._graph = ExchangeGraph()
+        self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self._graph)
+
+    @property
+    def exchanges(self) -> Mapping[str, Router]:
+        """By name, without the default one."""
+        return self._graph.routers
+
+    def router(self, name: str) -> Router:
+        """Raises ExchangeUnknown."""
+        if name == DEFAULT_EXCHANGE:
+            return self._default
+        found = self._graph.routers.get(name)
+        if found is None:
+            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self._graph.routers)}')
+        return found
+
+    def add(self, name: str, kind_name: str, settings: Any, alternate: str | None) -> None:
+        """Add an exchange. Raises PluginUnknown, PluginError."""
+        kind = kind_named(self._plugins.exchanges, kind_name, "exchange type")
+
+        def make() -> Exchange:
+            made: Exchange = self._plugins.make(kind, name, settings)
+            return made
+
+        owner = self._plugins.owner_of(kind)
+        self._graph.routers[name] = Router(name, kind_name, make, self._graph, alternate, owner=owner)
+
+    def add_foreign(self, name: str, kind_name: str, alternate: str | None) -> None:
+        """Add an exchange of a type that is not known here: asking it raises PluginUnknown."""
+        self._graph.routers[name] = Router(
+            name, kind_name, lambda: ForeignExchange(name, kind_name), self._graph, alternate
+        )
+
+    def bind(self, exchange: str, binding: Binding) -> None:
+        """Raises ExchangeUnknown, BindingInvalid."""
+        self.router(exchange).bind(binding)
+
+
+def map_of_config(file: str) -> RouteMap:
+    """What a configuration file says. Raises ConfigError, PluginError."""
+    source = read_toml(file)
+    plugins = PluginManager(plugin_settings(source), installed())
+    config = load_config(source, plugins)
+    routes = RouteMap(plugins, config.topics)
+    for name, exchange in config.exchanges.items():
+        routes.add(name, exchange.kind, exchange.settings, exchange.alternate)
+    for name, exchange in config.exchanges.items():
+        for binding in exchange.bindings:
+            target = Target(name, is_exchange=True)
+            routes.bind(binding.exchange, Binding(target, binding.key, binding.arguments))
+    for name, topic in config.topics.items():
+        for binding in topic.bindings:
+            routes.bind(binding.exchange, Binding(Target(name), binding.key, binding.arguments))
+    return routes
+
+
+def map_of_broker(url: str) -> RouteMap:
+    """What a running broker says of itself. Raises LinnError."""
+
+    async def ask(client: Client) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return await client.admin.exchanges(), await client.admin.topics()
+
+    exchanges, topics = with_client(url, ask)
+    plugins = PluginManager(PluginSettings(), installed())
+    return map_of_description(exchanges, [topic["name"] for topic in topics], plugins)
+
+
+def map_of_description(exchanges: Sequence[Description], topics: Iterable[str], plugins: PluginManager) -> RouteMap:
+    """What a broker says of its exchanges. Raises ConfigError, BindingInvalid where it means other plugins by them."""
+    routes = RouteMap(plugins, topics)
+    for shown in exchanges:
+        if shown["type"] in plugins.exchanges:
+            routes.add(shown["name"], shown["type"], _settings(plugins, shown), shown.get("alternate"))
+        else:
+            routes.add_foreign(shown["name"], shown["type"], shown.get("alternate"))
+    for shown in exchanges:
+        for binding in shown["bindings"]:
+            target = Target(binding["topic"]) if "topic" in binding else Target(binding["exchange"], is_exchange=True)
+            routes.bind(shown["name"], Binding(target, binding["key"], binding["arguments"]))
+    return routes
+
+
+def _settings(plugins: PluginManager, shown: Description) -> Any:
+    """An exchange's own settings, from what the broker shows of them. Raises ConfigError."""
+    kind, problems = plugins.exchanges[shown["type"]], Problems()
+    path = ("exchanges", shown["name"])
+    settings = decode_settings(kind.settings or NoSettings, shown.get("settings", {}), path, problems)
+    problems.raise_first()
+    return settings if kind.settings else None
+
+
+def subject_from(
+    routing_key: str,
+    labels: Labels,
+    key: str | bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    *,
+    size_bytes: int,
+) -> Subject:
+    """What exchanges see of a message. Of a header that repeats, the last counts, and only if it has a value."""
+    named = {name: value for name, value in dict(headers).items() if value is not None}
+    raw = key.encode(errors="surrogateescape") if isinstance(key, str) else key
+    return Subject(routing_key, labels, raw, named, size_bytes)

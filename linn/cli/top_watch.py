@@ -1,0 +1,138 @@
+"""`linn top` at work: reads the broker's metrics again and again, and shows what they say.
+
+Laws: a broker that is not there at first is a failure of the command; one that goes away later is waited for. The
+terminal is as it was when the command ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+
+import trio
+from rich.live import Live
+
+import linn
+from linn.cli.console import console
+from linn.cli.top_screen import screen
+from linn.cli.top_view import NAMES, Reading, View, view_of
+from linn.client.client import Client
+from linn.core.errors import BrokerStopping, ConnectionLost, RequestTimeout, RequestUnknown
+
+_KEYS_BYTES = 64
+_GONE = (ConnectionLost, RequestTimeout, BrokerStopping)
+
+Show = Callable[[View], None]
+
+
+def watch(url: str, *, interval_s: float, once: bool, as_json: bool) -> None:
+    """Show the broker until it is enough. Raises LinnError; KeyboardInterrupt as usual."""
+    if once:
+        view = trio.run(_second_view, url, interval_s)
+        print(json.dumps(view.data(), indent=2)) if as_json else console().print(screen(view, console().width))
+    elif as_json:
+        trio.run(Follower(url, interval_s, _print_json).run)
+    elif console().is_terminal:
+        _watch_on_terminal(url, interval_s)
+    else:
+        trio.run(Follower(url, interval_s, _print_tables).run)
+
+
+async def _second_view(url: str, interval_s: float) -> View:
+    """The first view that has rates."""
+    async with linn.connect(url, name="linn-top", retries_max=2) as client:
+        before = await _read(client)
+        await trio.sleep(interval_s)
+        return view_of(await _read(client), before)
+
+
+async def _read(client: Client) -> Reading:
+    try:
+        report = await client.admin.metrics(*NAMES)
+    except RequestUnknown as error:
+        error.text += "; the broker is older than this command"
+        raise
+    return Reading(trio.current_time(), report)
+
+
+def _print_json(view: View) -> None:
+    print(json.dumps(view.data()), flush=True)
+
+
+def _print_tables(view: View) -> None:
+    console().print(screen(view, console().width))
+
+
+def _watch_on_terminal(url: str, interval_s: float) -> None:
+    with _keys(sys.stdin.fileno()) as keys, Live(console=console(), screen=True, auto_refresh=False) as live:
+
+        def show(view: View) -> None:
+            live.update(screen(view, console().width, console().height), refresh=True)
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Follower(url, interval_s, show).run)
+                if keys is not None:
+                    await _until_q(keys)
+                    nursery.cancel_scope.cancel()
+
+        trio.run(main)
+
+
+@contextlib.contextmanager
+def _keys(stdin: int) -> Iterator[int | None]:
+    """The terminal's keys as they are pressed, without waiting for Enter; None where stdin is no terminal."""
+    if not os.isatty(stdin):
+        yield None
+        return
+    before = termios.tcgetattr(stdin)
+    try:
+        tty.setcbreak(stdin)
+        yield stdin
+    finally:
+        termios.tcsetattr(stdin, termios.TCSADRAIN, before)
+
+
+async def _until_q(keys: int) -> None:
+    while True:
+        await trio.lowlevel.wait_readable(keys)
+        pressed = os.read(keys, _KEYS_BYTES)
+        if not pressed or b"q" in pressed.lower():
+            return
+
+
+class Follower:
+    """Shows one reading after the other; where the broker goes away, the last one, until it is back."""
+
+    def __init__(self, url: str, interval_s: float, show: Show) -> None:
+        self._url = url
+        self._interval_s = interval_s
+        self._show = show
+        self._last: View | None = None
+
+    async def run(self) -> None:
+        """Until cancelled. Raises LinnError: the broker could not be read even once, or is none of ours any more."""
+        while True:
+            try:
+                async with linn.connect(self._url, name="linn-top", retries_max=2) as client:
+                    await self._follow(client)
+            except _GONE as error:
+                if self._last is None:
+                    raise
+                self._show(dataclasses.replace(self._last, trouble=f"{error}: trying again"))
+                await trio.sleep(self._interval_s)
+
+    async def _follow(self, client: Client) -> None:
+        before: Reading | None = None
+        while True:
+            now = await _read(client)
+            self._last = view_of(now, before)
+            self._show(self._last)
+            before = now
+            await trio.sleep(self._interval_s)
