@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.blocking_client import blocking_lines
 from benchmarks.client import client_lines
 from benchmarks.consume import consume_lines
 from benchmarks.latency import latency_lines
@@ -20,6 +21,7 @@ from benchmarks.load import LoadFailed
 from benchmarks.plan import Plan, quick_plan
 from benchmarks.publish import publish_lines
 from benchmarks.report import show, write_json
+from benchmarks.routing import routing_lines
 from benchmarks.servers import DiskTooFull
 from benchmarks.start import start_lines
 from linn.core.errors import LinnError
@@ -28,8 +30,10 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "publish": publish_lines,
     "consume": consume_lines,
     "client": client_lines,
+    "blocking": blocking_lines,
     "latency": latency_lines,
     "start": start_lines,
+    "routing": routing_lines,
 }
 MISSED = 1
 FAILED = 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-Unit = Literal["x floor", "records/s", "s", "MB"]
+Unit = Literal["x floor", "x", "records/s", "s", "ms", "us", "MB"]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ class Plan:
     single_calls: int = 500
     """Of one run of a latency measurement."""
     starts: int = 5
+    routings: int = 2_000
+    """Batches, or matches, of one run through an exchange."""
 
 
 def quick_plan(folder: Path) -> Plan:
@@ -47,4 +49,5 @@ def quick_plan(folder: Path) -> Plan:
         records=5_000,
         single_calls=20,
         starts=1,
+        routings=20,
     )

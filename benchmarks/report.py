@@ -20,7 +20,15 @@ from benchmarks.line import Line, Unit
 
 LIBRARIES = ("trio", "anyio", "pycapnp", "crc32c", "msgspec", "zstandard")
 WIDTH = 120
-_DIGITS: dict[Unit, str] = {"x floor": "{:.2f} x", "records/s": "{:,.0f}", "s": "{:.3f} s", "MB": "{:.1f} MB"}
+_DIGITS: dict[Unit, str] = {
+    "x floor": "{:.2f} x",
+    "x": "{:.2f} x",
+    "records/s": "{:,.0f}",
+    "s": "{:.3f} s",
+    "ms": "{:.2f} ms",
+    "us": "{:.2f} us",
+    "MB": "{:.1f} MB",
+}
 
 
 def show(lines: Sequence[Line]) -> None:

@@ -80,8 +80,10 @@ def blocks(page: Path) -> Iterator[Block]:
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 TOML = [block for block in BLOCKS if block.language == "toml" and not {"plugin", "wrong"} & {*block.words}]
-PROGRAMS = [block for block in PYTHON if re.search(r"^(trio|asyncio|anyio)\.run\(", block.text, re.MULTILINE)]
-"""Whole programs: they run something. A page's TOML, if it has any, is their broker's configuration."""
+RUNS = re.compile(r'^((trio|asyncio|anyio)\.run\(|if __name__ == "__main__":)', re.MULTILINE)
+PROGRAMS = [block for block in PYTHON if RUNS.search(block.text) and "walkthrough" not in block.words]
+"""Whole programs: they run something. A page's TOML, if it has any, is their broker's configuration. Those of a
+walkthrough need what stands before them on their page: tests/walkthrough runs them."""
 PLUGINS = {block.words[1]: block for block in PYTHON if block.words[:1] == ("plugin",)}
 
 

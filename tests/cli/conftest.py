@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from linn.cli.console import console
+from linn.cli.main import app
 from linn.testing.process import BrokerProcess
 
 Linn = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -38,6 +41,27 @@ def run_linn(
         text=True,
         timeout=COMMAND_TIMEOUT_S,
     )
+
+
+@pytest.fixture
+def quick(broker: BrokerProcess) -> Linn:
+    """`within`, against the broker."""
+    return lambda *arguments: run_within(*arguments, url=broker.url)
+
+
+@pytest.fixture
+def within() -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs a command in this process, which is quicker, and can't give it stdin."""
+    return run_within
+
+
+def run_within(*arguments: str, url: str = "linn://127.0.0.1:1") -> "subprocess.CompletedProcess[str]":
+    console.cache_clear()  # It has the stdout of the command before.
+    done = CliRunner().invoke(app, list(arguments), env={"LINN_URL": url})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    console.cache_clear()
+    return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
 
 
 def the_line(text: str) -> str:

@@ -14,7 +14,7 @@ def test_topics_are_made_shown_changed_and_deleted(linn) -> None:
         linn("topics", "create", "orders", "kind=stream", "partitions=2", "retention=2d").stdout == "created orders\n"
     )
     assert "exists" in linn("topics", "create", "orders", "kind=stream", "partitions=2", "retention=2d").stdout
-    shown = json.loads(linn("topics", "show", "orders", "--json").stdout)
+    shown = json.loads(linn("topics", "describe", "orders", "--json").stdout)
     assert shown["settings"]["retention"] == "2d"
     assert len(shown["partitions"]) == 2
     assert linn("topics", "alter", "orders", "retention=3d").stdout == "changed retention\n"
@@ -54,15 +54,15 @@ def test_a_stream_is_read_from_where_one_says_and_a_group_goes_on(linn) -> None:
     linn("topics", "create", "history", "kind=stream")
     linn("publish", "history", "a", "b", "c")
     assert linn("consume", "history", "--no-follow").stdout == "a\nb\nc\n"
-    assert linn("consume", "history", "--no-follow", "--start", "1").stdout == "b\nc\n"
-    assert linn("consume", "history", "--no-follow", "--start", "latest").stdout == ""
+    assert linn("consume", "history", "--no-follow", "--since", "1").stdout == "b\nc\n"
+    assert linn("consume", "history", "--no-follow", "--since", "latest").stdout == ""
     assert linn("consume", "history", "--group", "g", "--count", "2").stdout == "a\nb\n"
     assert linn("consume", "history", "--group", "g", "--no-follow").stdout == "c\n"
 
 
 def test_unknown_names_are_one_line_with_the_nearest(linn, line_of) -> None:
     linn("topics", "create", "parcels")
-    for command in (("publish", "parcel", "x"), ("consume", "parcel"), ("topics", "show", "parcel")):
+    for command in (("publish", "parcel", "x"), ("consume", "parcel"), ("topics", "describe", "parcel")):
         done = linn(*command)
         assert done.returncode == 1
         assert 'did you mean "parcels"? [topic.unknown]' in line_of(done.stderr)

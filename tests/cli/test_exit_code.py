@@ -10,8 +10,11 @@ from linn.core.errors import (
     DiskFull,
     LinnError,
     PluginUnknown,
+    ProtocolError,
+    RequestUnknown,
     SyncFailed,
     TopicUnknown,
+    VersionUnsupported,
 )
 
 
@@ -28,6 +31,9 @@ def code_after(error: BaseException) -> object:
         (ConfigUnknownKey("t"), 3),
         (PluginUnknown("t"), 3),
         (ConnectFailed("t"), 4),
+        (VersionUnsupported("t"), 4),
+        (ProtocolError("t"), 4),
+        (RequestUnknown("t"), 1),
         (DiskFull("t"), 5),
         (AddressInUse("t"), 6),
     ],

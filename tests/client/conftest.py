@@ -30,3 +30,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def name() -> str:
     """A topic's name that no other test uses."""
     return f"topic-{next(_numbers)}"
+
+
+@pytest.fixture(scope="module")
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a broker that only one file of tests uses."""
+    with BrokerProcess(tmp_path_factory.mktemp("own"), CONFIG) as process:
+        yield process.url

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import socket
 from pathlib import Path
 
@@ -36,6 +37,24 @@ def test_any_other_url_is_refused_in_one_line(url: str) -> None:
         address_of(url)
     assert "\n" not in str(caught.value)
     assert repr(url) in str(caught.value)
+
+
+def test_the_environment_is_read_by_the_commands_alone(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = Path(linn.__file__).parent
+    reading = [
+        str(module.relative_to(package))
+        for module in package.rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "getenvb"))
+        or (isinstance(node, ast.Constant) and node.value == "LINN_URL")
+    ]
+    assert reading
+    assert [module for module in reading if not module.startswith("cli/")] == []
+    monkeypatch.setenv("LINN_URL", "linn://nowhere.invalid")
+    with linn.sync.connect(broker) as client:
+        assert client.broker
+    with pytest.raises(AddressInvalid):
+        linn.sync.connect("")
 
 
 @on_both_loops

@@ -399,3 +399,29 @@ async def test_many_large_messages_pass_a_slow_reader() -> None:
                 await anyio.sleep(0.05)
                 peer.reading.set()
         assert peer.logs["t/0"] == values
+
+
+@on_both_loops
+async def test_keys_count_only_where_the_topics_partitioner_says_so(broker: str, name: str) -> None:
+    keys = [b"%d" % (number % 5) for number in range(40)]
+    values = [b"%d" % number for number in range(40)]
+    async with linn.connect(broker) as client:
+        for partitioner in ("murmur2", "sticky", "round-robin"):
+            topic = f"{name}-{partitioner}"
+            await client.admin.create_topic(topic, kind="stream", partitions=4, partitioner=partitioner)
+            async with client.producer(topic) as producer:
+                many = await producer.publish_many(values, keys=keys)
+                one = await producer.publish(b"one", key=b"k")
+            assert (many.count, many.copies, one.routed) == (40, 40, True)
+            stored = [
+                [message.key for batch in (await client.fetch(topic, index, 0)).batches for message in batch]
+                for index in range(4)
+            ]
+            if partitioner == "murmur2":
+                assert all(partition_of(key or b"", 4) == index for index in range(4) for key in stored[index])
+            elif partitioner == "sticky":
+                assert sorted(map(len, stored)) == [0, 0, 1, 40]
+            else:
+                assert sorted(map(len, stored)) == [10, 10, 10, 11]
+            assert one.partition is not None
+            assert one.offset == len(stored[one.partition]) - 1

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import msgspec
 
 from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, ExchangeKind
+from linn.core.exchange import Binding, ExchangeKind, Subject
 from linn.core.hookspecs import hookimpl
 from linn.core.lease import LeaseSettings
+from linn.core.partitioner import PartitionerKind
 from linn.core.protocol import ProtocolKind
-from linn.core.routes import Pair
 from linn.core.semantics import SemanticsKind
 from linn.core.storage import EngineKind
 
@@ -48,8 +48,11 @@ class Desk:
     def bindings(self) -> Sequence[Binding]:
         return self._bindings
 
-    def route(self, pair: Pair) -> Sequence[str]:
-        return [binding.topic for binding in self._bindings if binding.key == pair.routing_key]
+    def fields(self) -> frozenset[str]:
+        return frozenset()
+
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        return [binding for binding in self._bindings if binding.key == subject.routing_key]
 
 
 def never_made(*args: Any) -> Any:
@@ -70,6 +73,11 @@ def linn_register_semantics() -> SemanticsKind:
 @hookimpl
 def linn_register_exchange() -> ExchangeKind:
     return ExchangeKind("desk", None, lambda name, settings: Desk())
+
+
+@hookimpl
+def linn_register_partitioner() -> PartitionerKind:
+    return PartitionerKind("murmur2", never_made)
 
 
 @hookimpl

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
+from field_exchange import FieldExchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linn.core import router as router_module
-from linn.core.batch import RecordBatch
+from linn.core.batch import Codec, RecordBatch
 from linn.core.batch_builder import build_from_records
 from linn.core.errors import TopicError
-from linn.core.exchange import Binding
+from linn.core.exchange import Binding, Subject, Target
 from linn.core.record import Record
 from linn.core.router import Router
-from linn.core.routes import Pair
-from linn.plugins.exchanges import NoSettings, TopicExchange
+from linn.plugins.exchanges import DirectExchange, NoSettings, TopicExchange
 
 
 def topic_router(*bindings: tuple[str, str]) -> Router:
     router = Router("e", "topic", lambda: TopicExchange("e", NoSettings()))
     for topic, key in bindings:
-        router.bind(Binding(topic, key))
+        router.bind(Binding(Target(topic), key))
     return router
 
 
@@ -35,9 +36,9 @@ class Counting:
     """An exchange that counts what it is asked, and answers with the values of a label."""
 
     def __init__(self) -> None:
-        self.asked: list[Pair] = []
+        self.asked: list[Subject] = []
         self.error: Exception | None = None
-        self.answer: Sequence[str] | None = None
+        self.answer: Sequence[object] | None = None
 
     def bind(self, binding: Binding) -> None:
         pass
@@ -47,11 +48,16 @@ class Counting:
     def bindings(self) -> Sequence[Binding]:
         return []
 
-    def route(self, pair: Pair) -> Sequence[str]:
-        self.asked.append(pair)
+    def fields(self) -> frozenset[str]:
+        return frozenset()
+
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        self.asked.append(subject)
         if self.error is not None:
             raise self.error
-        return self.answer if self.answer is not None else [f"{type(v).__name__}-{v}" for _, v in pair.labels]
+        if self.answer is not None:
+            return self.answer  # type: ignore[return-value]
+        return [Binding(Target(f"{type(v).__name__}-{v}")) for v in subject.labels.values()]
 
 
 def counting() -> tuple[Router, Counting]:
@@ -107,37 +113,37 @@ def test_labels_of_equal_value_and_other_type_are_other_labels() -> None:
 def test_a_change_of_bindings_counts_at_once() -> None:
     router = topic_router(("t", "a"))
     assert [topic for topic, _ in router.route(keyed("a"))] == ["t"]
-    router.bind(Binding("u", "a"))
+    router.bind(Binding(Target("u"), "a"))
     assert [topic for topic, _ in router.route(keyed("a"))] == ["t", "u"]
-    router.unbind(Binding("t", "a"))
+    router.unbind(Binding(Target("t"), "a"))
     assert [topic for topic, _ in router.route(keyed("a"))] == ["u"]
-    router.unbind_topic("u")
+    router.unbind(Binding(Target("u"), "a"))
     assert router.route(keyed("a")) == []
 
 
 def test_a_refused_binding_changes_nothing() -> None:
     router = topic_router(("t", "a"))
     with pytest.raises(TopicError):
-        router.check(Binding("u", ".".join("a" * 100)))
+        router.check(Binding(Target("u"), ".".join("a" * 100)))
     with pytest.raises(TopicError):
-        router.bind(Binding("u", ".".join("a" * 100)))
-    router.check(Binding("u", "a"))
-    assert router.bindings() == [Binding("t", "a")]
+        router.bind(Binding(Target("u"), ".".join("a" * 100)))
+    router.check(Binding(Target("u"), "a"))
+    assert router.bindings() == [Binding(Target("t"), "a")]
 
 
-@pytest.mark.parametrize("answer", [RuntimeError("broken"), ["t", 5], "t", None, [None]])
+@pytest.mark.parametrize("answer", [RuntimeError("broken"), [Binding(Target("t")), 5], "t", None, [None]])
 def test_an_exchange_that_misbehaves_fails_that_publish_by_name(answer: object) -> None:
     router, exchange = counting()
     if isinstance(answer, Exception):
         exchange.error = answer
     elif answer is None:
-        exchange.route = lambda pair: None  # type: ignore[assignment, return-value, method-assign]
+        exchange.match = lambda subject: None  # type: ignore[assignment, return-value, method-assign]
     else:
         exchange.answer = answer  # type: ignore[assignment]
     with pytest.raises(TopicError, match=r"exchange e \(counting\) failed"):
         router.route(keyed("a"))
-    exchange.error, exchange.answer = None, ["t"]
-    exchange.__dict__.pop("route", None)
+    exchange.error, exchange.answer = None, [Binding(Target("t"))]
+    exchange.__dict__.pop("match", None)
     assert [topic for topic, _ in router.route(keyed("a"))] == ["t"], "the failure is not remembered"
 
 
@@ -154,3 +160,95 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         router.route(large)
     assert len(exchange.asked) == asked + 3, "what is too large is not kept"
+
+
+def field_router(*rules: str) -> tuple[Router, FieldExchange]:
+    exchange = FieldExchange()
+    router = Router("e", "field", lambda: exchange)
+    for number, each in enumerate(rules):
+        router.bind(Binding(Target(f"q{number}"), each))
+    return router, exchange
+
+
+def test_content_is_asked_about_once_per_distinct_tuple_of_what_bindings_look_at() -> None:
+    router, exchange = field_router("key=a", "header:h=1")
+    records = [
+        Record(value=b"%d" % n, key=key, headers=(("h", header), ("other", b"%d" % n)))
+        for n, (key, header) in enumerate([(b"a", b"1"), (b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (None, None)] * 20)
+    ]
+    for _ in range(2):
+        got = {topic: part.count for topic, part in router.route(build_from_records(records, base_id=1))}
+        assert got == {"q0": 60, "q1": 60}
+    assert len(exchange.asked) == 4
+    assert exchange.asked[0] == Subject("", {}, b"a", {"h": b"1"}, 0)
+    router.unbind(Binding(Target("q0"), "key=a"))
+    router.route(build_from_records(records, base_id=1))
+    assert [subject.key for subject in exchange.asked[4:]] == [None] * 3, "nobody looks at the key any more"
+
+
+def test_bindings_that_look_at_labels_only_leave_the_body_closed() -> None:
+    router, exchange = field_router("label:l=x")
+    records = [Record(value=b"%d" % n, key=b"%d" % n, labels={"l": "x"}) for n in range(10)]
+    batch = build_from_records(records, base_id=1, codec=Codec.ZSTD)
+    assert [part for _, part in router.route(batch)] == [batch]
+    assert len(exchange.asked) == 1
+    assert batch._body is None
+
+
+def test_what_is_remembered_of_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "CACHED_PAIRS_MAX", 50)
+    router, exchange = field_router("key=a")
+    for number in range(10):
+        router.route(build_from_records([Record(key=b"%d-%d" % (number, n)) for n in range(30)], base_id=1))
+    assert len(router._by_pair) <= 50
+    large = build_from_records([Record(key=bytes(2_000))], base_id=1)
+    asked = len(exchange.asked)
+    for _ in range(3):
+        router.route(large)
+    assert len(exchange.asked) == asked + 3, "what is too large is not kept"
+
+
+def test_topics_that_take_the_same_records_share_one_new_batch() -> None:
+    router = topic_router(*[(f"t{number}", "a") for number in range(10_000)], ("u", "b"))
+    batch = keyed("a", "b", "a")
+    parts = dict(router.route(batch))
+    assert len(parts) == 10_001
+    assert len({id(part) for part in parts.values()}) == 2
+    assert [record.value for record in parts["t77"].records()] == [b"0", b"2"]
+
+
+def test_unroutable_records_are_named_in_ranges() -> None:
+    router = topic_router(("t", "a"))
+    for keys, ranges in (("a", []), ("b", [0, 1]), ("bab", [0, 1, 2, 3]), ("aabbba", [2, 5]), ("bbb", [0, 3])):
+        assert router.unroutable(keyed(*keys)) == ranges
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic"])
+def test_ten_thousand_bindings_come_and_go_without_being_looked_through(kind: str) -> None:
+    exchange = DirectExchange("e", NoSettings()) if kind == "direct" else TopicExchange("e", NoSettings())
+    router = Router("e", kind, lambda: exchange)
+    bindings = [Binding(Target(f"t{n % 100}"), f"departed.{n}.late") for n in range(10_000)]
+    batch = keyed("departed.7.late")
+    started = time.perf_counter()
+    for binding in bindings:
+        router.bind(binding)
+        router.route(batch)
+    for binding in bindings:
+        router.unbind(binding)
+        router.route(batch)
+    assert time.perf_counter() - started < 10, "looking through all would take minutes"
+    assert router.bindings() == []
+    if isinstance(exchange, TopicExchange):
+        assert exchange._root.is_bare(), "nothing is left of them"
+
+
+def test_equal_answers_are_kept_once_and_large_ones_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    router = topic_router(*[(f"t{number}", "#") for number in range(1_000)], *[(f"u{n}", f"k{n}") for n in range(300)])
+    batch = keyed(*[f"k{number}" for number in range(300)], *[f"other{number}" for number in range(300)])
+    assert len(dict(router.route(batch))) == 1_300
+    assert len({id(answer) for answer in router._by_pair.values()}) == 301
+    monkeypatch.setattr(router_module, "CACHED_NAMES_MAX", 10_000)
+    for number in range(300):
+        router.route(keyed(f"k{number}", "more"))
+    assert router._known_names <= 11_002
+    assert sum(map(len, router._known)) == router._known_names

@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.errors import DeliveryError, GroupFenced, LimitExceeded, LogCorrupt, OffsetOutOfRange, PartitionUnknown
+from linn.core.errors import (
+    DeliveryError,
+    GroupBusy,
+    GroupFenced,
+    LimitExceeded,
+    LogCorrupt,
+    OffsetOutOfRange,
+    PartitionUnknown,
+)
 from linn.core.group import ConsumerGroup
 from linn.core.group_event import (
     GenerationStarted,
+    GroupForgotten,
     OffsetCommitted,
     decode_group_events,
     encode_group_events,
@@ -178,6 +187,7 @@ def test_a_name_that_no_row_can_carry_is_refused(name, error):
     st.lists(
         st.builds(GenerationStarted, st.integers(0, 2**63 - 1))
         | st.builds(OffsetCommitted, st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1))
+        | st.builds(GroupForgotten)
     ),
 )
 def test_any_events_survive_the_codec(name, events):
@@ -207,8 +217,30 @@ def test_any_bytes_are_events_or_corrupt(data):
         b"\x01\x01g" + b"\x01" + bytes(14) + b"\x80",
         b"\x01\x01g" + b"\x01\x00\x00\x00\x01" + bytes(11),
         b"\x01\x01g" + b"\x02\x01" + bytes(14),
+        b"\x01\x01g" + b"\x03\x00\x00\x00\x01" + bytes(11),
     ],
 )
 def test_damaged_rows_are_corrupt(data):
     with pytest.raises(LogCorrupt):
         decode_group_events(data)
+
+
+def test_a_reset_is_for_a_group_that_nobody_reads_with():
+    group = ConsumerGroup("g", 2)
+    group.join("m")
+    group.commit("m", 1, 0, 5)
+    with pytest.raises(GroupBusy):
+        group.reset({0: 1})
+    assert group.position(0) == 5
+    group.leave("m")
+    group.take_events()
+    group.reset({0: 1, 1: 2})
+    assert (group.position(0), group.position(1)) == (1, 2)
+    assert group.take_events() == [OffsetCommitted(0, 1), OffsetCommitted(1, 2)]
+
+
+def test_a_group_that_was_forgotten_is_fresh():
+    group = ConsumerGroup("g", 2)
+    for event in (GenerationStarted(7), OffsetCommitted(0, 5), GroupForgotten(), OffsetCommitted(1, 3)):
+        group.apply(event)
+    assert (group.generation, group.position(0), group.position(1)) == (0, None, 3)

@@ -104,7 +104,7 @@ def engine(arguments: str) -> str:
 
 
 BROKEN = [
-    ("import nothing_of_that_name", "can't be imported: ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+    ("import nothing_of_that_name", "its module broken_plugin can't be imported: ModuleNotFoundError: No module named"),
     ("def f(:", "can't be imported: SyntaxError: "),
     ("raise SystemExit(3)", "can't be imported: SystemExit: 3"),
     ("raise RuntimeError('two\\nlines')", "can't be imported: RuntimeError: two lines"),

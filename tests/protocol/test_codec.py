@@ -22,7 +22,7 @@ NARROW = {
     "message_bytes_max": 32, "keepalive_ms": 32, "inflight_max": 32, "subscriptions_max": 32, "copies": 32,
     "bytes_min": 32, "bytes_max": 32, "wait_max_ms": 32, "credit": 32, "records": 32, "records_max": 32,
     "subscription": 32, "lease_ms": 32, "ms": 32, "entry": 32, "generation": 32, "delivery_id": 64, "attempt": 16,
-    "id": 32, "leader": 32,
+    "id": 32, "leader": 32, "returned": 32,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 4}
 SIGNED_32 = ("partition", "partitions")
@@ -198,7 +198,14 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
 
 
 @pytest.mark.parametrize(
-    "message", [m.Published([m.Placement(3, 1 << 40, 7)]), m.Deliver(5, 1, 1 << 50, 2), m.Publish("t", False, 1, -1)]
+    "message",
+    [
+        m.Published([m.Placement(3, 1 << 40, 7)]),
+        m.Published([m.Placement(-1, -1, 7, [0, 1, 5, 9])]),
+        m.Deliver(5, 1, 1 << 50, 2),
+        m.Publish("t", False, 1, -1),
+        m.Publish("t", True, 1, -1, True),
+    ],
 )
 def test_what_is_read_by_template_or_cache_is_read_as_the_schema_says(message: m.Message) -> None:
     frame = bytes(codec.encode(message, 9))

@@ -197,6 +197,8 @@ def test_version_and_features_are_agreed_on() -> None:
         agree(m.Ping())
     with pytest.raises(ProtocolError):
         check_welcome(m.Pong())
+    with pytest.raises(VersionUnsupported):
+        check_welcome(m.Welcome(2, [], "x", 1, 1, 1, 1, 1, 1))
 
 
 def test_a_frame_over_the_limit_says_so() -> None:

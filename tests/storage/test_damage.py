@@ -266,7 +266,8 @@ async def test_a_torn_tail_is_cut_off(
     log, found = await opened(harness)
     assert found == whole
     assert log.durable() == log.bounds()[1]
-    assert f"cut off a torn tail of {torn_bytes} bytes" in caplog.text
+    assert f"{folder}: cut off a torn tail of {torn_bytes} bytes" in caplog.text
+    assert [(line.args["folder"], line.args["bytes"]) for line in caplog.records] == [(str(folder), torn_bytes)]
     log.append(make_batch(1))
     await log.close()
     assert len(await use(harness)) == len(whole) + 1

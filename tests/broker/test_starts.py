@@ -1,0 +1,60 @@
+"""Where reading begins, partition by partition."""
+
+from __future__ import annotations
+
+import pytest
+from raw_client import RawClient, broker_on, connected, simulated, values
+
+from linn.protocols.capnp import messages as m
+from linn.testing.sim_env import SimEnv
+
+TEXT = '[topics.t]\nkind = "stream"\npartitions = 3\n'
+
+
+async def fill(env: SimEnv) -> RawClient:
+    client = await connected(env)
+    for number in range(12):
+        await client.publish("t", [str(number)], partition=number % 3)
+    return client
+
+
+async def read(client: RawClient, **place: object) -> dict[int, list[str]]:
+    """What a new subscription is pushed, by partition."""
+    await client.call(m.Subscribe("t", credit=1000, **place))  # type: ignore[arg-type]
+    found: dict[int, list[str]] = {}
+    while not await client.is_silent(1):
+        event = await client.push()
+        if isinstance(event.message, m.Deliver):
+            found.setdefault(event.message.partition, []).extend(values(event.batches))
+    return found
+
+
+@pytest.mark.parametrize("group", ["g", ""])
+def test_each_partition_begins_at_its_own_place(group: str) -> None:
+    @simulated
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, TEXT):
+            client = await fill(env)
+            starts = [3, m.START_LATEST, m.START_EARLIEST]
+            assert await read(client, group=group, starts=starts) == {0: ["9"], 2: ["2", "5", "8", "11"]}
+
+    scenario()
+
+
+@simulated
+async def test_a_partition_behind_the_list_begins_at_its_start_and_no_place_is_outside_the_log(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await fill(env)
+        found = await read(client, group="g", start=m.START_LATEST, starts=[99, -7])
+        assert found == {1: ["1", "4", "7", "10"], 2: ["2", "5", "8", "11"]}
+
+
+@simulated
+async def test_what_a_group_committed_counts_for_more(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await fill(env)
+        subscribed = await client.call(m.Subscribe("t", group="g"))
+        await client.call(m.Settle(subscribed.subscription, [m.Settlement(0, 0, 0, 2)]))
+        await client.call(m.Unsubscribe(subscribed.subscription))
+        found = await read(client, group="g", starts=[4, 3, 4])
+        assert found == {0: ["6", "9"], 1: ["10"]}

@@ -1,0 +1,153 @@
+"""Groups, subscriptions, exchanges, bindings and plugins, looked at and changed from the command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from linn.testing.process import BrokerProcess
+
+
+def places(quick, topic: str, group: str) -> list[tuple[int | None, int]]:
+    shown = json.loads(quick("groups", "describe", topic, group, "--json").stdout)
+    return [(place["offset"], place["lag"]) for place in shown]
+
+
+@pytest.fixture
+def readers(quick) -> str:
+    """A stream of ten messages, of which the group `readers` has committed four."""
+    name = "history"
+    quick("topics", "delete", name, "--yes")
+    quick("topics", "create", name, "kind=stream")
+    quick("publish", name, *map(str, range(10)))
+    assert quick("consume", name, "--group", "readers", "--count", "4").stdout == "0\n1\n2\n3\n"
+    return name
+
+
+def test_a_group_is_shown_moved_and_forgotten(quick, line_of, readers: str) -> None:
+    (group,) = [group for group in json.loads(quick("groups", "list", "--json").stdout) if group["topic"] == readers]
+    assert (group["group"], group["members"], group["lag"]) == ("readers", 0, 6)
+    assert places(quick, readers, "readers") == [(4, 6)]
+    quick("groups", "reset", readers, "readers", "--to", "1", "--yes")
+    assert quick("consume", readers, "--group", "readers", "--count", "1").stdout == "1\n"
+    quick("groups", "reset", readers, "readers", "--to", "latest", "--yes")
+    assert places(quick, readers, "readers") == [(10, 0)]
+    quick("groups", "reset", readers, "readers", "--to", "1h", "--partition", "0", "--yes")
+    assert places(quick, readers, "readers") == [(0, 10)]
+    assert quick("groups", "delete", readers, "readers", "--yes").stdout == f"deleted readers of {readers}\n"
+    done = quick("groups", "describe", readers, "readers")
+    assert done.returncode == 1
+    assert "[group.unknown]" in line_of(done.stderr)
+
+
+def test_a_group_with_members_stays_where_it_is(quick, line_of, broker: BrokerProcess, readers: str) -> None:
+    command = [sys.executable, "-m", "linn", "consume", readers, "--group", "readers", "--url", broker.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as reading:
+        assert reading.stdout is not None
+        assert reading.stdout.readline() == b"4\n"
+        for verb in (("reset", readers, "readers", "--to", "0"), ("delete", readers, "readers")):
+            done = quick("groups", *verb, "--yes")
+            assert done.returncode == 1
+            assert "[group.busy]" in line_of(done.stderr)
+        (place,) = json.loads(quick("groups", "describe", readers, "readers", "--json").stdout)
+        assert place["member"] is not None
+        reading.kill()
+
+
+def test_a_wrong_group_topic_or_partition_is_one_line(quick, line_of, readers: str) -> None:
+    quick("topics", "create", "pool")
+    for command, code in (
+        (("describe", readers, "reader"), "group.unknown"),
+        (("describe", "histery", "readers"), "topic.unknown"),
+        (("describe", "pool", "readers"), "delivery.wrong_kind"),
+        (("reset", readers, "readers", "--to", "0", "--partition", "7", "--yes"), "topic.partition_unknown"),
+    ):
+        done = quick("groups", *command)
+        assert done.returncode == 1
+        assert f"[{code}]" in line_of(done.stderr)
+
+
+def test_a_queue_shows_what_is_ready_and_what_a_consumer_holds(quick, broker: BrokerProcess) -> None:
+    quick("topics", "create", "desk", "lease=1h")
+    quick("publish", "desk", "a", "b", "c")
+    command = [sys.executable, "-m", "linn", "consume", "desk", "--no-ack", "--url", broker.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holding:
+        assert holding.stdout is not None
+        assert [holding.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+        shown = json.loads(quick("subscriptions", "describe", "desk", "--json").stdout)
+        assert (shown["leased"], shown["ready"], shown["consumers"]) == (3, 0, 1)
+        assert [consumer["leased"] for consumer in shown["by_consumer"]] == [3]
+        assert quick("browse", "desk").stdout == "a\nb\nc\n", "browsing shows what is held as well"
+        holding.kill()
+    assert quick("consume", "desk", "--count", "1").stdout == "a\n"
+    (desk,) = [
+        queue for queue in json.loads(quick("subscriptions", "list", "--json").stdout) if queue["topic"] == "desk"
+    ]
+    assert (desk["ready"], desk["returned"], desk["leased"]) == (2, 2, 0)
+    row = next(line for line in quick("subscriptions", "list").stdout.splitlines() if "desk" in line)
+    assert "2" in row
+
+
+def test_purge_empties_a_queue_and_no_stream(quick, line_of) -> None:
+    quick("topics", "create", "heap")
+    quick("publish", "heap", "a", "b")
+    assert quick("purge", "heap", "--yes").stdout == "purged 2 messages of heap\n"
+    assert quick("browse", "heap").stdout == ""
+    quick("topics", "create", "river", "kind=stream")
+    done = quick("purge", "river", "--yes")
+    assert done.returncode == 1
+    assert "[delivery.wrong_kind]" in line_of(done.stderr)
+
+
+def test_exchanges_and_bindings_lead_a_message_and_are_taken_back(quick, line_of) -> None:
+    quick("topics", "create", "inbox")
+    assert quick("exchanges", "create", "front", "type=topic").stdout == "created front\n"
+    assert quick("exchanges", "create", "front", "type=topic").stdout == "front exists with these settings\n"
+    quick("exchanges", "create", "back", "type=fanout")
+    assert quick("bindings", "create", "front", "back", "--to-exchange", "--key", "mail.#").stdout
+    assert quick("bindings", "create", "back", "inbox").stdout == "bound inbox to back\n"
+    assert "1 copies stored" in quick("publish", "--exchange", "front", "--routing-key", "mail.in", "letter").stdout
+    assert quick("consume", "inbox", "--count", "1").stdout == "letter\n"
+    done = quick("exchanges", "delete", "back", "--yes")
+    assert done.returncode == 1
+    assert "still has bindings" in line_of(done.stderr)
+    quick("bindings", "delete", "back", "inbox")
+    assert json.loads(quick("bindings", "list", "back", "--json").stdout) == []
+    quick("bindings", "delete", "front", "back", "--to-exchange", "--key", "mail.#")
+    assert quick("exchanges", "delete", "back", "--yes").stdout == "deleted back\n"
+    assert "back" not in [exchange["name"] for exchange in json.loads(quick("exchanges", "list", "--json").stdout)]
+
+
+def test_an_exchange_that_can_not_be_is_refused(quick, line_of) -> None:
+    for command, returncode, code in (
+        (("exchanges", "create", "odd", "type=topik"), 3, "plugin.unknown"),
+        (("exchanges", "create", "odd", "tpye=topic"), 3, "config.unknown_key"),
+        (("exchanges", "describe", "nowhere"), 1, "exchange.unknown"),
+        (("bindings", "create", "nowhere", "nothing"), 1, "topic.unknown"),
+    ):
+        done = quick(*command)
+        assert done.returncode == returncode
+        assert f"[{code}]" in line_of(done.stderr)
+
+
+def test_plugins_are_listed_described_and_told_apart_from_what_fails(within, tmp_path, line_of) -> None:
+    listed = json.loads(within("plugins", "list", "--json").stdout)
+    (dram,) = [plugin for plugin in listed["plugins"] if plugin["name"] == "dram"]
+    assert (dram["state"], dram["brings"]) == ("loaded", [{"what": "storage engine", "name": "dram"}])
+    shown = within("plugins", "describe", "dram").stdout
+    assert "memory_bytes_max" in shown
+    assert "256MiB" in shown
+    assert "exchange type topic: no settings" in within("plugins", "describe", "exchanges").stdout
+    assert within("plugins", "describe", "topic").stdout == within("plugins", "describe", "exchanges").stdout
+    config = tmp_path / "linn.toml"
+    config.write_text('[plugins]\nload = ["no_such_module"]\nblock = ["dram"]\n')
+    done = within("plugins", "list", "--config", str(config), "--json")
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    states = {plugin["name"]: plugin["state"] for plugin in found["plugins"]}
+    assert (states["no_such_module"], states["dram"], states["capnp"]) == ("failed", "blocked", "loaded")
+    assert "No module named" in found["error"]
+    done = within("plugins", "describe", "dramm")
+    assert done.returncode == 3
+    assert 'did you mean "dram"?' in line_of(done.stderr)

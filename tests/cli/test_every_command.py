@@ -1,0 +1,147 @@
+"""What holds for all commands: wrong arguments, no broker, a closed pipe, a full disk; one line and no traceback."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from linn.cli.reference import commands
+from linn.testing.process import BrokerProcess
+
+NOBODY = "linn://127.0.0.1:1"
+WITH_BROKER = [
+    ("topics",),
+    ("topics", "list"),
+    ("topics", "describe", "t"),
+    ("topics", "create", "t"),
+    ("topics", "alter", "t", "retention=1d"),
+    ("topics", "delete", "t", "--yes"),
+    ("exchanges", "list"),
+    ("exchanges", "describe", "x"),
+    ("exchanges", "create", "x"),
+    ("exchanges", "delete", "x", "--yes"),
+    ("bindings", "list"),
+    ("bindings", "create", "x", "t"),
+    ("bindings", "delete", "x", "t"),
+    ("groups", "list"),
+    ("groups", "describe", "t", "g"),
+    ("groups", "reset", "t", "g", "--to", "latest", "--yes"),
+    ("groups", "delete", "t", "g", "--yes"),
+    ("subscriptions", "list"),
+    ("subscriptions", "describe", "t"),
+    ("publish", "t", "value"),
+    ("consume", "t"),
+    ("browse", "t"),
+    ("purge", "t", "--yes"),
+    ("bench", "publish", "t"),
+    ("bench", "consume", "t"),
+    ("bench", "latency"),
+    ("bench", "soak"),
+    ("top", "--once"),
+    ("route", "explain", "--exchange", "x"),
+]
+ASKING = [command[:-1] for command in WITH_BROKER if command[-1] == "--yes"]
+PRINTING = [("topics",), ("topics", "--json"), ("exchanges", "list"), ("browse", "many"), ("plugins", "list")]
+
+
+def test_the_list_of_commands_that_talk_to_a_broker_is_whole() -> None:
+    talking = {path for path, command in commands() if any("--url" in parameter.opts for parameter in command.params)}
+    listed = {f"linn {' '.join(command)} " for command in WITH_BROKER}
+    untold = {path for path in talking if not any(command.startswith(f"{path} ") for command in listed)}
+    assert untold == {"linn doctor"}, "without a broker it goes on, and says so"
+
+
+@pytest.mark.parametrize("command", WITH_BROKER, ids=" ".join)
+def test_without_a_broker_it_is_one_line_and_4(within, line_of, command: tuple[str, ...]) -> None:
+    done = within(*command, url=NOBODY)
+    assert done.returncode == 4
+    assert "[connection.failed]" in line_of(done.stderr)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_an_option_that_there_is_not_ends_with_2(within, path: str) -> None:
+    done = within(*path.split()[1:], "--no-such-option")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ASKING, ids=" ".join)
+def test_nothing_is_deleted_or_moved_unasked(within, command: tuple[str, ...]) -> None:
+    """Stdin is at its end: nobody says yes. It asks before it looks for a broker."""
+    done = within(*command, url=NOBODY)
+    assert done.returncode == 1
+    assert "[y/N]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def furnished(linn, broker: BrokerProcess) -> BrokerProcess:
+    linn("topics", "create", "many", "kind=stream")
+    linn("publish", "many", stdin="a line that fills a pipe\n" * 20_000)
+    linn("exchanges", "create", "many")
+    return broker
+
+
+def environment(url: str) -> dict[str, str]:
+    return os.environ | {"LINN_URL": url}
+
+
+@pytest.mark.parametrize("command", PRINTING, ids=" ".join)
+def test_a_pipe_that_nobody_reads_is_141_without_a_word(furnished: BrokerProcess, command: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "linn", *command],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            env=environment(furnished.url),
+            timeout=30,
+        )
+    finally:
+        os.close(write)
+    assert (done.stderr, done.returncode) == (b"", 141)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_output_to_a_full_disk_is_one_line(furnished: BrokerProcess, line_of) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "linn", "topics"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment(furnished.url), timeout=30)
+    assert done.returncode == 1
+    assert "no space left" in line_of(done.stderr.decode())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("consume", "many", "--group", "\udcff"), ("publish", "\udcff", "v"), ("groups", "describe", "many", "\udcff")],
+    ids=" ".join,
+)
+def test_an_argument_that_is_not_utf_8_is_one_line(
+    within, line_of, furnished: BrokerProcess, command: tuple[str, ...]
+) -> None:
+    done = within(*command, url=furnished.url)
+    assert done.returncode in (1, 3)
+    assert "[config.invalid]" in line_of(done.stderr) or "not UTF-8 [message.invalid]" in line_of(done.stderr)
+
+
+def test_a_file_of_a_command_imports_nothing_slow() -> None:
+    code = "import sys, linn.cli.main; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    for slow in ("rich", "anyio", "trio", "linn.client", "linn.core.config", "linn.core.broker", "linn.core.predicate"):
+        assert slow not in loaded
+
+
+def test_a_broker_that_does_not_know_a_verb_is_said_to_be_older(broker: BrokerProcess) -> None:
+    code = (
+        "from linn.cli.exit_code import boundary\n"
+        "from linn.cli.session import with_client\n"
+        f"with boundary(): with_client('{broker.url}', lambda client: client.admin.perform('tea.make'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert "is older than this command [protocol.request_unknown]" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,128 @@
+"""`--json` prints what the page says: every command that has it, against a broker, key by key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from linn.cli.json_shape import EACH_LINE, OPTIONAL, SHAPES
+from linn.cli.reference import commands
+from linn.testing.process import BrokerProcess
+
+CONFIG = '[exchanges.odd]\n[topics.q]\nkind = "queue"\n'
+SCENE = [
+    ("topics", "create", "queue", "--json"),
+    ("topics", "create", "stream", "kind=stream", "--json"),
+    ("topics", "create", "passing", "--json"),
+    ("topics", "alter", "stream", "retention=3d", "--json"),
+    ("exchanges", "create", "shop", "type=topic", "--json"),
+    ("exchanges", "create", "passing", "--json"),
+    ("bindings", "create", "shop", "queue", "--key", "a.*", "--json"),
+    ("bindings", "create", "shop", "passing", "--to-exchange", "--key", "#", "--json"),
+    ("route", "explain", "--exchange", "shop", "--routing-key", "a.b", "--label", "n=1", "--json"),
+    ("route", "diff", "odd.toml", "odd.toml", "--sample", "sample.json", "--json"),
+    ("bindings", "list", "--json"),
+    ("exchanges", "list", "--json"),
+    ("exchanges", "describe", "shop", "--json"),
+    ("bindings", "delete", "shop", "passing", "--to-exchange", "--key", "#", "--json"),
+    ("exchanges", "delete", "passing", "--yes", "--json"),
+    ("publish", "queue", "one", "two", "three", "--header", "h=v", "--label", "n=1", "--json"),
+    ("publish", "--exchange", "shop", "--routing-key", "a.b", "four", "--json"),
+    ("publish", "stream", "one", "two", "--json"),
+    ("browse", "queue", "--format", "json"),
+    ("consume", "queue", "--count", "1", "--format", "json"),
+    ("consume", "stream", "--group", "readers", "--count", "1", "--format", "json"),
+    ("topics", "--json"),
+    ("topics", "list", "--json"),
+    ("topics", "describe", "queue", "--json"),
+    ("topics", "describe", "stream", "--json"),
+    ("subscriptions", "list", "--json"),
+    ("subscriptions", "describe", "queue", "--json"),
+    ("groups", "list", "--json"),
+    ("groups", "describe", "stream", "readers", "--json"),
+    ("groups", "reset", "stream", "readers", "--to", "earliest", "--yes", "--json"),
+    ("groups", "delete", "stream", "readers", "--yes", "--json"),
+    ("top", "--once", "--interval", "0.1", "--json"),
+    ("purge", "queue", "--yes", "--json"),
+    ("topics", "delete", "passing", "--yes", "--json"),
+    ("plugins", "list", "--json"),
+    ("plugins", "new", "by-colour", "--kind", "exchange", "--json"),
+    ("plugins", "describe", "dram", "--json"),
+    ("top", "--once", "--interval", "0.1", "--json"),
+    ("bench", "publish", "queue", "--count", "100", "--json"),
+    ("bench", "consume", "queue", "--count", "100", "--json"),
+    ("bench", "latency", "--count", "20", "--json"),
+    ("bench", "soak", "--duration", "300ms", "--rate", "1000/s", "--json"),
+    ("init", "new.toml", "--json"),
+    ("check", "odd.toml", "--json"),
+    ("doctor", "odd.toml", "--json"),
+]
+
+
+def fits(shape: Any, data: Any, at: str = "") -> None:
+    """Assert that data has a shape, and no key that the page does not have."""
+    if isinstance(shape, dict):
+        assert isinstance(data, dict), at
+        if [key for key in shape if key.isupper()] == list(shape):
+            (inner,) = shape.values()
+            for key, value in data.items():
+                fits(inner, value, f"{at}.{key}")
+            return
+        assert set(data) <= set(shape), at
+        assert set(shape) - set(data) <= set(OPTIONAL), at
+        for key, value in data.items():
+            fits(shape[key], value, f"{at}.{key}")
+    elif isinstance(shape, list):
+        assert isinstance(data, list), at
+        for index, value in enumerate(data):
+            fits(shape[index % len(shape)], value, f"{at}[{index}]")
+    elif shape != "any" and not (shape.endswith("?") and data is None):
+        kinds = {"text": str, "number": (int, float), "boolean": bool}
+        assert isinstance(data, kinds[shape.removesuffix("?")]), f"{at} is {data!r}"
+        assert isinstance(data, bool) == (shape == "boolean"), f"{at} is {data!r}"
+
+
+def path_of(command: tuple[str, ...]) -> str:
+    known = [path for path, _ in commands()]
+    return max((path for path in known if f"linn {' '.join(command)} ".startswith(f"{path} ")), key=len)
+
+
+def test_every_command_prints_the_shape_that_the_page_has(
+    within, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd.toml").write_text(CONFIG)
+    (tmp_path / "sample.json").write_text('{"value": "v", "routing_key": "a.b"}')
+    monkeypatch.chdir(tmp_path)
+    for command in SCENE:
+        done = within(*command, url=broker.url)
+        assert (done.stderr, done.returncode) == ("", 0), command
+        path = path_of(command)
+        for data in done.stdout.splitlines() if path in EACH_LINE else [done.stdout]:
+            fits(SHAPES[path], json.loads(data), path)
+    assert {path_of(command) for command in SCENE} == set(SHAPES)
+
+
+def test_every_command_with_json_has_a_shape_on_the_page() -> None:
+    with_json = {
+        path for path, command in commands() if any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert with_json <= set(SHAPES)
+    assert set(SHAPES) - with_json == set(EACH_LINE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "data"),
+    [
+        ({"a": "text"}, {"a": 1}),
+        ({"a": "text"}, {}),
+        ({"a": "text"}, {"a": "", "b": ""}),
+        ({"a": "number"}, {"a": True}),
+        ({"a": "number"}, {"a": None}),
+        (["text"], {}),
+        ({"ANY": "number"}, {"x": "y"}),
+    ],
+)
+def test_what_does_not_fit_is_seen(shape: Any, data: Any) -> None:
+    with pytest.raises(AssertionError):
+        fits(shape, data)

@@ -1,0 +1,116 @@
+"""What `linn check` says beyond errors: what works, but hardly as meant."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from linn.cli import config_lint
+from linn.cli.machine import DiskSpace, existing_part, file_limits, memory_bytes
+
+EXCHANGE = '[exchanges.x]\ntype = "{type}"\n[topics.t]\n[[topics.t.bindings]]\nexchange = "x"\n{binding}\n'
+
+
+def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list[str]]:
+    """Exit code, and each problem as SEVERITY KEY: TEXT."""
+    file = tmp_path / "linn.toml"
+    file.write_text(text)
+    done = within("check", str(file), "--json", *options)
+    problems = json.loads(done.stdout)["problems"]
+    return done.returncode, [f"{found['severity']} {found['key']}: {found['text']}" for found in problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[exchanges.x]\n", "warning exchanges.x: no binding leads away"),
+        ('[exchanges.x]\nalternate = "y"\n[exchanges.y]\n', "warning exchanges.y: no binding leads away"),
+        ('[listeners.n]\naddress = "0.0.0.0:5466"\n', "warning listeners.n.address: whoever reaches this address"),
+        ('[topics.t]\nkind = "stream"\nretention = "forever"\n', 'warning topics.t.retention: is "forever" without'),
+        (
+            '[topics.t]\nkind = "stream"\nretention_bytes = "1MiB"\n',
+            "warning topics.t.retention_bytes: is less than one",
+        ),
+        (
+            '[topics.t]\nmax_deliveries = 1\nredelivery_delay = "1s"\ndead_letter = "d"\n[topics.d]\n',
+            "warning topics.t.redelivery_delay: has no effect with max_deliveries = 1",
+        ),
+        (
+            '[topics.t]\nmax_deliveries = 2\ndead_letter = "d"\n[topics.d]\nmax_deliveries = 3\n',
+            "warning topics.t.dead_letter: d drops records itself, after 3 attempts",
+        ),
+        (
+            EXCHANGE.format(type="direct", binding='key = "a"') + "[topics.alone]\n",
+            "hint topics.alone: no exchange leads to it",
+        ),
+        (
+            EXCHANGE.format(type="direct", binding='key = "a.#"'),
+            "warning topics.t.bindings[0]: a direct exchange takes",
+        ),
+        (
+            EXCHANGE.format(type="fanout", binding='key = "a"'),
+            "warning topics.t.bindings[0]: a fanout sends everything",
+        ),
+        (EXCHANGE.format(type="topic", binding='key = "a.b*"'), 'warning topics.t.bindings[0]: "b*" is taken as it is'),
+        (EXCHANGE.format(type="topic", binding='key = "a..b"'), "warning topics.t.bindings[0]: has an empty word"),
+        (
+            EXCHANGE.format(type="content", binding="when = 'size > 1 and false'"),
+            "warning topics.t.bindings[0]: is never true",
+        ),
+    ],
+)
+def test_what_is_odd_is_said_and_the_file_is_still_good(within, tmp_path: Path, text: str, said: str) -> None:
+    returncode, problems = checked(within, tmp_path, text)
+    assert returncode == 0
+    assert [problem for problem in problems if problem.startswith(said)], problems
+
+
+@pytest.mark.parametrize("binding", ['key = "a.*.#"', 'key = "#"', 'key = ""', 'key = "a.b"'])
+def test_patterns_that_are_as_they_should_be(within, tmp_path: Path, binding: str) -> None:
+    assert checked(within, tmp_path, EXCHANGE.format(type="topic", binding=binding)) == (0, [])
+
+
+def test_strict_ends_with_3_for_a_warning_and_not_for_a_hint(within, tmp_path: Path) -> None:
+    assert checked(within, tmp_path, "[exchanges.x]\n", "--strict")[0] == 3
+    hint = EXCHANGE.format(type="direct", binding='key = "a"') + "[topics.alone]\n"
+    returncode, problems = checked(within, tmp_path, hint, "--strict")
+    assert returncode == 0
+    assert [problem.split()[0] for problem in problems] == ["hint"]
+
+
+def test_more_than_the_disk_has(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_lint, "disk_space", lambda path: DiskSpace(10 << 30, 5 << 30))
+    text = '[topics.s]\nkind = "stream"\npartitions = 3\nretention_bytes = "4GiB"\n[topics.q]\nbytes_max = "1GiB"\n'
+    _, problems = checked(within, tmp_path, text)
+    (problem,) = problems
+    assert problem.startswith("warning topics.s.retention_bytes: topics may keep 13 GiB together")
+    _, problems = checked(within, tmp_path, text.replace("4GiB", "2GiB"))
+    assert problems == []
+
+
+def test_more_than_the_memory_has(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_lint, "memory_bytes", lambda: 1 << 30)
+    text = '[topics.s]\nstorage = "dram"\npartitions = 5\n'
+    _, (problem,) = checked(within, tmp_path, text)
+    assert problem.startswith("warning topics.s.storage: topics may hold 1.25 GiB in memory together")
+    assert checked(within, tmp_path, text.replace("5", "2"))[1] == []
+
+
+def test_bindings_between_exchanges_are_shown(within, tmp_path: Path) -> None:
+    text = (
+        '[exchanges.a]\ntype = "topic"\nalternate = "c"\n[exchanges.b]\ntype = "fanout"\n[[exchanges.b.bindings]]\n'
+        'exchange = "a"\nkey = "k.#"\n[exchanges.c]\ntype = "fanout"\n[topics.t]\n[[topics.t.bindings]]\n'
+        'exchange = "b"\n[[topics.t.bindings]]\nexchange = "c"\n'
+    )
+    (tmp_path / "linn.toml").write_text(text)
+    shown = within("check", str(tmp_path / "linn.toml")).stdout
+    assert re.search(r"│ a +│ topic +│ exchange b \(k.#\) +│ c", shown)
+    meaning = json.loads(within("check", str(tmp_path / "linn.toml"), "--json").stdout)["meaning"]
+    assert meaning["exchanges"]["b"]["bindings"] == [{"to": "topic", "name": "t", "key": "", "arguments": {}}]
+
+
+def test_what_the_machine_has(tmp_path: Path) -> None:
+    assert memory_bytes() > 1 << 20
+    assert file_limits().soft <= file_limits().hard
+    assert existing_part(str(tmp_path / "a" / "b")) == tmp_path

@@ -1,0 +1,300 @@
+"""What goes in from the command line, at which rate, and what comes out of it in which form."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from linn.cli.message_format import FIELDS
+from linn.cli.moment import place_of, seconds_of
+from linn.cli.outgoing import Outgoing, from_json
+from linn.cli.pace import rate_of
+from linn.core.errors import MessageInvalid
+from linn.testing.process import BrokerProcess
+
+
+@pytest.fixture
+def stream(quick, request: pytest.FixtureRequest) -> str:
+    """A stream of its own for each test."""
+    name = request.node.name.replace("[", ".").replace("]", "")[:80]
+    quick("topics", "create", name, "kind=stream")
+    return name
+
+
+def printed(quick, topic: str, *options: str) -> list[str]:
+    done = quick("browse", topic, *options)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def consumed(quick, topic: str, *options: str) -> list[str]:
+    done = quick("consume", topic, "--no-follow", *options)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+# --- publish ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_consume_prints_as_json_goes_in_again_as_it_was(linn, quick, stream: str) -> None:
+    said = [
+        {"value": "text", "key": "k", "routing_key": "a.b", "labels": {"n": 1, "s": "x"}, "headers": {"h": "v"}},
+        {"value": {"base64": "/wA="}, "headers": [["h", "1"], ["h", None]]},
+        {"value": None, "key": {"base64": "gA=="}},
+    ]
+    linn("publish", stream, "--input", "json", stdin="\n\n".join(map(json.dumps, said)))
+    first = printed(quick, stream, "--format", "json")
+    linn("publish", stream, "--input", "json", stdin="\n".join(first))
+    keep = ("value", "key", "routing_key", "labels", "headers")
+    messages = [{key: json.loads(line)[key] for key in keep} for line in printed(quick, stream, "--format", "json")]
+    assert messages[3:] == messages[:3]
+    assert messages[0] == {**said[0], "headers": [["h", "v"]]}
+    assert messages[1]["value"] == {"base64": "/wA="}
+    assert messages[2]["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "must be an object"),
+        (b'{"key": "k"}', '"value" is missing'),
+        (b'{"vlaue": "v"}', 'did you mean "value"?'),
+        (b'{"value": {"a": 1}}', "a JSON document goes in as text"),
+        (b'{"value": {"base64": "?"}}', "is not base64"),
+        (b'{"value": "v", "labels": []}', '"labels" must be an object'),
+        (b'{"value": "v", "headers": [["a"]]}', '"headers" must be'),
+        (b'{"value": "\\ud800"}', "half a character"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_line_that_is_no_message_says_which_and_why(line: bytes, said: str) -> None:
+    with pytest.raises(MessageInvalid) as caught:
+        from_json(line, 7, Outgoing(None))
+    assert caught.value.text.startswith("line 7: ")
+    assert said in caught.value.text
+
+
+def test_options_stand_for_what_a_line_does_not_say(linn, quick, stream: str) -> None:
+    lines = '{"value": "a"}\n{"value": "b", "key": "own"}'
+    linn("publish", stream, "--input", "json", "--key", "all", "--label", "n=1", stdin=lines)
+    assert printed(quick, stream, "--format", "{value} {key} {label.n}") == ["a all 1", "b own 1"]
+
+
+def test_a_wrong_line_ends_it_with_one_line(linn, line_of, stream: str) -> None:
+    done = linn("publish", stream, "--input", "json", stdin='{"value": "a"}\n{"value": 1}\n')
+    assert done.returncode == 1
+    assert "line 2: " in line_of(done.stderr)
+
+
+def test_files_are_messages_and_begin_again_for_a_count(linn, quick, stream: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"first\nof two lines")
+    (tmp_path / "b").write_bytes(b"\xff\0")
+    files = ("--file", "a", "--file", "b")
+    assert "published 3 messages" in linn("publish", stream, *files, "--count", "3", cwd=tmp_path).stdout
+    values = [json.loads(line)["value"] for line in printed(quick, stream, "--format", "json")]
+    assert values == ["first\nof two lines", {"base64": "/wA="}, "first\nof two lines"]
+
+
+def test_values_begin_again_for_a_count_and_stdin_ends_with_it(linn, quick, stream: str) -> None:
+    linn("publish", stream, "a", "b", "--count", "5")
+    linn("publish", stream, "--count", "2", stdin="c\nd\ne\n")
+    assert printed(quick, stream) == ["a", "b", "a", "b", "a", "c", "d"]
+
+
+def test_a_rate_is_not_exceeded(quick, stream: str) -> None:
+    began = time.monotonic()
+    done = quick("publish", stream, "x", "--count", "60", "--rate", "60/s")
+    assert "published 60 messages" in done.stdout
+    assert time.monotonic() - began > 0.9
+
+
+def test_what_was_confirmed_before_a_failure_is_told(linn, line_of, stream: str) -> None:
+    linn("topics", "alter", stream, "message_bytes_max=1KiB")
+    done = linn("publish", stream, "--rate", "20/s", stdin="a\n" + "x" * 2000)
+    assert done.returncode == 1
+    assert "1 messages before were confirmed [message.too_large]" in line_of(done.stderr)
+
+
+@pytest.fixture
+def mail(quick) -> str:
+    """An exchange with one binding, and its topic."""
+    quick("topics", "create", "letters", "kind=stream")
+    quick("exchanges", "create", "mail", "type=direct")
+    quick("bindings", "create", "mail", "letters", "--key", "here")
+    return "mail"
+
+
+def by_key(*keys: str) -> str:
+    return "".join(json.dumps({"value": "v", "routing_key": key}) + "\n" for key in keys)
+
+
+def test_a_mandatory_message_that_no_topic_takes_is_an_error(linn, quick, line_of, mail: str) -> None:
+    before = len(printed(quick, "letters"))
+    lines = by_key("here", "here", "there", "here", "there")
+    done = linn("publish", "--exchange", mail, "--mandatory", "--input", "json", stdin=lines)
+    assert done.returncode == 1
+    said = "no binding of exchange mail leads message 3 to a topic, nor 1 after it; 3 messages were confirmed, 2 of "
+    assert said in line_of(done.stderr)
+    assert done.stderr.endswith("[exchange.unroutable]\n")
+    assert len(printed(quick, "letters")) == before + 3
+
+
+def test_messages_are_counted_from_the_first_also_where_a_rate_parts_them(linn, line_of, mail: str) -> None:
+    lines = by_key("here", "here", "there", "here")
+    options = ("--mandatory", "--rate", "50/s", "--input", "json")
+    done = linn("publish", "--exchange", mail, *options, stdin=lines)
+    assert "leads message 3 to a topic; " in line_of(done.stderr)
+    assert "2 of them before it" in done.stderr
+
+
+def test_without_mandatory_what_no_topic_takes_is_no_error(linn, quick, mail: str) -> None:
+    options = ("publish", "--exchange", mail, "--routing-key")
+    assert "no binding took any" in quick(*options, "there", "v").stdout
+    assert quick(*options, "there", "v", "--mandatory").returncode == 1
+    assert quick(*options, "here", "v", "--mandatory").returncode == 0
+
+
+def test_a_topic_takes_every_mandatory_message(quick, stream: str) -> None:
+    assert quick("publish", stream, "v", "--mandatory").returncode == 0
+
+
+@pytest.mark.parametrize(("text", "per_s"), [("5", 5), ("5/s", 5), ("30/m", 0.5), ("36/h", 0.01), ("0.5/s", 0.5)])
+def test_rates(text: str, per_s: float) -> None:
+    assert rate_of(text) == pytest.approx(per_s)
+
+
+# --- consume ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_template_prints_every_field_and_braces(quick, stream: str) -> None:
+    quick("publish", stream, "v", "--key", "k", "--label", "n=1.5", "--header", "h=w", "--routing-key", "r")
+    template = r"{{{value}}} {key} {routing_key} {label.n} {label.none}|{header.h} {size} {partition}/{offset}\t."
+    assert printed(quick, stream, "--format", template) == ["{v} k r 1.5 |w 1 0/0\t."]
+    every = " ".join(f"{{{name}}}" for name in FIELDS)
+    (line,) = printed(quick, stream, "--format", every)
+    assert line.startswith(f"v k r {stream} 0 0 0 ")
+
+
+@pytest.mark.parametrize(
+    "template", ["{valeu}", "{", "}", "a}b{", "{label.}", "plain", "{value!r}", "{value.__class__}"]
+)
+def test_a_template_that_is_none_is_refused(within, template: str) -> None:
+    done = within("consume", "t", "--format", template)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stream_is_read_from_a_time(quick, stream: str) -> None:
+    quick("publish", stream, "old")
+    time_ms = int(printed(quick, stream, "--format", "{timestamp_ms}")[0])
+    while int(time.time() * 1000) <= time_ms:
+        pass
+    quick("publish", stream, "new")
+    assert consumed(quick, stream, "--since", "1h") == ["old", "new"]
+    moment = printed(quick, stream, "--since", "1", "--format", "{timestamp}")[0]
+    assert consumed(quick, stream, "--since", moment) == ["new"]
+
+
+@pytest.mark.parametrize("text", ["earliest", "latest"])
+def test_ends_are_places(text: str) -> None:
+    assert place_of(text, "--since") == text
+
+
+def test_times_and_durations() -> None:
+    now = time.time()
+    assert place_of("17", "--since") == 17
+    place = place_of("10m", "--since")
+    assert not isinstance(place, str | int)
+    assert place.timestamp() == pytest.approx(now - 600, abs=5)
+    utc = place_of("2026-01-31T12:00:00+00:00", "--since")
+    assert not isinstance(utc, str | int)
+    assert utc.timestamp() == 1769860800
+    assert seconds_of("1.5h", "--duration") == 5400
+    with pytest.raises(typer.BadParameter):
+        seconds_of("soon", "--duration")
+
+
+def test_where_passes_over_the_rest_of_a_stream(quick, stream: str) -> None:
+    for number in (10, 70, 90):
+        quick("publish", stream, str(number), "--label", f"delay={number}")
+    assert consumed(quick, stream, "--where", "label.delay > 60") == ["70", "90"]
+    assert consumed(quick, stream, "--where", "label.delay > 60", "--group", "late", "--count", "1") == ["70"]
+    assert consumed(quick, stream, "--group", "late") == ["90"], "what was passed over does not come again"
+
+
+def test_where_on_a_queue_is_refused_and_takes_nothing(quick) -> None:
+    quick("topics", "create", "choosy")
+    quick("publish", "choosy", "a")
+    done = quick("consume", "choosy", "--where", "size = 9")
+    assert done.returncode == 2
+    assert "linn browse choosy" in done.stderr
+    assert quick("consume", "choosy", "--count", "1").stdout == "a\n"
+
+
+def test_a_predicate_that_is_none_shows_its_place(within, line_of) -> None:
+    for command in ("consume", "browse"):
+        done = within(command, "t", "--where", "label.a = ")
+        assert done.returncode == 1
+        assert "[predicate.invalid]" in line_of(done.stderr)
+
+
+# --- browse ----------------------------------------------------------------------------------------------------------
+
+
+def test_browsing_a_queue_shows_what_is_not_settled_and_leaves_it(quick) -> None:
+    quick("topics", "create", "shelf")
+    quick("publish", "shelf", "a", "b", "c", "d")
+    quick("consume", "shelf", "--count", "1")
+    for _ in range(2):
+        assert quick("browse", "shelf").stdout == "b\nc\nd\n"
+    assert quick("browse", "shelf", "--count", "2").stdout == "b\nc\n"
+    assert quick("browse", "shelf", "--where", 'size = 1 and not routing_key = "x"', "--count", "1").stdout == "b\n"
+    assert quick("consume", "shelf", "--no-follow").stdout == "b\nc\nd\n"
+
+
+OUT_OF_ORDER = """
+import sys
+import trio, linn
+
+async def main():
+    async with linn.connect(sys.argv[1]) as client, client.consumer("gaps") as worker:
+        for _ in range(3):
+            message = await anext(worker)
+            if message.offset == 1:
+                await message.ack()
+
+trio.run(main)
+"""
+
+
+def test_browsing_a_queue_leaves_out_what_is_settled_out_of_order(quick, broker: BrokerProcess) -> None:
+    quick("topics", "create", "gaps")
+    quick("publish", "gaps", "a", "b", "c")
+    subprocess.run([sys.executable, "-c", OUT_OF_ORDER, broker.url], check=True, timeout=30)
+    assert quick("browse", "gaps").stdout == "a\nc\n"
+    assert quick("browse", "gaps", "--since", "earliest").stdout == "a\nb\nc\n"
+
+
+def test_browsing_a_stream_by_place_and_partition(quick) -> None:
+    quick("topics", "create", "wide", "kind=stream", "partitions=2")
+    quick("publish", "wide", "a", "b", "--key", "one")
+    partition = quick("browse", "wide", "--format", "{partition}").stdout[0]
+    other = "1" if partition == "0" else "0"
+    assert quick("browse", "wide", "--partition", partition, "--since", "1").stdout == "b\n"
+    assert quick("browse", "wide", "--partition", other).stdout == ""
+    assert quick("browse", "wide", "--since", "latest").stdout == ""
+    assert quick("browse", "wide", "--since", "99").stdout == ""
+    assert quick("browse", "wide", "--since", "1h").stdout == "a\nb\n"
+
+
+def test_browsing_what_is_not_there(quick, line_of) -> None:
+    quick("topics", "create", "single")
+    for command, code in ((("singel",), "topic.unknown"), (("single", "--partition", "3"), "topic.partition_unknown")):
+        done = quick("browse", *command)
+        assert done.returncode == 1
+        assert f"[{code}]" in line_of(done.stderr)

@@ -1,0 +1,145 @@
+"""A program that uses all of the async client, for mypy to read and for a broker to run against: URL TOPIC LOOP."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, assert_type
+from uuid import UUID
+
+import anyio
+
+import linn
+from linn.client import (
+    Admin,
+    AnyEnv,
+    Batch,
+    BulkReceipt,
+    Client,
+    ClientOptions,
+    Consumer,
+    FetchedBatches,
+    Message,
+    Offsets,
+    Producer,
+    Receipt,
+)
+from linn.core.errors import LimitExceeded
+from linn.core.record import LabelValue, Record
+
+
+async def publish(producer: Producer) -> None:
+    receipt = await producer.publish(
+        b"1",
+        key=b"k",
+        routing_key="a.b",
+        labels={"text": "t", "number": 1, "fraction": 0.5, "yes": True},
+        headers={"name": b"value", "none": None},
+        id=UUID(int=1),
+        timestamp_ms=1,
+        priority=1,
+        delay_ms=0,
+        ttl_ms=0,
+        mandatory=False,
+    )
+    assert_type(receipt, Receipt)
+    assert_type(receipt.partition, int | None)
+    assert_type(receipt.id, UUID)
+    assert_type(receipt.routed, bool | None)
+    try:
+        producer.publish_nowait(None, headers=[("name", b"value"), ("name", None)])
+    except LimitExceeded as error:
+        assert_type(error.code, str)
+    many = await producer.publish_many([b"2", None], keys=[b"k", None], labels=[{"a": 1}, None], routing_keys="c")
+    assert_type(many, BulkReceipt)
+    assert_type(many.partitions, dict[int, Offsets])
+    assert_type(many.copies, int | None)
+    assert_type(producer.buffered_bytes, int)
+    assert_type(producer.message_bytes_max, int)
+    await producer.flush()
+
+
+async def settle(message: Message) -> None:
+    assert_type(message.value, bytes | None)
+    assert_type(message.key, bytes | None)
+    assert_type(message.labels, Mapping[str, LabelValue])
+    assert_type(message.headers, tuple[tuple[str, bytes | None], ...])
+    assert_type((message.topic, message.partition, message.offset), tuple[str, int, int])
+    assert_type((message.attempt, message.priority, message.timestamp_ms), tuple[int, int, int])
+    assert_type((message.routing_key, message.id), tuple[str, UUID])
+    assert_type(message.record(), Record)
+    assert_type(message.batch, Batch)
+    await message.extend(60_000)
+    async with message.process(on_error="reject") as same:
+        assert_type(same, Message)
+
+
+async def consume(consumer: Consumer) -> None:
+    async for message in consumer:
+        assert_type(message, Message)
+        await settle(message)
+        break
+    await (await anext(consumer)).nack(delay_ms=1)
+    batch = await consumer.next_batch()
+    assert_type(batch, Batch)
+    assert_type(batch.values, list[bytes | None])
+    assert_type((batch.start_offset, batch.end_offset, len(batch)), tuple[int, int, int])
+    assert_type([message.value for message in batch], list[bytes | None])
+    await batch.extend(60_000)
+    await batch.nack()
+    async for again in consumer.batches():
+        async with again.process() as same:
+            assert_type(same, Batch)
+        break
+    assert_type(consumer.partitions, list[int] | None)
+
+
+async def read(client: Client, topic: str) -> None:
+    async with client.consumer(topic, group="g", start=datetime.now(UTC), prefetch=10) as member:
+        assert_type(member.topic, str)
+    fetched = await client.fetch(topic, 0, 0, bytes_min=1, bytes_max=1 << 16, wait_s=0.0)
+    assert_type(fetched, FetchedBatches)
+    assert_type(fetched.high_watermark, int)
+    assert_type(await client.find_offset(topic, 0, 0), int)
+    (info,) = (await client.describe(topic)).topics
+    assert_type(info.kind, str)
+
+
+async def administer(admin: Admin, topic: str) -> None:
+    assert_type(await admin.create_topic(topic, kind="both", partitions=1), bool)
+    assert_type(await admin.alter_topic(topic, lease="1m"), list[str])
+    assert_type(await admin.topic(topic), dict[str, Any])
+    assert_type(await admin.topics(), list[dict[str, Any]])
+    assert_type(await admin.create_exchange(f"{topic}-x", type="topic"), bool)
+    await admin.bind(f"{topic}-x", topic, "a.#")
+    assert_type(await admin.exchanges(), list[dict[str, Any]])
+    await admin.unbind(f"{topic}-x", topic, "a.#")
+    await admin.delete_exchange(f"{topic}-x")
+    assert_type(await admin.groups(topic), list[dict[str, Any]])
+    assert_type(await admin.broker(), dict[str, Any])
+
+
+async def main(url: str, topic: str) -> None:
+    async with linn.connect(url, name="typed", request_timeout_s=20.0, metadata_age_max_s=1.0, env=AnyEnv()) as client:
+        assert_type(client, Client)
+        assert_type(client.options, ClientOptions)
+        assert_type(client.broker, str)
+        await administer(client.admin, topic)
+        async with client.producer(topic, acks="leader", linger_ms=1, codec="zstd", in_flight_max=1) as producer:
+            await publish(producer)
+            await producer.publish_many([b"3", b"4", b"5"])
+        async with client.consumer(topic) as consumer:
+            await consume(consumer)
+        async with client.consumer(topic, mode="pull") as puller:
+            for batch in await puller.pull(1, wait_s=0.0):
+                await batch.ack()
+                await puller.aclose()
+        await read(client, topic)
+        assert_type(await client.admin.group_offsets(topic, "g"), list[dict[str, Any]])
+        assert_type(await client.admin.purge_topic(topic), int)
+        await client.admin.delete_topic(topic)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[1], sys.argv[2], backend=sys.argv[3])

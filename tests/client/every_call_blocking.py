@@ -1,0 +1,142 @@
+"""A program that uses all of the blocking client, for mypy to read and for a broker to run against: URL TOPIC."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, assert_type
+from uuid import UUID
+
+import linn
+from linn.core.errors import LimitExceeded
+from linn.core.record import LabelValue, Record
+from linn.sync import (
+    Admin,
+    Batch,
+    BulkReceipt,
+    Client,
+    Consumer,
+    FetchedBatches,
+    Message,
+    Offsets,
+    Producer,
+    Receipt,
+    Settled,
+)
+
+
+def publish(producer: Producer) -> None:
+    receipt = producer.publish(
+        b"1",
+        key=b"k",
+        routing_key="a.b",
+        labels={"text": "t", "number": 1, "fraction": 0.5, "yes": True},
+        headers={"name": b"value", "none": None},
+        id=UUID(int=1),
+        timestamp_ms=1,
+        priority=1,
+        delay_ms=0,
+        ttl_ms=0,
+        mandatory=False,
+        timeout_s=20.0,
+    )
+    assert_type(receipt, Receipt)
+    assert_type(receipt.partition, int | None)
+    try:
+        producer.publish_nowait(None, headers=[("name", b"value"), ("name", None)])
+    except LimitExceeded as error:
+        assert_type(error.code, str)
+    many = producer.publish_many([b"2", None], keys=[b"k", None], labels=[{"a": 1}, None], timeout_s=20.0)
+    assert_type(many, BulkReceipt)
+    assert_type(many.partitions, dict[int, Offsets])
+    producer.flush(timeout_s=20.0)
+
+
+def settle(message: Message) -> None:
+    assert_type(message.value, bytes | None)
+    assert_type(message.key, bytes | None)
+    assert_type(message.labels, Mapping[str, LabelValue])
+    assert_type(message.headers, tuple[tuple[str, bytes | None], ...])
+    assert_type((message.topic, message.partition, message.offset), tuple[str, int, int])
+    assert_type((message.attempt, message.priority, message.timestamp_ms), tuple[int, int, int])
+    assert_type((message.routing_key, message.id), tuple[str, UUID])
+    assert_type(message.record(), Record)
+    assert_type(message.batch, Batch)
+    assert_type(message.extend(60_000), Settled)
+    with message.process(on_error="reject") as same:
+        assert_type(same, Message)
+
+
+def consume(consumer: Consumer) -> None:
+    for message in consumer:
+        assert_type(message, Message)
+        settle(message)
+        break
+    assert_type(consumer.get(), Message)
+    another = consumer.get(timeout_s=20.0)
+    assert_type(another, Message | None)
+    if another is not None:
+        another.nack(delay_ms=1).wait(timeout_s=20.0)
+    assert_type(consumer.next_batch(timeout_s=0.0), Batch | None)
+    batch = consumer.next_batch()
+    assert_type(batch, Batch)
+    assert_type(batch.values, list[bytes | None])
+    assert_type((batch.start_offset, batch.end_offset, len(batch)), tuple[int, int, int])
+    assert_type([message.value for message in batch], list[bytes | None])
+    batch.extend(60_000)
+    batch.nack()
+    for again in consumer.batches():
+        with again.process() as same:
+            assert_type(same, Batch)
+        break
+    assert_type(consumer.partitions, list[int] | None)
+
+
+def read(client: Client, topic: str) -> None:
+    with client.consumer(topic, group="g", start=datetime.now(UTC), prefetch=10) as member:
+        assert_type(member.topic, str)
+    fetched = client.fetch(topic, 0, 0, bytes_min=1, bytes_max=1 << 16, wait_s=0.0)
+    assert_type(fetched, FetchedBatches)
+    assert_type(fetched.batches, list[Batch])
+    assert_type(client.find_offset(topic, 0, 0), int)
+    (info,) = client.describe(topic).topics
+    assert_type(info.kind, str)
+
+
+def administer(admin: Admin, topic: str) -> None:
+    assert_type(admin.create_topic(topic, kind="both", partitions=1), bool)
+    assert_type(admin.alter_topic(topic, lease="1m"), list[str])
+    assert_type(admin.topic(topic), dict[str, Any])
+    assert_type(admin.topics(), list[dict[str, Any]])
+    assert_type(admin.create_exchange(f"{topic}-x", type="topic"), bool)
+    admin.bind(f"{topic}-x", topic, "a.#")
+    assert_type(admin.exchanges(), list[dict[str, Any]])
+    admin.unbind(f"{topic}-x", topic, "a.#")
+    admin.delete_exchange(f"{topic}-x")
+    assert_type(admin.groups(topic), list[dict[str, Any]])
+    assert_type(admin.broker(), dict[str, Any])
+
+
+def main(url: str, topic: str) -> None:
+    with linn.sync.connect(url, name="typed", request_timeout_s=20.0, metadata_age_max_s=1.0) as client:
+        assert_type(client, Client)
+        assert_type(client.broker, str)
+        administer(client.admin, topic)
+        with client.producer(topic, acks="leader", linger_ms=1, codec="zstd", in_flight_max=1) as producer:
+            publish(producer)
+            producer.publish_many([b"3", b"4", b"5"])
+        with client.consumer(topic) as consumer:
+            consume(consumer)
+        with client.consumer(topic, mode="pull") as puller:
+            for batch in puller.pull(1, wait_s=0.0):
+                batch.ack()
+                puller.close()
+        read(client, topic)
+        assert_type(client.admin.group_offsets(topic, "g"), list[dict[str, Any]])
+        assert_type(client.admin.purge_topic(topic), int)
+        client.admin.delete_topic(topic)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio.from_thread
+import pytest
+from scripted_peer import Peer, running_peer
+
+import linn
+from linn.core.batch_builder import build_from_records
+from linn.core.errors import (
+    BatchCorrupt,
+    ConnectionLost,
+    DeliveryNotCurrent,
+    MessageInvalid,
+    RequestTimeout,
+    SubscriptionWrongKind,
+    TopicUnknown,
+)
+from linn.core.record import Record
+from linn.protocols.capnp import messages as m
+
+WAIT_S = 20.0
+
+
+def publish(client: linn.sync.Client, topic: str, count: int, first: int = 0) -> None:
+    with client.producer(topic) as producer:
+        producer.publish_many([b"%d" % number for number in range(first, first + count)])
+
+
+def read(consumer: linn.sync.Consumer, count: int) -> list[int]:
+    return [int(next(consumer).value or b"") for _ in range(count)]
+
+
+# --- queues ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_acked_is_gone_and_what_is_not_comes_again(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        publish(client, name, 10)
+        with client.consumer(name) as consumer:
+            for _ in range(10):
+                message = next(consumer)
+                if message.offset % 2:
+                    message.ack()
+        with client.consumer(name) as consumer:
+            again = [next(consumer) for _ in range(5)]
+            assert [int(message.value or b"") for message in again] == [0, 2, 4, 6, 8]
+            assert {message.attempt for message in again} == {2}
+
+
+def test_nack_reject_and_extend_reach_the_broker(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(f"{name}-dead")
+        client.admin.create_topic(name, dead_letter=f"{name}-dead")
+        publish(client, name, 3)
+        with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
+            first, second, third = next(consumer), next(consumer), next(consumer)
+            first.nack(delay_ms=1).wait()
+            second.reject()
+            third.extend(60_000).wait()
+            again = next(consumer)
+            assert (again.offset, again.attempt) == (first.offset, 2)
+            assert read(dead, 1) == [1]
+            third.ack().wait()
+            with pytest.raises(MessageInvalid):
+                again.nack(delay_ms=-1)
+
+
+def test_a_whole_batch_is_settled_at_once(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        publish(client, name, 100)
+        seen: list[int] = []
+        with client.consumer(name, prefetch=40) as consumer:
+            for batch in consumer.batches():
+                assert len(batch) <= 40
+                seen += [int(value or b"") for value in batch.values]
+                batch.ack()
+                if len(seen) == 100:
+                    break
+        assert seen == list(range(100))
+        assert client.admin.topic(name)["queue"]["unsettled"] == 0
+
+
+def test_get_gives_none_when_the_time_has_passed_and_loses_nothing(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.consumer(name) as consumer:
+            assert consumer.get(timeout_s=0) is None
+            assert consumer.get(timeout_s=0.05) is None
+            assert consumer.next_batch(timeout_s=0.01) is None
+            publish(client, name, 3)
+            found = [consumer.get(timeout_s=WAIT_S), consumer.get(), consumer.get(timeout_s=0)]
+            assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
+
+
+def test_a_refusal_that_nobody_waits_for_is_raised_by_the_next_step(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        publish(client, name, 7)
+        with client.consumer(name) as consumer:
+            message, _, other, _, another = [next(consumer) for _ in range(5)]
+            message.ack().wait()
+            with pytest.raises(DeliveryNotCurrent):
+                message.ack().wait()
+            message.ack()
+            other.ack().wait(timeout_s=WAIT_S)
+            with pytest.raises(DeliveryNotCurrent):
+                next(consumer)
+            assert next(consumer).value == b"5"
+            message.ack()
+            another.ack().wait(timeout_s=WAIT_S)
+            with pytest.raises(DeliveryNotCurrent):
+                consumer.get(timeout_s=WAIT_S)
+            message.ack()
+            with pytest.raises(DeliveryNotCurrent):
+                consumer.close()
+
+
+def test_acks_of_adjoining_messages_are_one(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        publish(client, name, 6)
+        with client.consumer(name) as consumer:
+            messages = [next(consumer) for _ in range(6)]
+            with consumer._settlements._lock:  # The loop can't take them meanwhile.
+                zero, one, three, four, two = [messages[place].ack() for place in (0, 1, 3, 4, 2)]
+            assert (zero is one, one is three, three is four, four is two) == (True, False, True, False)
+            two.wait()
+            assert client.admin.topic(name)["queue"]["unsettled"] == 1
+
+
+def test_processing_settles_by_how_the_block_ends(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(f"{name}-dead")
+        client.admin.create_topic(name, dead_letter=f"{name}-dead")
+        publish(client, name, 4)
+        with client.consumer(name) as consumer:
+            messages = [next(consumer) for _ in range(4)]
+            with messages[0].process() as message:
+                assert message.value == b"0"
+            with pytest.raises(ZeroDivisionError), messages[1].process(delay_ms=1):
+                raise ZeroDivisionError
+            with pytest.raises(ZeroDivisionError), messages[2].process(on_error="reject"):
+                raise ZeroDivisionError
+            with pytest.raises(KeyboardInterrupt), messages[3].process():
+                raise KeyboardInterrupt
+            with pytest.raises(MessageInvalid):
+                messages[3].process(on_error="drop")  # type: ignore[arg-type]
+            again = next(consumer)
+            assert (again.value, again.attempt) == (b"1", 2)
+            with pytest.raises(DeliveryNotCurrent), messages[0].process():
+                pass
+            with again.batch.process():
+                pass
+        with client.consumer(name) as consumer, client.consumer(f"{name}-dead") as dead:
+            assert read(consumer, 1) == [3]
+            assert read(dead, 1) == [2]
+
+
+def test_the_workers_of_a_pool_share_one_consumer(broker: str, name: str) -> None:
+    worked: list[int] = []
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.consumer(name, prefetch=64) as consumer:
+
+            def work() -> None:
+                while (message := consumer.get(timeout_s=1)) is not None:
+                    worked.append(int(message.value or b""))
+                    message.ack()
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for first in range(0, 3_000, 100):
+                publish(client, name, 100, first)
+            for thread in threads:
+                thread.join(60)
+        assert client.admin.topic(name)["queue"]["unsettled"] == 0
+    assert sorted(worked) == list(range(3_000))
+
+
+def test_what_is_not_there_is_said_at_once(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        with pytest.raises(TopicUnknown):
+            client.consumer(name)
+        with pytest.raises(MessageInvalid):
+            client.consumer(name, prefetch=0)
+        client.admin.create_topic(name)
+        with pytest.raises(SubscriptionWrongKind):
+            client.consumer(name, group="g")
+        with client.consumer(name) as consumer, pytest.raises(SubscriptionWrongKind):
+            consumer.pull(1)
+
+
+def test_a_topic_that_is_deleted_ends_the_iteration_with_its_error(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.consumer(name) as consumer:
+            client.admin.delete_topic(name)
+            for _ in range(2):
+                with pytest.raises(TopicUnknown):
+                    consumer.get(timeout_s=WAIT_S)
+
+
+def test_iterating_ends_when_the_consumer_is_closed(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        publish(client, name, 2)
+        consumer = client.consumer(name)
+        for message in consumer:
+            message.ack()
+            consumer.close()
+        assert list(consumer.batches()) == []
+        for use in (consumer.get, lambda: consumer.get(timeout_s=0), consumer.next_batch):
+            with pytest.raises(ConnectionLost, match="the consumer is closed"):
+                use()
+        assert client.admin.topic(name)["queue"]["unsettled"] == 1
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_and_a_group_read_a_stream(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name, kind="stream")
+        publish(client, name, 10)
+        with client.consumer(name, start=4) as reader:
+            message = next(reader)
+            message.ack().wait()  # There is nothing to settle.
+            assert (message.offset, reader.topic, reader.partitions) == (4, name, None)
+        with client.consumer(name, "g") as member:
+            assert read(member, 3) == [0, 1, 2]
+            next(member).ack().wait()
+            assert member.partitions == [0]
+        with client.consumer(name, "g") as member:
+            assert read(member, 6) == [4, 5, 6, 7, 8, 9]
+        fetched = client.fetch(name, 0, 7)
+        assert [batch.values for batch in fetched.batches] == [[b"7", b"8", b"9"]]
+        assert (fetched.start_offset, fetched.high_watermark) == (0, 10)
+        with pytest.raises(SubscriptionWrongKind):
+            fetched.batches[0].ack()
+
+
+def test_after_a_nack_a_group_reads_on_from_there_at_once(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name, kind="stream")
+        for first in (0, 10, 20):
+            publish(client, name, 10, first)
+        with client.consumer(name, "g") as member:
+            messages = [next(member) for _ in range(15)]
+            messages[3].nack()
+            assert read(member, 27) == list(range(3, 30))
+
+
+def test_what_a_member_loses_to_another_is_not_handed_out_any_more(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name, kind="stream", partitions=2)
+        with client.producer(name) as producer:
+            producer.publish_many([b""] * 200, keys=[b"%d" % number for number in range(200)])
+        with client.consumer(name, "g") as first:
+            next(first)
+            with client.consumer(name, "g") as second:
+                next(second)
+                while len(first.partitions or ()) != 1 or len(second.partitions or ()) != 1:
+                    assert first.get(timeout_s=0.01) is not None
+                kept, moved = first.partitions, second.partitions
+                assert kept != moved
+                while (message := first.get(timeout_s=0.2)) is not None:
+                    assert [message.partition] == kept
+
+
+def test_pulling_is_asked_for(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.consumer(name, mode="pull") as consumer:
+            assert consumer.pull(10) == []
+            publish(client, name, 10)
+            (batch,) = consumer.pull(4, wait_s=WAIT_S)
+            assert [int(message.value or b"") for message in batch] == [0, 1, 2, 3]
+            batch.ack().wait()
+            assert read(consumer, 6) == [4, 5, 6, 7, 8, 9]
+
+
+# --- a peer that errs ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def peer_in_thread() -> Iterator[tuple[Peer, Callable[[Callable[[], object]], object]]]:
+    """A scripted peer, and a way to run something where it runs."""
+    with anyio.from_thread.start_blocking_portal("asyncio") as portal:
+        with portal.wrap_async_context_manager(running_peer()) as peer:
+            yield peer, portal.call
+
+
+def test_a_damaged_batch_is_raised_and_the_next_one_handed_out() -> None:
+    with peer_in_thread() as (peer, run), linn.sync.connect(peer.url) as client:
+        with client.consumer("t") as consumer:
+
+            async def push(damage: bool, first: int) -> None:
+                batch = build_from_records([Record(value=b"%d" % first)], base_id=1)
+                data = bytearray(batch.message)
+                data[-1] ^= damage
+                (session,) = peer.sessions
+                batch = type(batch)(bytes(data))
+                await session.send(m.Deliver(1, 0, first, 1), 0, [batch])
+
+            run(lambda: push(True, 1))
+            run(lambda: push(False, 2))
+            with pytest.raises(BatchCorrupt):
+                consumer.get(timeout_s=WAIT_S)
+            message = consumer.get(timeout_s=WAIT_S)
+            assert message is not None
+            assert message.value == b"2"
+
+
+def test_waiting_for_a_broker_that_does_not_answer_ends_in_time() -> None:
+    with peer_in_thread() as (peer, run), linn.sync.connect(peer.url) as client:
+        with client.consumer("t") as consumer:
+            del peer.answers[m.Settle]
+
+            async def push() -> None:
+                (session,) = peer.sessions
+                batch = build_from_records([Record(value=b"1")], base_id=1)
+                await session.send(m.Deliver(1, 0, 1, 1), 0, [batch])
+
+            run(push)
+            message = consumer.get()
+            with pytest.raises(RequestTimeout, match=r"settling took longer than 0\.05 s"):
+                message.ack().wait(timeout_s=0.05)
+            peer.answers[m.Settle] = lambda session, event: m.Settled([])
+
+            async def answer() -> None:
+                (session,) = peer.sessions
+                (settle,) = [event for event in peer.events if type(event.message) is m.Settle]
+                await session.send(m.Settled([]), settle.correlation)
+
+            run(answer)

@@ -1,0 +1,168 @@
+"""Every public class and method of the clients has an example in its docstring, and the examples run."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import re
+import textwrap
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+from public_names import public_classes, public_methods
+
+import linn
+import linn.client
+import linn.sync
+from linn.core.errors import LinnError
+
+DOCS_URL = "linn://127.0.0.1:5466"
+TIMEOUT_S = 20
+
+
+def described(module: Any) -> dict[str, object]:
+    """What is to have an example, by name."""
+    found: dict[str, object] = {"connect": module.connect}
+    for public in public_classes(module):
+        found[public.__name__] = public
+        found |= {f"{public.__name__}.{name}": method for name, method in public_methods(public).items()}
+    return found
+
+
+def example_of(thing: object) -> str:
+    """The example of a docstring, "" where it has none."""
+    text = inspect.getdoc(thing) or ""
+    found = re.search(r"^Example:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+    return textwrap.dedent(found[1]).strip() if found else ""
+
+
+ASYNC = {name: example_of(thing) for name, thing in described(linn.client).items()}
+BLOCKING = {name: example_of(thing) for name, thing in described(linn.sync).items()}
+
+
+@pytest.mark.parametrize("examples", [ASYNC, BLOCKING], ids=["async", "blocking"])
+def test_every_public_class_and_method_has_an_example(examples: dict[str, str]) -> None:
+    assert len(examples) > 40
+    assert [name for name, example in examples.items() if not example] == []
+
+
+def test_an_example_is_told_from_what_is_around_it() -> None:
+    def documented() -> None:
+        """Do it.
+
+        Example:
+            a = 1
+
+            b = 2
+        """
+
+    assert example_of(documented) == "a = 1\n\nb = 2"
+    assert example_of(test_an_example_is_told_from_what_is_around_it) == ""
+
+
+# --- the world of the examples ---------------------------------------------------------------------------------------
+
+
+def names_wanted(example: str) -> set[str]:
+    """Names that an example uses and does not bind itself."""
+    names = [node for node in ast.walk(ast.parse(example)) if isinstance(node, ast.Name)]
+    return {node.id for node in names} - {node.id for node in names if isinstance(node.ctx, ast.Store)}
+
+
+def compiled(example: str, url: str, given: dict[str, Any], kind: str) -> Callable[[], Any]:
+    """The example as a function that finds in its scope what it was given."""
+    source = f"{kind} example():\n{textwrap.indent(example.replace(DOCS_URL, url), '    ')}"
+    scope = {"linn": linn, "datetime": datetime, "timedelta": timedelta, "AnyEnv": linn.client.AnyEnv, **given}
+    scope["print"] = lambda *shown: None
+    exec(compile(source, "<example>", "exec"), scope)
+    function: Callable[[], Any] = scope["example"]
+    return function
+
+
+async def settle_world(client: linn.client.Client) -> None:
+    """The topics and the exchange that examples speak of, as new, with something in them."""
+    admin = client.admin
+    for topic in [found["name"] for found in await admin.topics()]:
+        await admin.delete_topic(topic)
+    for exchange in [found["name"] for found in await admin.exchanges() if found["name"]]:
+        await admin.delete_exchange(exchange)
+    await admin.create_exchange("news", type="topic")
+    await admin.create_topic("orders")
+    await admin.create_topic("prices", kind="stream", partitions=2)
+    await admin.bind("news", "prices", "price.*")
+    for topic in ("orders", "prices"):
+        async with client.producer(topic) as producer:
+            await producer.publish_many([b"%d" % number for number in range(20)], keys=[b"%d" % n for n in range(20)])
+    async with client.consumer("prices", group="dashboard") as member:
+        await (await anext(member)).ack()
+
+
+@contextlib.asynccontextmanager
+async def async_names(wanted: set[str], client: linn.client.Client) -> AsyncIterator[dict[str, Any]]:
+    """What an example of the async client uses without having made it."""
+    given: dict[str, Any] = {"client": client}
+    async with contextlib.AsyncExitStack() as stack:
+        if "producer" in wanted:
+            given["producer"] = await stack.enter_async_context(client.producer("orders"))
+        if wanted & {"consumer", "message", "batch"}:
+            consumer = given["consumer"] = await stack.enter_async_context(client.consumer("orders"))
+            if "message" in wanted:
+                given["message"] = await anext(consumer)
+            if "batch" in wanted:
+                given["batch"] = await consumer.next_batch()
+        yield given
+
+
+@contextlib.contextmanager
+def blocking_names(wanted: set[str], client: linn.sync.Client) -> Iterator[dict[str, Any]]:
+    """What an example of the blocking client uses without having made it."""
+    given: dict[str, Any] = {"client": client}
+    with contextlib.ExitStack() as stack:
+        if "producer" in wanted:
+            given["producer"] = stack.enter_context(client.producer("orders"))
+        if wanted & {"consumer", "message", "batch", "settled"}:
+            consumer = given["consumer"] = stack.enter_context(client.consumer("orders"))
+            if wanted & {"message", "settled"}:
+                given["message"] = consumer.get()
+            if "batch" in wanted:
+                given["batch"] = consumer.next_batch()
+        yield given
+
+
+@pytest.mark.parametrize("loop", ["trio", "asyncio"])
+@pytest.mark.parametrize("name", ASYNC)
+def test_examples_of_the_async_client_run(own_broker: str, name: str, loop: str) -> None:
+    example = ASYNC[name]
+
+    async def run() -> None:
+        with anyio.fail_after(TIMEOUT_S):
+            async with linn.connect(own_broker) as client:
+                await settle_world(client)
+                async with async_names(names_wanted(example), client) as given:
+                    await compiled(example, own_broker, given, "async def")()
+
+    anyio.run(run, backend=loop)
+
+
+@pytest.mark.parametrize("name", BLOCKING)
+def test_examples_of_the_blocking_client_run(own_broker: str, name: str) -> None:
+    example = re.sub(r"\bawait ", "", BLOCKING[name])  # Those of Admin and of what both clients give back.
+
+    async def settle() -> None:
+        async with linn.connect(own_broker) as client:
+            await settle_world(client)
+
+    anyio.run(settle)
+    with linn.sync.connect(own_broker) as client:
+        with blocking_names(names_wanted(example), client) as given:
+            compiled(example, own_broker, given, "def")()
+
+
+def test_an_example_that_is_wrong_fails(own_broker: str) -> None:
+    with linn.sync.connect(own_broker) as client:
+        with pytest.raises(LinnError, match="nowhere"):
+            compiled('client.admin.topic("nowhere")', own_broker, {"client": client}, "def")()

@@ -1,0 +1,60 @@
+"""The clients' types are complete: mypy, strict, reads programs that use everything, and the programs run as well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+WRONG = """
+import linn
+
+def publish(producer: linn.sync.Producer) -> str:
+    producer.publish("text")
+    return producer.publish(b"", key=b"").offset
+
+async def settle(message: linn.client.Message) -> None:
+    message.ack(1)
+    await message.batch.nak()
+"""
+
+
+def run(*command: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+def mypy(*files: Path) -> subprocess.CompletedProcess[str]:
+    return run("-m", "mypy", "--strict", "--no-error-summary", *map(str, files))
+
+
+def test_mypy_knows_every_type_and_sees_what_is_wrong(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG, encoding="utf-8")
+    done = mypy(HERE / "every_call_async.py", HERE / "every_call_blocking.py", wrong)
+    assert [
+        line.split(" error: ")[0].rpartition("/")[2] for line in done.stdout.splitlines() if " error: " in line
+    ] == [
+        "wrong.py:5:",
+        "wrong.py:6:",
+        "wrong.py:9:",
+        "wrong.py:10:",
+    ], done.stdout
+
+
+@pytest.mark.parametrize("loop", ["trio", "asyncio"])
+def test_the_async_program_runs(broker: str, name: str, loop: str) -> None:
+    done = run("-W", "error", str(HERE / "every_call_async.py"), broker, name, loop)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_blocking_program_runs(broker: str, name: str) -> None:
+    done = run("-W", "error", str(HERE / "every_call_blocking.py"), broker, name)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,17 @@
+"""A plugin whose observer holds up the loop whenever a topic is made."""
+
+import time
+
+from linn.core.hookspecs import hookimpl
+from linn.core.observer import Observer
+from linn.core.topic_settings import TopicSettings
+
+
+class Dozer(Observer):
+    def topic_created(self, topic: str, settings: TopicSettings) -> None:
+        time.sleep(0.5)
+
+
+@hookimpl
+def linn_register_observer() -> Dozer:
+    return Dozer()

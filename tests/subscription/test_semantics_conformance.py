@@ -1,0 +1,116 @@
+"""linn's own semantics keep the promises that anybody's must."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from linn.core.lease import Lease, LeaseSettings
+from linn.core.offset_ranges import Range
+from linn.core.semantics import DeliverySemantics
+from linn.core.subscription import Effects, SharedSubscription
+from linn.core.subscription_event import SubscriptionEvent
+from linn.semantics.at_least_once import AtLeastOnce
+from linn.semantics.at_most_once import AtMostOnce
+from linn.testing.semantics import SemanticsConformance
+from linn.testing.subscription_machine import SubscriptionMachine
+
+PATIENT = LeaseSettings()
+STRICT = LeaseSettings(max_deliveries=2, redelivery_delay_ms=700, redelivery_backoff="exponential")
+MANY = settings(max_examples=60, stateful_step_count=40, deadline=None)
+NOTICE = settings(MANY, database=None, print_blob=False, report_multiple_bugs=False, phases=[Phase.generate])
+
+
+class TestAtLeastOnce(SemanticsConformance):
+    @pytest.fixture(params=[PATIENT, STRICT], ids=["patient", "strict"])
+    def semantics(self, request: pytest.FixtureRequest) -> DeliverySemantics:
+        return AtLeastOnce(request.param)
+
+
+class TestAtMostOnce(SemanticsConformance):
+    @pytest.fixture
+    def semantics(self) -> DeliverySemantics:
+        return AtMostOnce()
+
+
+class Patient(SubscriptionMachine):
+    def make_semantics(self) -> DeliverySemantics:
+        return AtLeastOnce(PATIENT)
+
+
+class Strict(SubscriptionMachine):
+    def make_semantics(self) -> DeliverySemantics:
+        return AtLeastOnce(STRICT)
+
+
+class HandingOver(SubscriptionMachine):
+    def make_semantics(self) -> DeliverySemantics:
+        return AtMostOnce()
+
+
+TestPatient = Patient.TestCase
+TestPatient.settings = MANY
+TestStrict = Strict.TestCase
+TestStrict.settings = MANY
+TestHandingOver = HandingOver.TestCase
+TestHandingOver.settings = MANY
+
+
+# --- the suite and the machine notice what is broken -----------------------------------------------------------------
+
+
+class Forgetful(SharedSubscription):
+    """Gives everything back when a part is acked."""
+
+    def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+        return self.nack(consumer, delivery_id, ranges, now)
+
+
+class Hasty(SharedSubscription):
+    """Skips a record after each delivery."""
+
+    def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
+        lease = super().acquire(consumer, records_max, end, now)
+        if lease is not None and lease.end < end:
+            super().purge(lease.end + 1)
+        return lease
+
+
+class Silent(SharedSubscription):
+    """Records nothing."""
+
+    def take_events(self) -> list[SubscriptionEvent]:
+        super().take_events()
+        return []
+
+
+class Broken(AtLeastOnce):
+    def __init__(self, kind: type[SharedSubscription]) -> None:
+        super().__init__(PATIENT)
+        self._kind = kind
+
+    def shared_subscription(self, start: int) -> SharedSubscription:
+        return self._kind(self.settings, start)
+
+
+@pytest.mark.parametrize(
+    ("kind", "promise"),
+    [
+        (Forgetful, "test_all_that_is_given_and_acked_is_settled_for_good"),
+        (Hasty, "test_each_record_is_given_once_at_a_time_and_none_is_skipped"),
+        (Silent, "test_what_is_settled_stays_so_after_a_restart"),
+    ],
+)
+def test_a_broken_semantics_is_noticed(kind: type[SharedSubscription], promise: str) -> None:
+    with pytest.raises(AssertionError):
+        getattr(SemanticsConformance(), promise)(Broken(kind))
+
+    class Machine(SubscriptionMachine):
+        def make_semantics(self) -> DeliverySemantics:
+            return Broken(kind)
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Machine, settings=NOTICE)
