@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Literal, Self
 import anyio
 import anyio.lowlevel
 
-from linn.client.answer import Answer, again
+from linn.client.answer import Answer, Caller, again
 from linn.client.message import Batch, Message
+from linn.client.pulling import Pulling
 from linn.client.starting_place import Request, Start, first_requests, next_requests
 from linn.client.subscribing import Leaving, Subscribing
 from linn.client.subscription import Subscription
@@ -68,6 +69,8 @@ class Consumer:
         self._broken: LinnError | None = None
         self._closed = True
         self._changed: anyio.Event | None = None
+        self._pulling = False
+        """Whether a pull of an iteration is on its way."""
 
     # --- life ---
 
@@ -329,14 +332,15 @@ class Consumer:
         self._handed_in_a_row = 0
         if self._client.link is None:
             self._client.want_link()
-        if self._mode == "pull" and self._subscriptions:
-            with contextlib.suppress(ConnectionLost):  # The client connects again, and the consumer subscribes again.
-                self.arrived(await self._pull(self._prefetch, _PULL_WAIT_S))
-            return
+        pulls = self._mode == "pull" and bool(self._subscriptions)
+        if pulls and not self._pulling:
+            self._pulling = True
+            self._ask(Pulling(self, self._subscriptions[0]), self._prefetch, _PULL_WAIT_S / len(self._subscriptions))
         if self._arrived or self._errors or self._closed:
             return
-        self._changed = self._changed or anyio.Event()
-        await self._changed.wait()
+        self._changed = changed = self._changed or anyio.Event()
+        with self._client.time_limit(f"pull from {self.topic}", _PULL_WAIT_S) if pulls else contextlib.nullcontext():
+            await changed.wait()
 
     def raise_errors(self) -> None:
         """Raise the first of the errors that wait for the next step, and forget all of them."""
@@ -378,7 +382,8 @@ class Consumer:
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
             self.raise_errors()
-        batches = [*self._arrived, *await self._pull(records_max, wait_s)]
+        pulled = await self._pull(records_max, wait_s)
+        batches = [*self._arrived, *pulled]
         self._arrived.clear()
         for batch in batches:
             batch.records.check_crc()
@@ -386,12 +391,9 @@ class Consumer:
 
     async def _pull(self, records_max: int, wait_s: float) -> list[Batch]:
         """Ask each subscription in turn; there is more than one only after a reader's reconnection."""
-        subscription = self._subscriptions[0]
-        self._subscriptions.append(self._subscriptions.pop(0))
-        subscription.flush()
-        answer = Answer()
+        subscription, answer = self._subscriptions[0], Answer()
         wait_s = wait_s / len(self._subscriptions)
-        correlation = subscription.link.ask(answer, Pull(subscription.id, records_max, int(wait_s * 1000)))
+        correlation = self._ask(answer, records_max, wait_s)
         try:
             with self._client.time_limit(f"pull from {self.topic}", wait_s):
                 message = await answer.wait()
@@ -400,6 +402,21 @@ class Consumer:
         if not isinstance(message, Deliver):
             raise ProtocolError(f"the broker answered pull with {type(message).__name__}")
         return subscription.delivered(message, answer.batches)
+
+    def _ask(self, caller: Caller, records_max: int, wait_s: float) -> int:
+        """Pull from the first subscription, which is the last one then; the request's number."""
+        subscription = self._subscriptions.pop(0)
+        self._subscriptions.append(subscription)
+        subscription.flush()
+        return subscription.link.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000)))
+
+    def pulled(self, batches: list[Batch], error: LinnError | None) -> None:
+        """The pull of an iteration has ended."""
+        self._pulling = False
+        if error is not None and not isinstance(error, ConnectionLost):  # Of a lost one the client makes a new one.
+            self.refused(error)
+        self._arrived.extend(batches)
+        self._wake()
 
 
 class Batches:

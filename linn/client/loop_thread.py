@@ -143,7 +143,11 @@ class LoopThread:
         Raises ClientUnreachable, and ConnectionLost where the loop has ended or ends meanwhile. Where the wait is
         interrupted (KeyboardInterrupt) the work is cancelled, and has ended when that is raised.
         """
-        call = _Call(self._loop, lambda: work(*args, **kwargs))
+
+        async def run() -> T:
+            return await work(*args, **kwargs)  # What `work` refuses at once, wrong arguments, is for the caller too.
+
+        call = _Call(self._loop, run)
         self._submit(call)
         try:
             call.ended.acquire()

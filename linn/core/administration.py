@@ -17,9 +17,11 @@ import msgspec
 import trio
 
 from linn.core.errors import (
+    BindingInvalid,
     BrokerStopping,
     ConfigError,
     ConfigNotLive,
+    ExchangeUnknown,
     LinnError,
     RequestUnknown,
     SubscriptionWrongKind,
@@ -30,6 +32,7 @@ from linn.core.errors import (
 from linn.core.exchange import Binding, Target
 from linn.core.exchange_administration import ExchangeAdministration, text_of
 from linn.core.kinds import kind_named
+from linn.core.log_fields import log_fields
 from linn.core.metric_report import metric_report
 from linn.core.nearest import did_you_mean
 from linn.core.problem import Problems
@@ -132,7 +135,7 @@ class Administration:
         topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
         for name, entry in list(topics.items()):
             if entry.get("deleted"):
-                self._half_deleted[name] = self._stored_settings(name, entry)
+                self._half_deleted[name] = self._known(name, self._stored_settings(name, entry))
                 await self._finish_deleting(name)
                 del topics[name]
         new: dict[str, tuple[Any, int]] = {}
@@ -150,31 +153,55 @@ class Administration:
         before = self._stored_settings(name, entry) if entry else None
         settings = configured or before
         assert settings is not None
-        if before is not None and configured is not None:
+        if configured is None:
+            kept = tuple(self._fitting(name, settings.bindings))
+            settings = before = msgspec.structs.replace(self._known(name, settings), bindings=kept)
+        elif before is not None:
             self._check_change(name, before, configured)
         topic = await broker.open_topic(name, settings)
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
-        topic.live_bindings = [binding for binding in live if binding.exchange in broker.routers]
+        topic.live_bindings = self._fitting(name, live)
         for binding in topic.live_bindings:
             broker.router(binding.exchange).bind(Binding(Target(name), binding.key, binding.arguments))
         return _stored_topic(settings, topic.live_bindings) if before != settings else None
 
     def _stored_settings(self, name: str, entry: Arguments) -> TopicSettings:
-        """A topic's settings as they were when it was made or changed last.
+        """A topic's settings as they were when it was made or changed last; the limits of now are not held against it.
 
-        What is around it may be different by now: limits are not held against it, and bindings to exchanges that are
-        gone are left out. Raises ConfigError where its storage or delivery is gone, PluginUnknown for its partitioner.
+        Raises ConfigError.
         """
-        problems, config = Problems(), self._broker.config
+        problems = Problems()
         settings = decode_settings(TopicSettings, entry["settings"], ("topics", name), problems)
         problems.raise_first()
         assert settings is not None
-        for key, known in ((settings.storage, config.storage), (settings.delivery, config.delivery)):
+        return settings
+
+    def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
+        """The same settings, where all that they name is still there.
+
+        Raises ConfigError for its storage, delivery or interceptors, PluginUnknown for its partitioner.
+        """
+        config = self._broker.config
+        named = [(settings.storage, config.storage), (settings.delivery, config.delivery)]
+        named += [(interceptor, config.interceptors) for interceptor in settings.interceptors]
+        for key, known in named:
             if key is not None and key not in known:
                 raise ConfigError(f'topic {name} was made with "{key}", which the configuration has no more')
         kind_named(self._broker.plugins.partitioners, settings.partitioner, f"partitioner of topic {name},")
-        kept = tuple(binding for binding in settings.bindings if binding.exchange in self._broker.routers)
-        return msgspec.structs.replace(settings, bindings=kept)
+        return settings
+
+    def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
+        """The bindings of a topic that the exchanges of now take; the others are left out, with a warning."""
+        kept = []
+        for binding in bindings:
+            try:
+                self._broker.router(binding.exchange).check(Binding(Target(name), binding.key, binding.arguments))
+            except (ExchangeUnknown, BindingInvalid) as error:
+                about = {"topic": name, "exchange": binding.exchange} | log_fields(error)
+                logger.warning("a binding of topic %(topic)s to %(exchange)s is left out: %(error)s", about)
+            else:
+                kept.append(binding)
+        return kept
 
     def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> None:
         try:

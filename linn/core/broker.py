@@ -248,6 +248,7 @@ class Broker:
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
         """Open a topic with checked settings, and bind it. Raises LogCorrupt, StorageError, BindingInvalid."""
         topic = self.new_topic(name, settings)
+        topic.interceptors = self.interceptors(name, settings)
         await topic.open()
         self.topics[name] = topic
         self.exchanges.changed()
@@ -257,11 +258,11 @@ class Broker:
         return topic
 
     def new_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """A topic that is not open."""
+        """A topic that is not open, and has no interceptors yet."""
         storage = settings.storage or self.config.broker.default_storage
         engine, traffic, semantics = self._engine(storage), self.metrics.storage(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
-        topic = Topic(
+        return Topic(
             name,
             settings,
             engine,
@@ -272,8 +273,6 @@ class Broker:
             self.spawn,
             self._copy_dead_letters,
         )
-        topic.interceptors = self.interceptors(name, settings)
-        return topic
 
     def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
         """What a topic's settings ask for, in their order. Raises PluginError."""

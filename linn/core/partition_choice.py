@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import take_batch
 from linn.core.errors import LinnError, TopicError
@@ -23,6 +25,7 @@ class PartitionChoice:
         try:
             place = self._partitioner.place(batch, partitions)
             count = batch.count if isinstance(place, int) else len(place)
+            indexes = {} if isinstance(place, int) else _indexes_by_place(place)
         except LinnError:
             raise
         except Exception as error:
@@ -33,10 +36,6 @@ class PartitionChoice:
             return [(place, batch)]
         if count != batch.count:
             raise self._failure(f"it chose {count} places for {batch.count} records")
-        indexes: dict[int, list[int]] = {}
-        # Per record, because the user asked for a place per key.
-        for index, partition in enumerate(place):
-            indexes.setdefault(partition, []).append(index)
         if not all(isinstance(partition, int) and 0 <= partition < partitions for partition in indexes):
             raise self._failure(f"it chose a place that is none of {partitions} partitions")
         if len(indexes) == 1:
@@ -45,3 +44,11 @@ class PartitionChoice:
 
     def _failure(self, text: str) -> TopicError:
         return TopicError(f"partitioner {self._name} of topic {self._topic} failed: {text}")
+
+
+def _indexes_by_place(places: Sequence[int]) -> dict[int, list[int]]:
+    indexes: dict[int, list[int]] = {}
+    # Per record, because the user asked for a place per key.
+    for index, partition in enumerate(places):
+        indexes.setdefault(partition, []).append(index)
+    return indexes

@@ -75,7 +75,7 @@ class SubscriptionAdministration:
         chosen = arguments.get("partitions", list(topic.partitions))
         if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
             raise ConfigError('the argument "partitions" is a list of numbers')
-        offsets = {index: await _place(topic.partition(index), arguments) for index in chosen}
+        offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
         await groups.reset(name, offsets)
         return await self.show_group(arguments)
 

@@ -240,9 +240,10 @@ class Topic:
         for index, partition in self.partitions.items():
             size = partition.log.size_bytes()
             start, end = partition.log.bounds()
-            if self.settings.kind == "queue" and self.queue is not None and end > start:
+            dispatches = self.queue.dispatches if self.settings.kind == "queue" and self.queue is not None else []
+            if index < len(dispatches) and end > start:  # A partition that is being added has no dispatch yet.
                 # In between are records that were settled and not trimmed yet, as large as others on the average.
-                unsettled = end - max(start, self.queue.dispatches[index].subscription.settled_before())
+                unsettled = end - max(start, dispatches[index].subscription.settled_before())
                 size = size * unsettled // (end - start)
             held += size
         return held

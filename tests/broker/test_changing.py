@@ -310,3 +310,43 @@ async def test_shows_say_how_things_are(env: SimEnv) -> None:
             ("nope", "", 0),
         ]
         assert [topic.name for topic in (await client.call(m.Describe())).topics] == ["q", "s"]
+
+
+@simulated
+async def test_a_queue_that_grows_takes_publishes_meanwhile_and_delivers_them_all(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nmessage_bytes_max = 1000\nbytes_max = 100_000\noverflow = "reject"\n'):
+        client, other = await connected(env), await connected(env)
+        grown = await other.send(m.Administer("topic.alter", '{"name": "t", "settings": {"partitions": 50}}'))
+        for number in range(200):
+            await client.publish("t", [str(number)])
+        assert await other.code_of(grown) == ""
+        subscribed = await client.call(m.Subscribe("t"))
+        got: list[str] = []
+        while more := values((await client.pull(subscribed.subscription)).batches):
+            got += more
+        assert sorted(map(int, got)) == list(range(200))
+
+
+def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @simulated
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, '[exchanges.e]\ntype = "topic"\n[topics.t]\n'):
+            client = await connected(env)
+            bindings = [{"exchange": "e", "key": "a.*"}, {"exchange": "e", "key": "7"}]
+            await client.administer("topic.create", name="live", settings={"bindings": bindings})
+            for topic in ("live", "t"):
+                await client.administer("exchange.bind", exchange="e", topic=topic, key="b.#")
+        async with broker_on(env, '[exchanges.e]\ntype = "consistent-hash"\n[topics.t]\n'):
+            client = await connected(env)
+            shown = {topic["name"]: topic["settings"]["bindings"] for topic in await client.administer("topic.list")}
+            assert shown == {"live": [{"exchange": "e", "key": "7", "arguments": {}}], "t": []}
+
+    scenario()
+    warnings = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
+    assert sorted(warning.split(" to e ")[0] for warning in warnings) == [
+        "a binding of topic live",
+        "a binding of topic live",
+        "a binding of topic t",
+    ]

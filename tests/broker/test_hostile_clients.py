@@ -349,3 +349,11 @@ async def test_limits_beyond_what_the_protocol_can_say_are_told_as_the_largest_i
         largest = 2**32 - 1
         assert (welcome.frame_bytes_max, welcome.batch_bytes_max, welcome.message_bytes_max) == (largest,) * 3
         assert (await client.call(m.Describe(["t"]))).topics[0].message_bytes_max == largest
+
+
+@simulated
+async def test_a_topic_that_is_named_many_times_is_described_once(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        topics = (await client.call(m.Describe(["t", "no"] * 30_000))).topics
+        assert [(topic.name, topic.kind) for topic in topics] == [("t", "stream"), ("no", "")]

@@ -87,7 +87,9 @@ class ByValue:
         return [int(record.value or b"0") % partitions for record in batch.records()]
 
 
-@pytest.mark.parametrize("answer", [3, -1, [0, 1], [0, 1, 3], [0, 0, 0.0, 0], ["0"] * 3, None, RuntimeError("broken")])
+@pytest.mark.parametrize(
+    "answer", [3, -1, [0, 1], [0, 1, 3], [0, 0, 0.0, 0], ["0"] * 3, [[0]] * 3, None, RuntimeError("broken")]
+)
 def test_a_choice_that_is_none_is_refused_with_the_partitioners_name(answer: object) -> None:
     partitioner = ByValue()
     partitioner.answer = answer if answer is not None else {}.get

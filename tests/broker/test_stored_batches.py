@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+import trio
 from raw_client import RawClient, broker_on, connected, records
 
 from linn.core.batch import RecordBatch
+from linn.core.broker import running_broker
+from linn.core.config import load_config
+from linn.core.config_tables import PluginSettings
 from linn.core.errors import BatchCorrupt
+from linn.core.plugins import PluginManager, installed
+from linn.core.real_env import RealEnv
+from linn.core.toml_source import TomlSource
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -100,3 +109,45 @@ async def read_damaged(client: RawClient) -> str:
     with pytest.raises(BatchCorrupt) as refused:
         contents(event.batches)
     return refused.value.code
+
+
+def test_what_is_on_its_way_to_a_stalled_reader_outlives_retention_and_no_longer(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/socket"
+    text = f'[broker]\ndata_dir = "{tmp_path}"\n[listeners.native]\naddress = "{address}"\n{STREAM}'
+    source, env = TomlSource(text + 'retention_bytes = "300KB"\n', "test.toml"), RealEnv()
+
+    def deleted_files() -> list[str]:
+        places = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        paths = [os.readlink(place) for place in places if os.path.islink(place)]
+        return [path for path in paths if path.startswith(f"{tmp_path}/") and path.endswith("(deleted)")]
+
+    async def read(reader: RawClient, last: int) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        while last not in found:
+            for batch in (await reader.delivery()).batches:
+                assert batch.base_offset not in found
+                found[batch.base_offset] = batch.value(0) or b""
+        return found
+
+    async def main() -> None:
+        async with running_broker(load_config(source, PluginManager(PluginSettings(), installed())), env) as broker:
+            client, reader = await connected(env, address), await connected(env, address)
+            await reader.send(m.Subscribe("t", credit=1_000))
+            values = [b"%05d" % number * 20_000 for number in range(40)]
+            for value in values[:20]:
+                await client.publish("t", [value])
+            assert broker.listening.traffic["native"].total().unsent_bytes
+            for value in values[20:]:
+                await client.publish("t", [value])
+            await broker.topics["t"].enforce_retention()
+            assert deleted_files()
+            found = await read(reader, len(values) - 1)
+            assert list(found) == sorted(found)
+            assert len(found) > 20
+            assert all(values[offset] == value for offset, value in found.items())
+            assert (await reader.call(m.Ping())) == m.Pong()
+            assert not deleted_files()
+            for each in (client, reader):
+                await each.stream.aclose()
+
+    trio.run(main)

@@ -28,7 +28,11 @@ OTHER_VERSION = Welcome(2, [], "a broker of tomorrow", 1 << 20, 1 << 20, 1 << 20
 HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 ANSWERS = {
     "a broker that refuses the version": (framed(REFUSED), "protocol.version_unsupported", "versions 2 to 3"),
-    "a broker that welcomes in another": (framed(OTHER_VERSION), "protocol.version_unsupported", "version 2, this client 1"),
+    "a broker that welcomes in another": (
+        framed(OTHER_VERSION),
+        "protocol.version_unsupported",
+        "version 2, this client 1",
+    ),
     "a broker that answers something else": (framed(Done()), "protocol.malformed", "no linn broker"),
     "an HTTP server": (HTTP, "protocol.malformed", "no linn broker"),
     "an SSH server": (b"SSH-2.0-OpenSSH_9.2\r\n", "protocol.malformed", "no linn broker"),

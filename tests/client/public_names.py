@@ -11,8 +11,8 @@ _INTERNAL = {
     ],
     "linn.client.producer.Producer": ["follow", "give_up", "link_up", "prepared", "take", "too_large"],
     "linn.client.consumer.Consumer": [
-        "arrived", "assigned", "ended", "give_up", "later", "link_down", "link_up", "news", "raise_errors", "refused",
-        "set_back", "subscribed", "take",
+        "arrived", "assigned", "ended", "give_up", "later", "link_down", "link_up", "news", "pulled", "raise_errors",
+        "refused", "set_back", "subscribed", "take",
     ],
     "linn.client.received.ReceivedBatch": ["load"],
     "linn.client.message.Batch": ["handed_over", "is_wanted", "settle"],

@@ -459,6 +459,11 @@ def test_parameters_and_defaults_are_the_same(ours: object, theirs: object) -> N
 # --- the thread ------------------------------------------------------------------------------------------------------
 
 
+def test_wrong_arguments_are_raised_and_not_waited_for(broker: str) -> None:
+    with linn.sync.connect(broker) as client, pytest.raises(TypeError, match="required positional argument: 'name'"):
+        client.admin.create_topic()  # type: ignore[call-arg]
+
+
 def test_calls_are_refused_and_none_hangs_when_the_loop_has_failed() -> None:
     @contextlib.asynccontextmanager
     async def block() -> AsyncIterator[anyio.abc.TaskGroup]:

@@ -286,6 +286,18 @@ def test_pulling_is_asked_for(broker: str, name: str) -> None:
             assert read(consumer, 6) == [4, 5, 6, 7, 8, 9]
 
 
+def test_a_wait_that_ends_early_loses_nothing_where_iterations_pull(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.consumer(name, mode="pull") as consumer:
+            assert consumer.get(timeout_s=0.05) is None
+            publish(client, name, 2)
+            assert read(consumer, 2) == [0, 1]
+            assert consumer.get(timeout_s=0) is None
+            publish(client, name, 3)
+            assert sum(len(batch) for batch in consumer.pull(3, wait_s=WAIT_S)) == 3
+
+
 # --- a peer that errs ------------------------------------------------------------------------------------------------
 
 

@@ -241,7 +241,7 @@ class Agent:
         async with self.client.producer(command.get("topic"), exchange=exchange, **options) as producer:
             async with trio.open_nursery() as nursery:
                 for record in records:
-                    nursery.start_soon(publish_one, producer, record, outcomes)
+                    nursery.start_soon(publish_one, producer, record, command.get("mandatory", False), outcomes)
                     await trio.testing.wait_all_tasks_blocked()
                 await producer.flush()
         for outcome in outcomes:
@@ -286,10 +286,10 @@ class Agent:
         return {}
 
 
-async def publish_one(producer: Producer, record: Record, outcomes: list[Receipt | LinnError]) -> None:
+async def publish_one(producer: Producer, record: Record, mandatory: bool, outcomes: list[Receipt | LinnError]) -> None:
     properties = {name: getattr(record, name) for name in PROPERTIES}
     try:
-        outcomes.append(await producer.publish(record.value, **properties))
+        outcomes.append(await producer.publish(record.value, mandatory=mandatory, **properties))
     except LinnError as error:
         outcomes.append(error)
 

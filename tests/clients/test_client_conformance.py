@@ -122,6 +122,21 @@ def test_an_exchange_sends_a_batch_where_its_routing_keys_say(connected: AgentPr
         assert settle(connected, subscription, "ack", record) == []
 
 
+def test_mandatory_records_that_no_topic_takes_are_an_error_and_the_others_are_stored(
+    connected: AgentProcess, language: str
+) -> None:
+    subscription = subscribe(connected, "late")
+    records = [{"value": text(f"{language} {key}".encode()), "routing_key": key} for key in ("a.late", "a.soon")]
+    assert code_of(connected, "publish", exchange="events", mandatory=True, records=records) == "exchange.unroutable"
+    (record,) = take(connected, subscription, 1)
+    assert values_of([record]) == [f"{language} a.late".encode()]
+    assert settle(connected, subscription, "ack", record) == []
+    answer = connected.ask("publish", exchange="events", mandatory=True, records=records[:1])
+    assert answer["placements"][0]["copies"] == 1
+    (record,) = take(connected, subscription, 1)
+    assert settle(connected, subscription, "ack", record) == []
+
+
 @pytest.mark.parametrize(
     ("target", "code"),
     [({"exchange": "nowhere"}, "exchange.unknown"), ({"topic": "nowhere"}, "topic.unknown")],

@@ -127,6 +127,32 @@ def test_what_else_an_engine_raises_fails_that_request_and_is_logged_by_name(
     assert named(caplog, "tape")
 
 
+def test_an_engine_that_fails_a_publish_which_waited_for_room_fails_that_publish_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @simulated
+    async def scenario(env: SimEnv) -> None:
+        tape = TapePlugin()
+        toml = '[topics.t]\nstorage = "tape"\nmessage_bytes_max = 1000\nbytes_max = 1000\n'
+        async with broker_with(env, toml, tape=tape), client_of(env) as client, client.producer("t") as producer:
+            async with client.consumer("t") as consumer, trio.open_nursery() as nursery:
+                await producer.publish(b"a" * 900)
+
+                async def publish() -> None:
+                    with pytest.raises(InternalError):
+                        await producer.publish(b"b" * 900)
+
+                nursery.start_soon(publish)
+                await env.clock.sleep(1)
+                tape.appending.error = RuntimeError("a bug")
+                message = await anext(consumer)
+                await message.ack()  # Refused, had the connection ended.
+            assert (await producer.publish(b"c")).offset == 1
+
+    scenario()
+    assert named(caplog, "tape")
+
+
 def test_an_engine_that_fails_a_delivery_ends_it_with_its_connection(caplog: pytest.LogCaptureFixture) -> None:
     @simulated
     async def scenario(env: SimEnv) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 from plugin_world import Brought, broker_with, client_of, simulated
 
 from linn.client import Client
@@ -14,7 +15,15 @@ from linn.core.batch import RecordBatch
 from linn.core.batch_builder import build_from_records, edit_batch
 from linn.core.config import check_config
 from linn.core.config_tables import PluginSettings
-from linn.core.errors import InterceptorFailed, LinnError, MessageInvalid, MessageTooLarge, PluginError, PluginUnknown
+from linn.core.errors import (
+    ConfigError,
+    InterceptorFailed,
+    LinnError,
+    MessageInvalid,
+    MessageTooLarge,
+    PluginError,
+    PluginUnknown,
+)
 from linn.core.hookspecs import hookimpl
 from linn.core.interceptor import InterceptorKind
 from linn.core.plugins import PluginManager, installed
@@ -320,3 +329,41 @@ async def test_the_same_interceptor_may_be_in_a_topic_that_is_made_live(env: Sim
         assert (await client.admin.topic("live"))["settings"]["interceptors"] == ["loud"]
         with pytest.raises(PluginUnknown, match=r'"lod"; did you mean "loud"'):
             await client.admin.alter_topic("live", interceptors=["lod"])
+
+
+FULL = '[topics.t]\nmessage_bytes_max = 1000\nbytes_max = 1000\ninterceptors = ["odd"]\n'
+
+
+@simulated
+async def test_a_publish_that_waits_for_room_holds_nobody_up_whatever_an_interceptor_answers(env: SimEnv) -> None:
+    kept = iter([True, True, True, *[False, True] * 500])
+
+    def change(batch: RecordBatch) -> RecordBatch | None:
+        return batch if next(kept) else None
+
+    async with broker_with(env, FULL, odd=OddPlugin(change)), client_of(env) as client:
+        async with client.producer("t") as producer, client.consumer("t") as consumer:
+            await producer.publish(b"a" * 900)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(producer.publish, b"b" * 900)
+                await env.clock.sleep(1)
+                assert len(list(kept)) > 900
+                nursery.cancel_scope.cancel()
+            assert (await anext(consumer)).value == b"a" * 900
+
+
+@simulated
+async def test_interceptors_that_a_live_topic_names_must_be_there_at_a_start(env: SimEnv) -> None:
+    async with broker_with(env, TOML, suffix=SuffixPlugin()), client_of(env) as client:
+        await client.admin.create_topic("live", kind="stream", interceptors=["loud"])
+    with pytest.raises(ConfigError, match='was made with "loud", which the configuration has no more'):
+        async with broker_with(env, "", suffix=SuffixPlugin()):
+            pass
+
+
+@simulated
+async def test_an_interceptor_may_go_from_toml_with_the_topics_that_name_it(env: SimEnv) -> None:
+    async with broker_with(env, TOML, suffix=SuffixPlugin()):
+        pass
+    async with broker_with(env, '[topics.changed]\nkind = "stream"\n'), client_of(env) as client:
+        assert (await client.admin.topic("changed"))["settings"]["interceptors"] == []

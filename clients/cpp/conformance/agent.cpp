@@ -199,6 +199,7 @@ class Agent {
     options.partition = static_cast<std::int32_t>(command["partition"].number(-1));
     options.acks = acks_of(command["acks"].text("leader"));
     options.codec = codec_of(command);
+    options.mandatory = command["mandatory"].truth();
     options.batch_bytes = std::numeric_limits<std::size_t>::max();
     linn::Producer producer = client().producer(options);
     for (const Json& record : command["records"].list()) producer.add(record_in(record));
@@ -206,6 +207,7 @@ class Agent {
     Json::List placements;
     if (confirmation) {
       const linn::Placement placement = confirmation->wait();
+      if (!placement.returned.empty()) throw linn::Error("exchange.unroutable", "no topic takes all of the records");
       if (options.acks != linn::Acks::none) placements.push_back(placement_out(placement));
     }
     return {{"placements", std::move(placements)}};

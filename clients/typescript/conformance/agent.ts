@@ -150,7 +150,10 @@ class Agent {
     const producer = this.#producers.get(key) ?? this.#connected.producer(target, options);
     this.#producers.set(key, producer);
     const records = (command["records"] as Fields[]).map(recordOf);
-    const placement = await producer.publishBatch(records, Number(command["partition"] ?? -1n));
+    const placement = await producer.publishBatch(records, {
+      partition: Number(command["partition"] ?? -1n),
+      mandatory: command["mandatory"] === true,
+    });
     if (placement === undefined) return { placements: [] };
     const { partition, baseOffset, copies } = placement;
     return { placements: [{ partition: BigInt(partition), base_offset: baseOffset, copies: BigInt(copies) }] };

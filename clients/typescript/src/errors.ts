@@ -29,6 +29,17 @@ export class LinnError extends Error {
   }
 }
 
+/** exchange.unroutable: messages were published as mandatory, and no topic takes those at `indexes` of their call. They
+ * are not stored; the others are. */
+export class Unroutable extends LinnError {
+  constructor(
+    text: string,
+    readonly indexes: readonly number[],
+  ) {
+    super("exchange.unroutable", text);
+  }
+}
+
 /** The same error for one more who has to hear of it: each rejection has a stack of its own. */
 export function again(error: LinnError): LinnError {
   return new LinnError(error.code, error.message, error.retriable, { cause: error });

@@ -3,10 +3,18 @@
 export { RecordBatch, LIMITS, type BatchHeader, type BatchLimits } from "./batch.js";
 export { Client, connect, type ClientOptions, type Fetched, type FetchOptions, type TopicInfo } from "./client.js";
 export { Consumer, type ConsumerOptions, type Start, type SubscriptionKind } from "./consumer.js";
-export { LinnError } from "./errors.js";
+export { LinnError, Unroutable } from "./errors.js";
 export { Batch, Message, type Delivery } from "./message.js";
 export { partitionOf } from "./partitioner.js";
-export { Producer, type Acks, type Placement, type ProducerOptions, type Receipt } from "./producer.js";
+export {
+  Producer,
+  type Acks,
+  type BatchOptions,
+  type Placement,
+  type ProducerOptions,
+  type PublishOptions,
+  type Receipt,
+} from "./producer.js";
 export type { Headers, Labels, LabelValue, RecordInput } from "./record.js";
 export type { Settled, Verdict } from "./settling.js";
 export type { Zstd } from "./zstd.js";

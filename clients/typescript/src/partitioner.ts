@@ -1,5 +1,7 @@
 // Which partition a key belongs to: murmur2, as Kafka's default partitioner and every client of linn has it.
 
+import type { Struct } from "./struct.js";
+
 const SEED = 0x9747b28c;
 const M = 0x5bd1e995;
 
@@ -23,7 +25,12 @@ export function keyHash(key: Uint8Array | null): number {
   return (hash ^ (hash >>> 15)) & 0x7fffffff;
 }
 
-/** The partition of `key` in a topic of so many partitions. */
-export function partitionOf(key: Uint8Array, partitions: number): number {
-  return keyHash(key) % partitions;
+/** By which a client can place a key itself; "" is a broker that names none. */
+const FORESEEN = ["murmur2", ""];
+
+/** The partition of `key` in a topic, as `Client.describe` has it. -1, the broker's choice, where the topic has another
+ * partitioner, or no partitions yet. */
+export function partitionOf(key: Uint8Array, topic: Pick<Struct<"TopicInfo">, "partitioner" | "partitions">): number {
+  const count = topic.partitions.length;
+  return count > 0 && FORESEEN.includes(topic.partitioner) ? keyHash(key) % count : -1;
 }

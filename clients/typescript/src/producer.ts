@@ -5,9 +5,10 @@
 
 import { buildBatch, checkRecord, recordBytes, type CheckedRecord } from "./batch-builder.js";
 import type { Message } from "./codec.js";
-import { again, invalid, LinnError, protocolError } from "./errors.js";
+import { again, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
 import type { Caller, Link } from "./link.js";
 import type { RecordInput } from "./record.js";
+import { indexesReturned, isReturned } from "./returned.js";
 import { baseId, formatId, idPlus } from "./uuid.js";
 import { noZstd } from "./zstd.js";
 
@@ -27,6 +28,17 @@ export interface ProducerOptions {
   bufferBytesMax?: number;
 }
 
+export interface PublishOptions {
+  /** Fail with exchange.unroutable where no binding of the exchange leads a message to a topic. A topic takes every
+   * message. */
+  mandatory?: boolean;
+}
+
+export interface BatchOptions extends PublishOptions {
+  /** Of a topic; see `partitionOf`. -1, and left out: the broker chooses, by the records' keys where they have any. */
+  partition?: number;
+}
+
 /** Where a batch was put. */
 export interface Placement {
   /** -1: several partitions, or none. */
@@ -35,6 +47,8 @@ export interface Placement {
   readonly baseOffset: bigint;
   /** Records stored, in all topics together; 0: no binding took any. */
   readonly copies: number;
+  /** With `mandatory`, the records that no topic took, as ranges of their indexes: first, end (exclusive), ... */
+  readonly returned: readonly number[];
 }
 
 /** Where a message was put. */
@@ -77,6 +91,7 @@ class Shipment {
   constructor(
     readonly partition: number,
     readonly baseId: bigint,
+    readonly mandatory: boolean,
   ) {
     this.confirmed = new Promise((resolve, reject) => {
       this.confirm = resolve;
@@ -124,15 +139,17 @@ export class Producer {
 
   /** Publish one message, and wait for what `acks` asks for.
    *
-   * Rejects with message.invalid, message.too_large, limit.exceeded (nothing was sent); request.timeout,
-   * connection.lost (it may or may not be stored); or what the broker refused it with. */
-  async publish(record: RecordInput): Promise<Receipt> {
+   * Rejects with message.invalid, message.too_large, limit.exceeded (nothing was sent); exchange.unroutable (it was
+   * mandatory, and no topic takes it); request.timeout, connection.lost (it may or may not be stored); or what the
+   * broker refused it with. */
+  async publish(record: RecordInput, options: PublishOptions = {}): Promise<Receipt> {
     const checked = this.#checked(record);
-    const shipment = this.#openShipment();
+    const shipment = this.#openShipment(this.#asksReturn(options));
     const index = shipment.add(checked);
     this.#buffer(recordBytes(checked));
     if (shipment.bytes >= this.#options.batchBytesMax || shipment.records.length >= RECORDS_MAX) shipment.closed = true;
     const placement = await this.#confirmed(shipment);
+    if (placement !== undefined && isReturned(placement.returned, index)) throw this.#unroutable("the message", [0]);
     const id = formatId(checked.id ?? idPlus(shipment.baseId, index));
     if (placement === undefined || placement.partition < 0) {
       return { partition: undefined, offset: undefined, id, batchCopies: placement?.copies };
@@ -143,16 +160,31 @@ export class Producer {
 
   /** Publish records as one batch; rejects as `publish` does, and with batch.too_large.
    *
-   * `partition`: of a topic; left out, the broker chooses, by the records' keys where they have any.
-   * With acks "none" there is no placement. */
-  async publishBatch(records: readonly RecordInput[], partition = -1): Promise<Placement | undefined> {
+   * An `Unroutable` has the indexes of the records that no topic takes; the others are confirmed then. With acks "none"
+   * there is no placement. */
+  async publishBatch(records: readonly RecordInput[], options: BatchOptions = {}): Promise<Placement | undefined> {
     const checked = records.map((record) => this.#checked(record));
     if (checked.length === 0) throw invalid("a batch holds at least one record");
-    const shipment = this.#newShipment(partition);
+    const shipment = this.#newShipment(options.partition ?? -1, this.#asksReturn(options));
     for (const record of checked) shipment.add(record);
     shipment.closed = true;
     this.#buffer(shipment.bytes);
-    return this.#confirmed(shipment);
+    const placement = await this.#confirmed(shipment);
+    const lost = indexesReturned(placement?.returned ?? [], records.length);
+    if (lost.length > 0) throw this.#unroutable(`${lost.length} of ${records.length} messages`, lost);
+    return placement;
+  }
+
+  /** Whether the broker is to be asked what a mandatory message needs. Throws message.invalid. */
+  #asksReturn({ mandatory = false }: PublishOptions): boolean {
+    if (mandatory && this.#options.acks === "none") {
+      throw invalid('mandatory needs the broker\'s answer, which acks "none" does not wait for');
+    }
+    return mandatory && this.toExchange;
+  }
+
+  #unroutable(what: string, indexes: readonly number[]): Unroutable {
+    return new Unroutable(`no binding of exchange ${this.target} leads ${what} to a topic`, indexes);
   }
 
   #checked(record: RecordInput): CheckedRecord {
@@ -168,15 +200,16 @@ export class Producer {
     return checked;
   }
 
-  #openShipment(): Shipment {
+  #openShipment(mandatory: boolean): Shipment {
     const last = this.#waiting.at(-1);
-    return last === undefined || last.closed ? this.#newShipment(-1) : last;
+    const fits = last !== undefined && !last.closed && last.mandatory === mandatory;
+    return fits ? last : this.#newShipment(-1, mandatory);
   }
 
-  #newShipment(partition: number): Shipment {
+  #newShipment(partition: number, mandatory: boolean): Shipment {
     const before = this.#waiting.at(-1);
     if (before !== undefined) before.closed = true;
-    const shipment = new Shipment(partition, baseId(this.#world.now(), this.#world.random()));
+    const shipment = new Shipment(partition, baseId(this.#world.now(), this.#world.random()), mandatory);
     this.#waiting.push(shipment);
     return shipment;
   }
@@ -241,8 +274,8 @@ export class Producer {
       return;
     }
     const { acks } = this.#options;
-    const { partition } = shipment;
-    const content = { target: this.target, toExchange: this.toExchange, acks: ACKS[acks], partition };
+    const { partition, mandatory } = shipment;
+    const content = { target: this.target, toExchange: this.toExchange, acks: ACKS[acks], partition, mandatory };
     if (acks === "none") {
       link.tell({ member: "publish", content }, [bytes]);
       this.#settle(shipment, link.error);

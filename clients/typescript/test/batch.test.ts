@@ -119,7 +119,19 @@ test("keys are hashed as every client hashes them", () => {
   const baseId = (header.idHigh << 64n) | header.idLow;
   assert.deepEqual(built(records, { baseId, keyHashes: true }), batchNamed("key-hashes"));
   // Kafka's own test has murmur2("21") = -973932308.
-  assert.equal(partitionOf(Buffer.from("21"), 100), (-973_932_308 & 0x7fffffff) % 100);
+  const partitions = Array.from({ length: 100 }, () => ({ leader: 0, startOffset: 0n, highWatermark: 0n }));
+  for (const partitioner of ["murmur2", ""]) {
+    assert.equal(partitionOf(Buffer.from("21"), { partitioner, partitions }), (-973_932_308 & 0x7fffffff) % 100);
+  }
+});
+
+test("the broker chooses where a client can't foresee it", () => {
+  const partitions = [{ leader: 0, startOffset: 0n, highWatermark: 0n }];
+  assert.equal(partitionOf(Buffer.from("21"), { partitioner: "murmur2", partitions }), 0);
+  for (const partitioner of ["sticky", "by-region"]) {
+    assert.equal(partitionOf(Buffer.from("21"), { partitioner, partitions }), -1);
+  }
+  assert.equal(partitionOf(Buffer.from("21"), { partitioner: "murmur2", partitions: [] }), -1, "none yet");
 });
 
 test("the CRC of nine digits is Castagnoli's", () => {

@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import type { Request } from "../src/codec.js";
-import { Client, connect, RecordBatch, type ClientOptions } from "../src/index.js";
+import { Client, connect, LinnError, RecordBatch, Unroutable, type ClientOptions } from "../src/index.js";
+import { indexesReturned, isReturned } from "../src/returned.js";
 import { Peer, WELCOME, type Script } from "./peer.js";
 
 const open: { close(): Promise<void> }[] = [];
@@ -268,6 +269,19 @@ test("a batch over the broker's limit is not sent", async () => {
   await assert.rejects(producer.publishBatch(records), { code: "batch.too_large" });
 });
 
+test("a partition that is named is the one that is sent, and else the broker chooses", async () => {
+  const peer = await peerWith({ publish: () => published(0n, 2) });
+  const producer = (await connected(peer)).producer({ topic: "t" });
+  await producer.publishBatch([{ value: "", key: "k" }], { partition: 2 });
+  await producer.publishBatch([{ value: "", key: "k" }]);
+  await producer.publish({ value: "", key: "k" });
+  const heard = await peer.hears("publish", 3);
+  assert.deepEqual(
+    heard.map(({ message }) => message.content.partition),
+    [2, -1, -1],
+  );
+});
+
 test("ten thousand batches fail without ado when the connection is gone", async () => {
   const peer = await peerWith();
   const client = await connected(peer);
@@ -277,6 +291,75 @@ test("ten thousand batches fail without ado when the connection is gone", async 
   await peer.hears("publish");
   peer.hangUp();
   assert.ok((await outcomes).every((outcome) => outcome.status === "rejected"));
+});
+
+// --- mandatory -------------------------------------------------------------------------------------------------------
+
+/** Of a mandatory publish: nothing was returned but these ranges. */
+function returning(...returned: number[]): Request {
+  return { member: "published", content: { placements: [{ partition: -1, baseOffset: -1n, copies: 1, returned }] } };
+}
+
+test("each mandatory message that no topic takes fails its own publish", async () => {
+  const peer = await peerWith({ publish: () => returning(0, 1, 3, 5) });
+  const producer = (await connected(peer)).producer({ exchange: "x" });
+  const publishes = Array.from({ length: 6 }, () => producer.publish({ value: "" }, { mandatory: true }));
+  const outcomes = await Promise.allSettled(publishes);
+  assert.deepEqual(
+    outcomes.map((outcome) => (outcome.status === "rejected" ? (outcome.reason as LinnError).code : outcome.status)),
+    [0, 1, 2, 3, 4, 5].map((index) => ([0, 3, 4].includes(index) ? "exchange.unroutable" : "fulfilled")),
+  );
+  const [publish] = await peer.hears("publish");
+  assert.equal(publish!.message.content.mandatory, true);
+});
+
+test("a batch says which of its records no topic takes", async () => {
+  const answers = [returning(1, 3), returning(), returning(2, 99)];
+  const peer = await peerWith({ publish: () => answers.shift() });
+  const producer = (await connected(peer)).producer({ exchange: "x" });
+  const records = ["a", "b", "c", "d"].map((value) => ({ value }));
+  await assert.rejects(producer.publishBatch(records, { mandatory: true }), (error) => {
+    assert.ok(error instanceof Unroutable && error instanceof LinnError);
+    assert.deepEqual([error.code, error.retriable, error.indexes], ["exchange.unroutable", false, [1, 2]]);
+    return true;
+  });
+  assert.equal((await producer.publishBatch(records, { mandatory: true }))!.copies, 1);
+  // What a broker says beyond the batch names no record.
+  await assert.rejects(producer.publishBatch(records, { mandatory: true }), { indexes: [2, 3] });
+});
+
+test("mandatory messages share no batch with others", async () => {
+  const peer = await peerWith({ publish: () => published(0n) });
+  const producer = (await connected(peer)).producer({ exchange: "x" });
+  const options = [false, false, true, true, false].map((mandatory) => ({ mandatory }));
+  await Promise.all(options.map((option) => producer.publish({ value: "" }, option)));
+  const heard = await peer.hears("publish", 3);
+  assert.deepEqual(
+    heard.map(({ message, batches }) => [message.content.mandatory, batches[0]!.count]),
+    [
+      [false, 2],
+      [true, 2],
+      [false, 1],
+    ],
+  );
+});
+
+test("a topic is not asked, and without acks nobody can be", async () => {
+  const peer = await peerWith({ publish: () => published(0n) });
+  const client = await connected(peer);
+  await client.producer({ topic: "t" }).publish({ value: "" }, { mandatory: true });
+  const [publish] = await peer.hears("publish");
+  assert.equal(publish!.message.content.mandatory, false);
+  const careless = client.producer({ exchange: "x" }, { acks: "none" });
+  await assert.rejects(careless.publish({ value: "" }, { mandatory: true }), { code: "message.invalid" });
+  await assert.rejects(careless.publishBatch([{ value: "" }], { mandatory: true }), { code: "message.invalid" });
+});
+
+test("ranges of any number are looked up by halves", () => {
+  const ranges = Array.from({ length: 2_000 }, (_, index) => 3 * Math.floor(index / 2) + (index % 2));
+  for (let index = 0; index < 3_000; index += 1) assert.equal(isReturned(ranges, index), index % 3 === 0);
+  assert.deepEqual(indexesReturned(ranges, 7), [0, 3, 6]);
+  assert.deepEqual(indexesReturned([], 7), []);
 });
 
 // --- consuming -------------------------------------------------------------------------------------------------------

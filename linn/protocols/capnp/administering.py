@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linn.core.errors import TopicUnknown
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Event
 
@@ -19,18 +18,17 @@ class Administering:
         self._session = session
 
     def describe(self, event: Event) -> None:
-        """Answer with kinds, partitions and bounds of topics."""
+        """Answer with kinds, partitions and bounds of topics; one that is named twice is described once."""
         describe = event.message
         assert isinstance(describe, m.Describe)
         broker = self._session.broker
-        topics = [self._topic_info(name) for name in describe.topics or sorted(broker.topics)]
+        topics = [self._topic_info(name) for name in dict.fromkeys(describe.topics) or sorted(broker.topics)]
         nodes = [m.Node(0, next(iter(broker.addresses.values()), ""))]
         self._session.reply(event.correlation, m.Description(broker.name, nodes, topics))
 
     def _topic_info(self, name: str) -> m.TopicInfo:
-        try:
-            topic = self._session.broker.topic(name)
-        except TopicUnknown:
+        topic = self._session.broker.topics.get(name)
+        if topic is None:
             return m.TopicInfo(name, "", [], "", 0)
         partitions = [
             m.PartitionInfo(0, partition.start_offset, partition.high_watermark)

@@ -85,6 +85,7 @@ class Outbox:
             frames, self._frames = self._frames, []
             self._sending_bytes, self._bytes = self._bytes, 0
             await self._stream.send(frames)
+            del frames  # Or a connection that waits would keep what it sent last, and the space of deleted files.
             self.sent_bytes += self._sending_bytes
             self._sending_bytes = 0
             if self._room is not None:

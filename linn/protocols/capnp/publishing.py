@@ -13,6 +13,7 @@ from linn.core.broker import Destination
 from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown
 from linn.core.partition import Partition
 from linn.core.semantics import Acks
+from linn.core.topic import Topic
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Event
 
@@ -48,7 +49,7 @@ class Publishing:
     def publish(self, event: Event) -> None:
         """Carry out a publish, or put it behind those that wait."""
         try:
-            done = not self._waiting and not self._wants_topic(event) and self._try(event)
+            done = not self._waiting and not self._wants_topic(event) and self._try(event) is None
         except LinnError as error:
             self._fail(event, error)
             return
@@ -73,8 +74,8 @@ class Publishing:
             broker.config.broker.auto_create_topics and not publish.to_exchange and publish.target not in broker.topics
         )
 
-    def _try(self, event: Event) -> bool:
-        """Publish, or find that a topic has no room now; nothing is stored then. Raises LinnError."""
+    def _try(self, event: Event) -> Topic | None:
+        """Publish; or the topic that has no room now, and nothing is stored. Raises LinnError."""
         publish = event.message
         assert isinstance(publish, m.Publish)
         if not event.batches:
@@ -91,7 +92,7 @@ class Publishing:
             destinations = broker.destinations(publish.target, publish.to_exchange, publish.partition, batch)
             for topic, _, part in destinations:
                 if not topic.has_room(part):
-                    return False
+                    return topic
             returned = broker.unroutable(publish.target, batch) if wants_returned else []
             planned.append((destinations, returned))
         placements: list[m.Placement] = []
@@ -106,7 +107,7 @@ class Publishing:
             self._session.when_committed(awaits, event.correlation, m.Published(placements))
         else:
             self._session.reply(event.correlation, m.Published(placements))
-        return True
+        return None
 
     async def _publish_waiting(self) -> None:
         """Publish in order what had to wait."""
@@ -117,21 +118,14 @@ class Publishing:
                 if self._wants_topic(event):
                     assert isinstance(event.message, m.Publish)
                     await self._broker.administration.create_default_topic(event.message.target)
-                if not self._try(event):
-                    await self._wait_room(event)
+                full = self._try(event)
+                if full is not None:
+                    await full.wait_room()
                     continue
             except LinnError as error:
                 self._fail(event, error)
+            except Exception as error:
+                self._session.fail_unforeseen(event.correlation, error)
             waiting.popleft()
             self.waiting_bytes -= size
             self._session.budget_changed()
-
-    async def _wait_room(self, event: Event) -> None:
-        publish = event.message
-        assert isinstance(publish, m.Publish)
-        broker = self._broker
-        for batch in event.batches:
-            for topic, _, part in broker.destinations(publish.target, publish.to_exchange, publish.partition, batch):
-                if not topic.has_room(part):
-                    await topic.wait_room()
-                    return

@@ -292,7 +292,7 @@ class Session:
             except LinnError as error:
                 self.fail(event.correlation, error)
             except Exception as error:
-                self._fail_unforeseen(event.correlation, error)
+                self.fail_unforeseen(event.correlation, error)
 
     def _is_over_budget(self) -> bool:
         return (
@@ -344,11 +344,11 @@ class Session:
         except LinnError as error:
             self.fail(correlation, error)
         except Exception as error:
-            self._fail_unforeseen(correlation, error)
+            self.fail_unforeseen(correlation, error)
         finally:
             self._end()
 
-    def _fail_unforeseen(self, correlation: int, error: Exception) -> None:
+    def fail_unforeseen(self, correlation: int, error: Exception) -> None:
         """A bug, of linn or of a plugin: the log says whose, and the client that there was one."""
         blamed = self.broker.plugins.blamed(error)
         about = {"connection": self.stream.peer, "blamed": blamed, "code": InternalError.code}

@@ -1,0 +1,32 @@
+"""Pulling: a pull of an iteration on its way. Who waits for it may leave: what it brings is there for the next step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from linn.core.batch import RecordBatch
+from linn.core.errors import LinnError, ProtocolError
+from linn.protocols.capnp.messages import Deliver, Message
+
+if TYPE_CHECKING:
+    from linn.client.consumer import Consumer
+    from linn.client.subscription import Subscription
+
+
+class Pulling:
+    """The caller of such a pull."""
+
+    def __init__(self, consumer: Consumer, subscription: Subscription) -> None:
+        self._consumer = consumer
+        self._subscription = subscription
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """The broker answered."""
+        if isinstance(message, Deliver):
+            self._consumer.pulled(self._subscription.delivered(message, batches), None)
+        else:
+            self.failed(ProtocolError(f"the broker answered pull with {type(message).__name__}"))
+
+    def failed(self, error: LinnError) -> None:
+        """The broker refused, or the connection was lost."""
+        self._consumer.pulled([], error)

@@ -1,0 +1,84 @@
+"""Exchanges, bindings and groups that are changed live: whatever write power is lost at, all of a change or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raw_client import ALWAYS, RawClient, broker_on, connected
+
+from linn.protocols.capnp import messages as m
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+TOML = ALWAYS + '[exchanges.e]\ntype = "topic"\n[topics.s]\nkind = "stream"\n'
+STEPS: list[tuple[str, dict[str, Any]]] = [
+    ("exchange.create", {"name": "rest", "settings": {"type": "fanout"}}),
+    (
+        "exchange.create",
+        {"name": "x", "settings": {"type": "direct", "alternate": "rest", "bindings": [{"exchange": "e", "key": "#"}]}},
+    ),
+    ("exchange.bind", {"exchange": "x", "topic": "s", "key": "k"}),
+    ("exchange.bind", {"exchange": "e", "target_exchange": "rest", "key": "r"}),
+    ("commit", {"end": 3}),
+    ("group.reset", {"topic": "s", "group": "g", "offset": 1}),
+    ("exchange.unbind", {"exchange": "e", "target_exchange": "rest", "key": "r"}),
+    ("commit", {"end": 2}),
+    ("group.delete", {"topic": "s", "group": "g"}),
+    ("exchange.unbind", {"exchange": "x", "topic": "s", "key": "k"}),
+    ("exchange.delete", {"name": "x"}),
+    ("commit", {"end": 4}),
+    ("exchange.delete", {"name": "rest"}),
+]
+
+
+async def commit(client: RawClient, end: int) -> None:
+    subscription = (await client.call(m.Subscribe("s", group="g"))).subscription
+    assert (await client.call(m.Settle(subscription, [m.Settlement(0, 0, 0, end)]))).refused == []
+    await client.call(m.Unsubscribe(subscription))
+
+
+async def state_of(client: RawClient) -> dict[str, Any]:
+    groups = await client.administer("group.list", topic="s")
+    return {
+        "exchanges": await client.administer("exchange.list"),
+        "bindings": (await client.administer("topic.show", name="s"))["settings"]["bindings"],
+        "groups": [await client.administer("group.show", topic="s", group=group["group"]) for group in groups],
+    }
+
+
+def test_a_change_is_whole_or_not_there_and_the_broker_starts() -> None:
+    states: list[dict[str, Any]] = []
+
+    async def scenario(env: SimEnv, crash_at: int | None) -> int:
+        done = -1
+
+        async def process(env: SimEnv) -> None:
+            nonlocal done
+            async with broker_on(env, TOML):
+                client = await connected(env)
+                await client.publish("s", ["a", "b", "c", "d"])
+                done = 0
+                for verb, arguments in STEPS:
+                    if crash_at is None:
+                        states.append(await state_of(client))
+                    await (commit(client, **arguments) if verb == "commit" else client.administer(verb, **arguments))
+                    done += 1
+                if crash_at is None:
+                    states.append(await state_of(client))
+
+        env.disk.crash_at = crash_at
+        died = await env.run_until_death(process)
+        count = len(env.disk.operations)
+        async with broker_on(env.restart() if died else env, TOML) as broker:
+            found = await state_of(await connected(broker.env))  # type: ignore[arg-type]
+            begun = min(done + 1, len(STEPS))
+            if done >= 0:
+                for part, now in found.items():
+                    assert now in (states[done][part], states[begun][part]) or (
+                        part == "groups" and STEPS[done][0] == "commit"
+                    ), (crash_at, done)
+        return count
+
+    count = run_simulation(0, lambda env: scenario(env, None))
+    for crash_at in range(count):
+        run_simulation(crash_at, lambda env, at=crash_at: scenario(env, at))  # type: ignore[misc]
