@@ -250,6 +250,7 @@ class Link:
                 while self._outgoing:
                     buffers, self._outgoing = self._outgoing, []
                     await self._stream.send(buffers)
+                    buffers = []  # Or an idle connection would keep what it sent last.
                     self._outgoing_bytes = sum(map(len, self._outgoing))
                     self._call_ready()
                 self._writing = False

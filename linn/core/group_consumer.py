@@ -179,8 +179,8 @@ class Groups:
         """Have a group go on elsewhere; durable when this returns. Raises GroupUnknown, GroupBusy, StorageError."""
         group = self.known(name)
         group.reset(offsets)
-        for partition, offset in self.flush(group):
-            await partition.wait_committed(offset)
+        self.flush(group)
+        await self._commit()
 
     async def forget(self, name: str) -> None:
         """Delete a group; durable when this returns. Raises GroupUnknown, GroupBusy, StorageError."""
@@ -188,11 +188,15 @@ class Groups:
         if self.members(name):
             raise GroupBusy(f'group "{name}" has {self.members(name)} members')
         if self.state is not None:
-            end = self.state.append(encode_group_events(name, [GroupForgotten()]))
+            self.state.append(encode_group_events(name, [GroupForgotten()]))
         del self.groups[name]
         self._unwritten.pop(name, None)
+        await self._commit()
+
+    async def _commit(self) -> None:
+        # A change of administration is not cancelled, so it must not wait for a task that is.
         if self.state is not None:
-            await self.state.partition.wait_committed(end)
+            await self.state.partition.commit_all()
 
     def members(self, name: str) -> int:
         """How many members a group has now."""

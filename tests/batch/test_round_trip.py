@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from any_records import BASE_IDS, CODECS, contents, published, record_lists
 from hypothesis import given, settings
@@ -80,7 +82,7 @@ def test_columns_that_hold_only_defaults_are_absent() -> None:
         Record(delay_ms=-1),
         Record(ttl_ms=2**32),
     ],
-    ids=repr,
+    ids=lambda record: re.sub(r" at 0x\w+", "", repr(record)),
 )
 @pytest.mark.parametrize("beside", [[], [Record(value=None, key=b"k", timestamp_ms=7)]], ids=["alone", "beside"])
 def test_what_can_not_be_carried_is_refused_by_name(record: Record, beside: list[Record]) -> None:

@@ -29,6 +29,12 @@ def linn(broker: BrokerProcess) -> Linn:
     return lambda *arguments, **more: run_linn(*arguments, url=broker.url, **more)
 
 
+@pytest.fixture(autouse=True)
+def nobodys_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells and test runners say how wide their terminal is; these commands write into pipes."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def run_linn(
     *arguments: str, url: str = "linn://127.0.0.1:1", stdin: str = "", cwd: Path | None = None
 ) -> "subprocess.CompletedProcess[str]":
