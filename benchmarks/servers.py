@@ -5,6 +5,7 @@ Law: who starts a process ends it, by its id, on every way out.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -64,6 +65,21 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
         yield Path(name)
 
 
+def set_apart(pid: int) -> None:
+    """Give a server a processor of its own, and the load the others, where there is more than one.
+
+    Left to the kernel, the two processes of the floor often share one and those of linn seldom do; that alone moves a
+    latency by a factor of three, and a rate by two.
+    """
+    *others, last = _PROCESSORS
+    if others:
+        os.sched_setaffinity(pid, {last})
+        os.sched_setaffinity(0, others)
+
+
+_PROCESSORS = sorted(os.sched_getaffinity(0))
+
+
 @contextmanager
 def floor(mode: str, *, file: Path | None = None, keep: int = 0) -> Iterator[Target]:
     """The floor in a process of its own; see its options."""
@@ -81,6 +97,7 @@ def floor(mode: str, *, file: Path | None = None, keep: int = 0) -> Iterator[Tar
         line = process.stdout.readline()
         if not line:
             raise RuntimeError(f"the floor ended with {process.wait(END_TIMEOUT_S)}")
+        set_apart(process.pid)
         yield Target(int(line), process.pid, is_linn=False)
     finally:
         process.kill()
@@ -91,6 +108,7 @@ def floor(mode: str, *, file: Path | None = None, keep: int = 0) -> Iterator[Tar
 def broker(folder: Path, config: str = CONFIG, options: Sequence[str] = ()) -> Iterator[BrokerProcess]:
     """`linn serve` in a process of its own, with its data in `folder`. Raises BrokerNotReady."""
     with BrokerProcess(folder, config, options=options) as process:
+        set_apart(process.pid)
         yield process
 
 
