@@ -9,7 +9,7 @@ from linn.core.topic_settings import TopicSettings
 
 class Dozer(Observer):
     def topic_created(self, topic: str, settings: TopicSettings) -> None:
-        time.sleep(0.5)
+        time.sleep(0.5)  # Not a wait of the test's: this is the fault that it is about.
 
 
 @hookimpl

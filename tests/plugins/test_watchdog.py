@@ -145,7 +145,7 @@ from linn.plugins.exchanges import FanoutExchange, NoSettings
 
 class Sleeper(FanoutExchange):
     def match(self, subject):
-        time.sleep(0.7)
+        time.sleep(0.7)  # Not a wait of the test's: this is the fault that it is about.
         return super().match(subject)
 
 @hookimpl
