@@ -28,6 +28,35 @@ Setting = Annotated[
 ]
 Duration = Annotated[str, typer.Option("--duration", metavar="TIME", help="How long to publish: 30s, 10m, 8h.")]
 Consumers = Annotated[int, typer.Option("--consumers", min=1, max=100, metavar="COUNT", help="That compete.")]
+SoakRate = Annotated[
+    str | None,
+    typer.Option(
+        "--rate", metavar="RATE", help="100/s, 6000/m, 5/h. Default: 10000/s; with --producers 1000/s of each of them."
+    ),
+]
+Producers = Annotated[
+    int | None,
+    typer.Option(
+        "--producers",
+        min=1,
+        max=100_000,
+        metavar="COUNT",
+        help="Instead of checking: load a stream with so many, each on its own connection; say what is full first.",
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=64,
+        metavar="COUNT",
+        help="That --producers are spread over. Default: one per processor, but for the broker's.",
+    ),
+]
+Linger = Annotated[
+    str, typer.Option("--linger", metavar="TIME", help="How long each of --producers gathers records for a batch.")
+]
 
 
 @app.command("publish")
@@ -75,9 +104,12 @@ def latency(
 @app.command("soak")
 def soak(
     duration: Duration = "1m",
-    rate: Rate = "10000/s",
+    rate: SoakRate = None,
     size: NumberedSize = 128,
     consumers: Consumers = 2,
+    producers: Producers = None,
+    processes: Processes = None,
+    linger: Linger = "100ms",
     setting: Setting = None,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
@@ -85,18 +117,37 @@ def soak(
     """Load a queue made for this, and check that all that was confirmed arrives unchanged. Ends with 1 if not.
 
     The broker may be stopped, killed and started meanwhile: what matters is that nothing it confirmed is lost.
+
+    With --producers it is another run: a stream made for this is loaded by so many connections, and the result is the
+    share of their rate that the broker confirmed, and what was full first. It ends with 1 where publishes failed.
     """
     from linn.cli.moment import seconds_of
     from linn.cli.pace import rate_of
-    from linn.cli.soak import Soak
     from linn.cli.typed_value import named_values
 
     settings = named_values(setting or (), "--setting")
+    if producers is not None:
+        from linn.cli.fleet import Fleet
+
+        fleet = Fleet(
+            producers=producers,
+            processes=processes,
+            rate=rate_of(rate or "1000/s"),
+            size=size,
+            linger_s=seconds_of(linger, "--linger"),
+            duration_s=seconds_of(duration, "--duration"),
+            settings=settings,
+        )
+        if not fleet.run(url, as_json=as_json):
+            raise typer.Exit(1)
+        return
+    from linn.cli.soak import Soak
+
     if settings.get("kind") == "stream":
         raise typer.BadParameter("a soak needs a queue: kind=queue or kind=both", param_hint="--setting")
     soaking = Soak(
         duration_s=seconds_of(duration, "--duration"),
-        rate=None if rate is None else rate_of(rate),
+        rate=rate_of(rate or "10000/s"),
         size=size,
         consumers=consumers,
         settings=settings,

@@ -130,18 +130,9 @@ def _disk(config: Config, problems: Problems) -> None:
 
 
 def _memory(config: Config, problems: Problems) -> None:
-    wanted = {
-        name: _engine_setting(config, topic, "memory_bytes_max") * topic.partitions
-        for name, topic in config.topics.items()
-    }
-    memory = memory_bytes()
-    if sum(wanted.values()) > memory:
-        largest = max(wanted, key=lambda name: wanted[name])
-        problems.warn(
-            ("topics", largest, "storage"),
-            f"topics may hold {_size(sum(wanted.values()))} in memory together, "
-            f"and there is {_size(memory)}: give memory_bytes_max a smaller value",
-        )
+    wanted, memory = config.broker.memory_bytes_max, memory_bytes()
+    if wanted is not None and wanted > memory:
+        problems.warn(("broker", "memory_bytes_max"), f"the broker may use {_size(memory)}, not {_size(wanted)}")
 
 
 def _size(size_bytes: int) -> str:

@@ -9,7 +9,10 @@ import sys
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from linn.core.problem import one_line
 
 _PIPE_COLUMNS = 160
 """In a pipe there is no width; wide enough that no table of ours breaks its words."""
@@ -28,6 +31,11 @@ def console() -> Console:
     """Made on first use, on stdout as it is then."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
     return PipeConsole(width=width, highlight=False)
+
+
+def cell(text: str) -> str:
+    """A text that a client chose, for a table: no markup, and nothing that a terminal would obey."""
+    return escape(one_line(text))
 
 
 def columns_right(table: Table, first: int, end: int | None = None) -> None:

@@ -7,17 +7,22 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from linn import __version__
+from linn.cli.capacity import Capacity, Speed, capacity, capacity_findings
+from linn.cli.capacity_trial import measure
 from linn.cli.console import console
 from linn.cli.disk_trial import disk_findings
 from linn.cli.finding import Finding
+from linn.cli.kernel_trial import kernel_findings
 from linn.cli.listener_trial import listener_findings
 from linn.cli.machine import file_limits, memory_bytes
-from linn.cli.server import configuration
+from linn.cli.progress import progress
+from linn.cli.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.core.config import Config, check_config, plugin_settings
@@ -26,34 +31,55 @@ from linn.core.plugins import PluginManager, installed
 
 _MEMORY_BYTES_MIN = 512 << 20
 """A broker takes 60 MiB and its buffers; below this the page cache, which reading lives on, has no room."""
+_BUDGET_SHARE = 0.75
+"""A larger part of the memory for what waits leaves too little for the rest."""
+_NOTHING_KNOWN: dict[str, Any] = dict.fromkeys(Capacity(0, "", 0, 0, None, None).data())
 _DEPENDENCIES = ("trio", "anyio", "pycapnp", "msgspec", "crc32c", "zstandard")
 _EXTRAS = {"metrics": ("hypercorn", "prometheus-client")}
-_LOG_FILES = 2
-"""A log's segment and its index are open."""
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
-def diagnose(file: str | None, url: str, *, as_json: bool) -> bool:
-    """Look at everything and print it; whether nothing is an error."""
-    findings = [*_everything(file, url)]
+def diagnose(file: str | None, url: str, *, rate: float, size: int, measures: bool, as_json: bool) -> bool:
+    """Look at everything and print it; whether nothing is an error.
+
+    `rate`, `size`: the messages a second, and the bytes of each, that it is to say about how long they fit. `measures`:
+    whether a broker may be started to see how fast it is.
+    """
+    config, plugins, finding = _configuration(file)
+    findings = [*_versions(), finding, *_surroundings(config, plugins), _broker(url)]
+    holds = _NOTHING_KNOWN | {"rate_per_s": rate, "size": size}
+    if config is not None:
+        speed, failed = _measured(config, size) if measures else (None, None)
+        found = capacity(config, rate, size, speed)
+        findings += capacity_findings(config, found) if failed is None else [failed]
+        holds = found.data()
     ok = all(finding.state != "error" for finding in findings)
     if as_json:
-        print(json.dumps({"ok": ok, "findings": [finding._asdict() for finding in findings]}, indent=2))
+        shown = {"ok": ok, "findings": [finding._asdict() for finding in findings], "holds": holds}
+        print(json.dumps(shown, indent=2))
     else:
         _show(findings)
     return ok
 
 
-def _everything(file: str | None, url: str) -> Iterator[Finding]:
-    yield from _versions()
-    config, plugins, finding = _configuration(file)
-    yield finding
-    yield _memory()
+def _surroundings(config: Config | None, plugins: PluginManager | None) -> Iterator[Finding]:
+    """The machine, and what the configuration wants of it."""
+    yield _memory(config)
     if config is not None and plugins is not None:
         yield _descriptors(config)
         yield from disk_findings(config.broker.data_dir)
+        yield from kernel_findings(config.broker.data_dir)
         yield from listener_findings(config, plugins)
-    yield _broker(url)
+
+
+def _measured(config: Config, size: int) -> tuple[Speed | None, Finding | None]:
+    """How fast a broker is here, or why that could not be seen."""
+    try:
+        with progress("measuring", None):
+            return measure(config.broker.data_dir, size), None
+    except (LinnError, OSError) as error:
+        said = f"could not be measured: {error}"
+        return None, Finding("holds messages per second", "error", said, "see the findings above")
 
 
 def _versions() -> Iterator[Finding]:
@@ -92,23 +118,27 @@ def _configuration(file: str | None) -> tuple[Config | None, PluginManager | Non
     return config, plugins, Finding("configuration", "ok", f"{source.file}: {topics}")
 
 
-def _memory() -> Finding:
+def _memory(config: Config | None) -> Finding:
     memory = memory_bytes()
     found = f"{memory >> 20:,} MiB"
+    budget = None if config is None else config.broker.memory_bytes_max
+    if budget is not None:
+        found += f"; the broker may fill {budget >> 20:,} MiB with what waits"
+        if budget > _BUDGET_SHARE * memory:
+            advice = 'memory_bytes_max = "auto", or less: the broker itself and the page cache need the rest'
+            return Finding("memory", "warning", found, advice)
     if memory < _MEMORY_BYTES_MIN:
         return Finding("memory", "warning", found, f"give it {_MEMORY_BYTES_MIN >> 20} MiB or more")
     return Finding("memory", "ok", found)
 
 
 def _descriptors(config: Config) -> Finding:
-    limits = file_limits()
-    logs = sum(2 * topic.partitions for topic in config.topics.values())
-    needed = config.broker.connections_max + _LOG_FILES * logs + 100
-    found = f"{limits.soft:,} files may be open"
-    if limits.soft >= needed:
+    limit, needed = file_limits().hard, descriptors_wanted(config)
+    found = f"{limit:,} files may be open"
+    if limit >= needed:
         return Finding("descriptors", "ok", found)
     of = f"connections_max = {config.broker.connections_max} and the topics' files want {needed:,}"
-    advice = f"ulimit -n {needed}, or LimitNOFILE={needed} in systemd; or a smaller connections_max"
+    advice = f"ulimit -Hn {needed}, or LimitNOFILE={needed} in systemd; or a smaller connections_max"
     return Finding("descriptors", "warning", f"{found}; {of}", advice)
 
 

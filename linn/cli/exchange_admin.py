@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
-from linn.cli.console import columns_right, console, tell
+from linn.cli.console import cell, columns_right, console, tell
 from linn.cli.session import with_client
 
 Exchange = Mapping[str, Any]
@@ -29,9 +28,7 @@ def list_all(url: str, *, as_json: bool) -> None:
     columns_right(table, 3)
     for exchange in exchanges:
         alternate = exchange.get("alternate") or "nobody"
-        table.add_row(
-            escape(exchange["name"]), escape(exchange["type"]), escape(alternate), f"{len(exchange['bindings']):,}"
-        )
+        table.add_row(cell(exchange["name"]), cell(exchange["type"]), cell(alternate), f"{len(exchange['bindings']):,}")
     console().print(table)
 
 
@@ -42,10 +39,10 @@ def describe_one(url: str, name: str, *, as_json: bool) -> None:
         print(json.dumps(exchange, indent=2))
         return
     said = {"type": exchange["type"], "alternate": exchange.get("alternate"), **exchange.get("settings", {})}
-    table = Table("setting", "value", title=escape(name), title_justify="left")
+    table = Table("setting", "value", title=cell(name), title_justify="left")
     for key, value in said.items():
         if value is not None:
-            table.add_row(escape(key), escape(value if isinstance(value, str) else json.dumps(value)))
+            table.add_row(cell(key), cell(value if isinstance(value, str) else json.dumps(value)))
     console().print(table)
     _show_bindings(_bindings([exchange]))
 
@@ -102,7 +99,7 @@ def _show_bindings(bindings: list[dict[str, Any]]) -> None:
     for binding in bindings:
         arguments = ", ".join(f"{name}={_text(value)}" for name, value in binding["arguments"].items())
         target = f"exchange {binding['target']}" if binding["to"] == "exchange" else binding["target"]
-        table.add_row(*map(escape, (binding["exchange"], binding["key"], arguments, target)))
+        table.add_row(*map(cell, (binding["exchange"], binding["key"], arguments, target)))
     console().print(table)
 
 

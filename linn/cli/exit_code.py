@@ -25,6 +25,7 @@ from linn.core.errors import (
     RequestUnknown,
     StorageError,
 )
+from linn.core.problem import one_line
 
 
 class ExitCode(IntEnum):
@@ -118,7 +119,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def complain(text: str) -> None:
     """One line on stderr, in the form of every failure of linn."""
     with contextlib.suppress(OSError):
-        print(f"linn: {text}", file=sys.stderr, flush=True)
+        print(f"linn: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def discard_output() -> None:

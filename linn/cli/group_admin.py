@@ -6,10 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
-from linn.cli.console import columns_right, console, tell
+from linn.cli.console import cell, columns_right, console, tell
 from linn.cli.moment import Place
 from linn.cli.session import with_client
 
@@ -27,7 +26,7 @@ def list_all(url: str, topic: str | None, *, as_json: bool) -> None:
     columns_right(table, 2)
     for group in groups:
         numbers = (f"{group[name]:,}" for name in ("members", "generation", "lag"))
-        table.add_row(escape(group["topic"]), escape(group["group"]), *numbers)
+        table.add_row(cell(group["topic"]), cell(group["group"]), *numbers)
     console().print(table)
 
 
@@ -40,7 +39,7 @@ def _show(places: list[dict[str, Any]], title: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(places, indent=2))
         return
-    table = Table("partition", "start", "committed", "end", "lag", "member", title=escape(title), title_justify="left")
+    table = Table("partition", "start", "committed", "end", "lag", "member", title=cell(title), title_justify="left")
     columns_right(table, 0, 5)
     for place in places:
         committed = "nothing" if place["offset"] is None else f"{place['offset']:,}"
@@ -50,7 +49,7 @@ def _show(places: list[dict[str, Any]], title: str, as_json: bool) -> None:
             committed,
             f"{place['end']:,}",
             f"{place['lag']:,}",
-            escape(place["member"] or "nobody"),
+            cell(place["member"] or "nobody"),
         )
     console().print(table)
 

@@ -209,13 +209,53 @@ SHAPES: Mapping[str, Any] = {
         "errors": {"CODE": "number"},
         "ok": "boolean",
     },
+    "linn bench soak --producers": {
+        "producers": "number",
+        "processes": "number",
+        "seconds": "number",
+        "target_per_s": "number",
+        "confirmed": "number",
+        "confirmed_per_s": "number",
+        "bytes_per_s": "number",
+        "share": "number",
+        "records_per_publish": "number",
+        "sends_blocked": "number",
+        "lost_connections": "number",
+        "unanswered": "number",
+        "errors": {"CODE": "number"},
+        "confirmed_ms": dict.fromkeys(("p50", "p99", "p99_9", "max"), "number?"),
+        "in_use": dict.fromkeys(
+            (
+                "broker_processor",
+                "load_processor",
+                "machine_processors",
+                "broker_memory",
+                "broker_descriptors",
+                "disk",
+            ),
+            "number?",
+        ),
+        "full_first": "text?",
+        "full_after_s": "number?",
+    },
     "linn top": _TOP,
     "linn doctor": {
         "ok": "boolean",
         "findings": [{"name": "text", "state": "text", "found": "text", "advice": "text"}],
+        "holds": {
+            "connections": "number?",
+            "connections_bound": "text?",
+            "rate_per_s": "number",
+            "size": "number",
+            "kept_s": "number?",
+            "published_per_s": "number?",
+            "consumed_per_s": "number?",
+            "one_by_one_per_s": "number?",
+        },
     },
 }
-"""By command. Of a topic, `queue` is left out for a stream; of an exchange's binding, `topic` or `exchange`."""
+"""By command, and by an option that makes it another one. Of a topic, `queue` is left out for a stream; of a binding of
+an exchange, `topic` or `exchange`."""
 
 OPTIONAL = ("queue", "topic", "exchange")
 """Keys that may be missing where they do not apply."""

@@ -6,6 +6,7 @@ people they are in the text already; in JSON each is a key of its own beside `ti
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -59,8 +60,12 @@ class LogFormatter(logging.Formatter):
 
 
 def load_structlog() -> None:
-    """For a thread, once the broker serves: it takes a tenth of a second, in which the loop would stand still."""
-    importlib.import_module("structlog")
+    """For a thread, once the broker serves: it takes a tenth of a second, in which the loop would stand still.
+
+    Where the process has no descriptor left for that, the first record tries again.
+    """
+    with contextlib.suppress(OSError):
+        importlib.import_module("structlog")
 
 
 def _json_formatter() -> logging.Formatter:

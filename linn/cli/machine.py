@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+from linn.core.real_process import RealProcess
 
 
 class DiskSpace(NamedTuple):
@@ -28,12 +27,7 @@ class FileLimits(NamedTuple):
 
 def memory_bytes() -> int:
     """Memory that this process may use."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in _CGROUP_LIMITS:
-        # "max", a missing file and one that may not be read all mean: no limit of its own.
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int(Path(path).read_text()))
-    return min(found)
+    return RealProcess().memory_bytes_max()
 
 
 def existing_part(path: str) -> Path:
@@ -51,6 +45,15 @@ def disk_space(path: str) -> DiskSpace | None:
     except OSError:
         return None
     return DiskSpace(usage.total, usage.free)
+
+
+def raise_file_limit() -> FileLimits:
+    """Let this process open as many files as it may let itself; the limits that hold then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return file_limits()
 
 
 def file_limits() -> FileLimits:

@@ -73,11 +73,15 @@ def _section(path: str, command: Any) -> str:
 
 def _shape(path: str) -> str:
     """What the command prints for programs, if it does."""
-    if path not in SHAPES:
-        return ""
-    said = "Each line of `--format json`:" if path in EACH_LINE else "With `--json`:"
-    shown = pprint.pformat(SHAPES[path], width=_SHAPE_CHARACTERS, sort_dicts=False).replace("'", '"')
-    return f"\n{said}\n\n```json\n{shown}\n```\n"
+    shown = ""
+    for known, shape in SHAPES.items():
+        if known == path or known.startswith(f"{path} --"):
+            option = known.removeprefix(path).strip()
+            with_option = f" and `{option}`" if option else ""
+            said = "Each line of `--format json`:" if path in EACH_LINE else f"With `--json`{with_option}:"
+            lines = pprint.pformat(shape, width=_SHAPE_CHARACTERS, sort_dicts=False).replace("'", '"')
+            shown += f"\n{said}\n\n```json\n{lines}\n```\n"
+    return shown
 
 
 def names(parameter: Any) -> str:

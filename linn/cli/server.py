@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import logging
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import FrameType
+from typing import NoReturn
 from urllib.parse import quote
 
 import msgspec
@@ -24,12 +27,14 @@ from linn import __version__
 from linn.cli.allocator import keep_freed_memory
 from linn.cli.exit_code import ExitCode, complain
 from linn.cli.log import Log, load_structlog
+from linn.cli.machine import file_limits, raise_file_limit
 from linn.core.address import parse_address
 from linn.core.broker import Broker, running_broker
 from linn.core.config import Config, load_config, plugin_settings, read_toml
 from linn.core.config_checks import Listener
 from linn.core.plugins import PluginManager, installed
 from linn.core.real_env import RealEnv
+from linn.core.real_net import FILES_SHARE
 from linn.core.real_watchdog import watched_loop
 from linn.core.toml_source import TomlSource
 from linn.core.watchdog import Watchdog
@@ -38,6 +43,9 @@ DEFAULT_FILE = "linn.toml"
 _CLOSE_MARGIN_S = 5.0
 """What closing logs may take after the drain, before the process ends itself."""
 _STDIN_BYTES = 4096
+_LOG_FILES = 2
+"""A log's segment and its index are open."""
+_OTHER_FILES = 100
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 logger = logging.getLogger("linn.serve")
@@ -64,12 +72,14 @@ class Server:
         Raises LinnError; ends the process where it is told to stop at once.
         """
         keep_freed_memory()
+        raise_file_limit()
         # What is loaded now stays: the collector need not look at it again.
         gc.freeze()
         trio.run(self._main, with_parent)
 
     async def _main(self, with_parent: bool) -> None:
         with trio.open_signal_receiver(*_SIGNALS) as signals:
+            _end_at_the_second_signal()
             async with trio.open_nursery() as nursery:
                 starting = nursery.cancel_scope
                 stopping: list[Broker] = []
@@ -78,7 +88,7 @@ class Server:
                     nursery.start_soon(_stop_with_parent)
                 async with running_broker(self.config, RealEnv(), self.plugins) as broker:
                     stopping.append(broker)
-                    nursery.start_soon(trio.to_thread.run_sync, load_structlog)
+                    nursery.start_soon(trio.to_thread.run_sync, self._say_limits)
                     with self._watched() as watchdog:
                         if watchdog is not None:
                             broker.metrics.loop_held = watchdog.held
@@ -87,13 +97,24 @@ class Server:
                 nursery.cancel_scope.cancel()
             logger.info("stopped")
 
+    def _say_limits(self) -> None:
+        """The first line of the log, once the broker serves: what writes it takes a while to load."""
+        load_structlog()
+        limit, wanted = file_limits().soft, descriptors_wanted(self.config)
+        about = {"limit": limit, "wanted": wanted}
+        if limit < wanted:
+            text = "%(limit)d files and connections may be open, fewer than the configured %(wanted)d: see linn doctor"
+            logger.warning(text, about)
+        else:
+            logger.info("%(limit)d files and connections may be open; up to %(wanted)d are configured", about)
+
     def _watched(self) -> AbstractContextManager[Watchdog | None]:
         """Have the log name the plugin that holds up the loop. Recovery, which nobody waits behind, is not watched."""
         limit_ms = self.config.broker.loop_held_max_ms
         return nullcontext() if limit_ms is None else watched_loop(self.plugins.code_owners, limit_ms / 1000)
 
     async def _obey(self, signals: AsyncIterator[int], starting: trio.CancelScope, running: Sequence[Broker]) -> None:
-        """Stop in order at the first signal, at once at the second or when the time for that is over."""
+        """Stop in order at the first signal, at once when the time for that is over."""
         first = await anext(signals)
         logger.info("%(signal)s: stopping; once more stops at once", {"signal": signal.Signals(first).name})
         if not running:
@@ -102,8 +123,7 @@ class Server:
         running[0].stop()
         limit_s = self.config.broker.drain_timeout_s + _CLOSE_MARGIN_S
         with trio.move_on_after(limit_s):
-            await anext(signals)
-            _end("stopped at once; what was confirmed is kept", ExitCode.INTERRUPTED)
+            await trio.sleep_forever()
         _end(f"not stopped after {limit_s:g} s, ended now; what was confirmed is kept", ExitCode.FAILED)
 
 
@@ -120,9 +140,26 @@ async def _stop_with_parent() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def _end(text: str, code: ExitCode) -> None:
-    complain(text)
-    os._exit(code)
+def _end_at_the_second_signal() -> None:
+    """Without the loop, which something may hold up: that may be why somebody signals twice."""
+    receive = signal.getsignal(_SIGNALS[0])
+    assert callable(receive), "the receiver of signals is open"
+    count = itertools.count(1)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if next(count) > 1:
+            _end("stopped at once; what was confirmed is kept", ExitCode.INTERRUPTED)
+        receive(number, frame)
+
+    for number in _SIGNALS:
+        signal.signal(number, on_signal)
+
+
+def _end(text: str, code: ExitCode) -> NoReturn:
+    try:
+        complain(text)
+    finally:  # A signal may come in the middle of another line.
+        os._exit(code)
 
 
 def configuration(file: str | None) -> TomlSource:
@@ -130,6 +167,13 @@ def configuration(file: str | None) -> TomlSource:
     if file is None and not os.path.exists(DEFAULT_FILE):
         return TomlSource("", "the defaults")
     return read_toml(file if file is not None else DEFAULT_FILE)
+
+
+def descriptors_wanted(config: Config) -> int:
+    """How many descriptors a broker takes with all the connections that it allows; topics made live not counted."""
+    logs = sum(2 * topic.partitions for topic in config.topics.values())
+    connections = config.broker.connections_max
+    return connections + max(_LOG_FILES * logs + _OTHER_FILES, connections // (FILES_SHARE - 1) + 1)
 
 
 def overridden(config: Config, plugins: PluginManager, data_dir: str | None, listen: Sequence[str]) -> Config:

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
-from linn.cli.console import columns_right, console
+from linn.cli.console import cell, columns_right, console
 from linn.cli.session import with_client
 
 _STATES = {
@@ -35,7 +34,7 @@ def list_all(url: str, *, as_json: bool) -> None:
     columns_right(table, 1)
     for queue in queues:
         numbers = (f"{queue[name]:,}" for name in ("unsettled", *_STATES, "consumers"))
-        table.add_row(escape(queue["topic"]), *numbers)
+        table.add_row(cell(queue["topic"]), *numbers)
     console().print(table)
 
 
@@ -58,7 +57,7 @@ def describe_one(url: str, topic: str, *, as_json: bool) -> None:
 
 def _partitions_table(queue: Mapping[str, Any]) -> Table:
     table = Table(
-        "partition", "settled before", "end", *_STATES.values(), title=escape(queue["topic"]), title_justify="left"
+        "partition", "settled before", "end", *_STATES.values(), title=cell(queue["topic"]), title_justify="left"
     )
     columns_right(table, 0)
     for partition in queue["by_partition"]:

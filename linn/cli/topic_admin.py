@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
-from linn.cli.console import columns_right, console, tell
+from linn.cli.console import cell, columns_right, console, tell
 from linn.cli.session import with_client
 
 Topic = Mapping[str, Any]
@@ -35,7 +34,7 @@ def list_all(url: str, *, as_json: bool) -> None:
 def _summary(topic: Topic) -> list[str]:
     partitions, queue = topic["partitions"], topic.get("queue", {})
     return [
-        escape(topic["name"]),
+        cell(topic["name"]),
         topic["settings"]["kind"],
         str(len(partitions)),
         f"{sum(partition['end'] - partition['start'] for partition in partitions):,}",
@@ -58,9 +57,9 @@ def describe_one(url: str, name: str, *, as_json: bool) -> None:
 
 
 def _settings_table(topic: Topic) -> Table:
-    table = Table("setting", "value", title=escape(topic["name"]), title_justify="left")
+    table = Table("setting", "value", title=cell(topic["name"]), title_justify="left")
     for key, value in topic["settings"].items():
-        table.add_row(escape(key), escape(value if isinstance(value, str) else json.dumps(value)))
+        table.add_row(cell(key), cell(value if isinstance(value, str) else json.dumps(value)))
     return table
 
 

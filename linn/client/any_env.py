@@ -1,7 +1,6 @@
 """AnyEnv: time, randomness and network for a client under trio or asyncio, behind the ports of `linn.core.env`.
 
-Laws: an `OSError` never leaves this file. A call is tried first and waited for only where it would block; what is
-async still lets other tasks run each time.
+Law: an `OSError` never leaves this file.
 """
 
 from __future__ import annotations
@@ -11,21 +10,17 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import anyio
-import anyio.lowlevel
+from trio.lowlevel import in_trio_run
 
 from linn.core.address import parse_address
 from linn.core.env import Clock, Rng, Stream
-from linn.core.errors import ConnectFailed, ConnectionLost
-from linn.core.flat_message import Buffer, without_first
-from linn.core.real_os import IOV_MAX, reason
+from linn.core.errors import ConnectFailed
+from linn.core.real_os import reason
 from linn.core.real_rng import RealRng
-
-_JOIN_BYTES_MAX = 16 * 1024
-"""Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
+from linn.core.real_stream import RealStream
 
 
 class ClientNet(Protocol):
@@ -59,67 +54,21 @@ class AnyClock:
         await anyio.sleep(seconds)
 
 
-class AnyStream:
-    """A connected, non-blocking socket."""
+class AnyStream(RealStream):
+    """A connected socket in another loop than trio's."""
 
-    def __init__(self, connected: socket.socket, peer: str) -> None:
-        self._socket = connected
-        self.peer = peer
-        if connected.family != socket.AF_UNIX:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    __slots__ = ()
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        count = self.receive_nowait([buffer])
-        if count is not None:
-            await anyio.lowlevel.cancel_shielded_checkpoint()
-            return count
-        while count is None:
-            await self._wait(anyio.wait_readable)
-            count = self.receive_nowait([buffer])
-        return count
+    _CLOSED = (OSError, ValueError, anyio.ClosedResourceError)
 
-    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
-        try:
-            if len(buffers) == 1:
-                return self._socket.recv_into(buffers[0])
-            return self._socket.recvmsg_into(buffers)[0]
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise self._lost(reason(error)) from error
+    async def _wait_readable(self) -> None:
+        await anyio.wait_readable(self._socket)
 
-    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
-        try:
-            if len(buffers) == 1:
-                return self._socket.send(buffers[0])
-            if sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
-                return self._socket.send(b"".join(buffers))
-            return self._socket.sendmsg(buffers[:IOV_MAX])
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise self._lost(reason(error)) from error
+    async def _wait_writable(self) -> None:
+        await anyio.wait_writable(self._socket)
 
-    async def send(self, buffers: Sequence[Buffer]) -> None:
-        left = without_first(buffers, self.send_nowait(buffers))
-        while left:
-            await self._wait(anyio.wait_writable)
-            left = without_first(left, self.send_nowait(left))
-
-    async def _wait(self, until: Any) -> None:
-        try:
-            await until(self._socket)
-        except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._lost("it was closed on this side") from error
-
-    def _lost(self, why: str) -> ConnectionLost:
-        return ConnectionLost(f"the connection to {self.peer} is lost: {why}")
-
-    async def aclose(self) -> None:
-        """Close without yielding, so that a `finally` in a cancelled task closes all that it has to."""
-        if self._socket.fileno() >= 0:
-            anyio.notify_closing(self._socket)
-            self._socket.close()
+    def _notify_closing(self) -> None:
+        anyio.notify_closing(self._socket)
 
 
 async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
@@ -151,7 +100,7 @@ class AnyNet:
         except OSError as error:
             raise ConnectFailed(f"can't connect to {address}: {reason(error)}") from error
 
-    async def _connect(self, address: str, family: int, sockaddr: Any) -> AnyStream:
+    async def _connect(self, address: str, family: int, sockaddr: Any) -> RealStream:
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
             connecting.setblocking(False)
@@ -161,7 +110,7 @@ class AnyNet:
                 code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:
                 raise OSError(code, os.strerror(code))
-            return AnyStream(connecting, address)
+            return RealStream(connecting, address) if in_trio_run() else AnyStream(connecting, address)
         except BaseException:
             connecting.close()
             raise

@@ -15,7 +15,7 @@ from linn.client.lane import Lane
 from linn.client.open_batch import OpenBatch, Prepared
 from linn.client.shipping import Shipping
 from linn.core.batch import Codec
-from linn.core.batch_builder import build_batch
+from linn.core.batch_builder import build_batch, build_single
 from linn.core.errors import LinnError
 from linn.core.partitioner import partition_of
 from linn.protocols.capnp.messages import MANDATORY_RECORDS_MAX, Acks, TopicInfo
@@ -85,7 +85,7 @@ class Batching:
             self.sticky = self.lanes[(self.sticky.partition + 1) % len(self.lanes)]
 
     def _lane_idle(self, lane: Lane) -> None:
-        if not self._linger_s:
+        if lane.open is not None and not self._linger_s:
             self.seal(lane)
 
     # --- batches ---
@@ -105,6 +105,22 @@ class Batching:
         if batch.size >= self.bytes_max or (mandatory and index + 1 >= MANDATORY_RECORDS_MAX):
             self.seal(lane)
         return lane, batch, index
+
+    def send_alone(self, value: bytes) -> tuple[int, Confirmation] | None:
+        """Send a message that is only a value as a batch of its own, for a publisher that waits: its id, and what it
+        waits for. None: others are on their way or wait for company, so it should go with them.
+        """
+        lane = self.sticky
+        if lane.in_flight or lane.ready or lane.open is not None or self._linger_s or self.codec:
+            return None
+        env = self._client.env
+        message_id = int.from_bytes(env.rng.bytes(16), "big")
+        batch = build_single(value, env.clock.now_ms(), message_id)
+        if len(self.lanes) > 1:
+            self.turn()
+        confirmation = Confirmation()
+        self.shipping.enqueue(lane, batch, confirmation, attended=True)
+        return message_id, confirmation
 
     def take(self, messages: Iterable[bytes | Prepared]) -> None:
         """Add messages that nobody waits for; bytes are one that is only a value."""

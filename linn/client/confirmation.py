@@ -7,6 +7,7 @@ from collections.abc import Callable
 import anyio
 
 from linn.client.answer import again
+from linn.core.env import Stream
 from linn.core.errors import LinnError
 from linn.protocols.capnp.messages import Placement
 
@@ -14,7 +15,7 @@ from linn.protocols.capnp.messages import Placement
 class Confirmation:
     """Settled once, with a placement, with None (nobody asked the broker) or with an error."""
 
-    __slots__ = ("_event", "error", "placement", "settled", "watcher", "without_waiter")
+    __slots__ = ("_event", "error", "placement", "reading", "settled", "watcher", "without_waiter")
 
     def __init__(self) -> None:
         self.settled = False
@@ -24,6 +25,8 @@ class Confirmation:
         """Called when settled."""
         self.without_waiter = False
         """Whether the batch holds messages of `publish_nowait`, whose failure the next flush reports."""
+        self.reading: Stream | None = None
+        """Where its publisher waits for bytes instead of for this."""
         self._event: anyio.Event | None = None
 
     def settle(self, placement: Placement | None, error: LinnError | None = None) -> None:
@@ -32,6 +35,8 @@ class Confirmation:
         self.settled, self.placement, self.error = True, placement, error
         if self._event is not None:
             self._event.set()
+        if self.reading is not None:
+            self.reading.interrupt()
         if self.watcher is not None:
             self.watcher(self)
 

@@ -20,12 +20,13 @@ class Shipment:
 
     __slots__ = (
         "attempts",
+        "attended",
         "batch",
         "confirmation",
         "correlation",
         "lane",
         "mandatory",
-        "sent_at",
+        "sent_tick",
         "sequence",
         "shipping",
     )
@@ -42,7 +43,9 @@ class Shipment:
         lane.next_sequence += 1
         self.attempts = 0
         self.correlation = 0
-        self.sent_at = 0.0
+        self.sent_tick = 0
+        self.attended = False
+        """Whether its publisher reads the answer itself; see `Link.attend`."""
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         """The broker confirmed it."""

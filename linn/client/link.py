@@ -1,7 +1,9 @@
 """Link: one connection to a broker, from hello to its end. A client that reconnects has one after another.
 
 Laws: what is sent goes out in the order of the calls; where nothing waits to be sent, it goes out within the call. Each
-request's caller is told exactly once. `run` owns all tasks of the link and returns when it is over.
+request's caller is told exactly once. `run` owns all tasks of the link and returns when it is over. One task at a time
+reads: the link's own, or one that waits for the only answer and reads it itself (`attend`), which is a turn of the loop
+sooner.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 
 from linn.client.answer import Caller
+from linn.client.confirmation import Confirmation
 from linn.core.batch import RecordBatch
-from linn.core.env import Clock, Stream
+from linn.core.env import Clock, Interrupted, Stream
 from linn.core.errors import ConnectionLost, LinnError, ProtocolError, VersionUnsupported, error_from_code
 from linn.core.flat_message import Buffer, without_first
 from linn.protocols.capnp.connection import Connection, Event, check_welcome, frames_of, hello
@@ -27,6 +31,11 @@ _RECEIVES_IN_A_ROW_MAX = 8
 """With batches of 256 KiB this is 2 MiB, about a millisecond, in which other tasks wait."""
 _SILENT_INTERVALS_MAX = 3
 """Keepalive intervals without a byte from the broker before the link is given up."""
+_ALONE_MIN = 8
+"""After so many requests that were alone on their way, one after the other, their callers read the answers."""
+_PATROL_S = 0.005
+"""How long what the broker sends on its own may lie unread after a caller's last answer, until the link's own task
+reads again. Less would wake it up between the publishes of a program that does something between them."""
 _DRAIN_S_MAX = 60.0
 """After the broker's goodbye it closes the link, when all is answered and settled; how long that is waited for."""
 
@@ -62,6 +71,15 @@ class Link:
         self._received_in_a_row = 0
         self._received_since_tick = True
         self._silent_ticks = 0
+        self._alone_in_a_row = 0
+        self._attends = False
+        """Whether a caller reads."""
+        self.attended_count = 0
+        """Answers that were read by who waited for them."""
+        self._is_relieved = False
+        """Whether the link's own task is to leave the reading to callers."""
+        self._recall: anyio.Event | None = None
+        """While it does: set to have it read again."""
 
     # --- hello ---
 
@@ -113,11 +131,18 @@ class Link:
         """Call `callback` once, when `ready` may have become true or the link is over."""
         self._when_ready.append(callback)
 
-    def ask(self, caller: Caller, message: Message, batches: list[RecordBatch] | None = None) -> int:
-        """Send a request; return its correlation. On a link that is over the caller is told so at once."""
+    def ask(
+        self, caller: Caller, message: Message, batches: list[RecordBatch] | None = None, *, attended: bool = False
+    ) -> int:
+        """Send a request; return its correlation. On a link that is over the caller is told so at once.
+
+        `attended`: somebody goes on to `attend` as soon as the request was made.
+        """
         if self.error is not None:
             caller.failed(ConnectionLost(self.error.text))
             return 0
+        if self._recall is not None and (self._callers or not attended):
+            self._recall.set()
         self._last_correlation += 1
         self._callers[self._last_correlation] = caller
         self._send(frames_of(message, self._last_correlation, batches))
@@ -187,31 +212,100 @@ class Link:
         await self._stream.aclose()
 
     async def _read(self) -> None:
-        connection, stream = self._connection, self._stream
-        count = 0
         try:
+            self._take(0)
             while True:
-                for event in connection.received(count):
-                    self._handle(event)
-                if self._when_ready:
-                    self._call_ready()
-                count = await self._receive()
-                if count == 0:
-                    raise ConnectionLost(f"{stream.peer} closed the connection")
-                self._received_since_tick = True
+                try:
+                    while not self._is_relieved:
+                        self._take(await self._receive())
+                except Interrupted:
+                    pass
+                if self._is_relieved:
+                    await self._rest()
         except LinnError as error:
             self.lose(error)
 
-    async def _receive(self) -> int:
-        """Some bytes; a few times in a row without giving other tasks their turn, where more is there already."""
+    async def _rest(self) -> None:
+        """Leave the reading to callers; return when they have left it."""
+        self._recall = anyio.Event()
+        while True:
+            seen = self.attended_count
+            with anyio.move_on_after(_PATROL_S):
+                await self._recall.wait()
+            recalled = self._recall.is_set()
+            if not self._attends and (recalled or seen == self.attended_count):
+                break
+            if recalled:
+                self._recall = anyio.Event()
+        self._recall = None
+        self._is_relieved = False
+
+    async def attend(self, confirmation: Confirmation) -> None:
+        """For the caller of a request: read until it is confirmed or the link is over, where nobody else needs to.
+
+        It returns at once where somebody does; wait for the confirmation then. Cancellation: the link goes on.
+        """
+        if len(self._callers) > 1 or self.subscriptions or self._attends:
+            self._alone_in_a_row = 0
+            return
+        self._alone_in_a_row += 1
+        if self._recall is None and not await self._relieve():
+            return
+        self._attends = True
+        self.attended_count += 1
         stream, connection = self._stream, self._connection
+        try:
+            while not confirmation.settled and self.error is None:
+                confirmation.reading = stream
+                count = await stream.receive_into(connection.buffer())
+                confirmation.reading = None
+                self._take(self._checked(count))
+        except Interrupted:
+            pass  # It was settled by somebody else.
+        except LinnError as error:
+            self.lose(error)
+        finally:
+            self._attends, confirmation.reading = False, None
+            if self._callers and self._recall is not None:
+                self._recall.set()
+
+    async def _relieve(self) -> bool:
+        """Have the link's own task leave the reading to callers, if they have been alone for long enough."""
+        if self._alone_in_a_row < _ALONE_MIN:
+            return False
+        self._is_relieved = True
+        self._stream.interrupt()
+        while self._recall is None and self.error is None:  # It takes a turn of the loop or two.
+            await anyio.lowlevel.checkpoint()
+        return self._recall is not None
+
+    def _take(self, count: int) -> None:
+        """Handle so many bytes more; none, at the beginning: what came behind the welcome. Raises LinnError."""
+        for event in self._connection.received(count):
+            self._handle(event)
+        if self._when_ready:
+            self._call_ready()
+        self._received_since_tick = True
+
+    async def _receive(self) -> int:
+        """Some bytes; a few times in a row without giving other tasks their turn, where more is there already.
+
+        Raises ConnectionLost.
+        """
+        stream, connection = self._stream, self._connection
+        count: int | None = None
         if self._received_in_a_row < _RECEIVES_IN_A_ROW_MAX:
+            self._received_in_a_row += 1
             count = stream.receive_nowait(connection.buffers())
-            if count is not None:
-                self._received_in_a_row += 1
-                return count
-        self._received_in_a_row = 0
-        return await stream.receive_into(connection.buffer())
+        if count is None:
+            self._received_in_a_row = 0
+            count = await stream.receive_into(connection.buffer())
+        return self._checked(count)
+
+    def _checked(self, count: int) -> int:
+        if count == 0:
+            raise ConnectionLost(f"{self._stream.peer} closed the connection")
+        return count
 
     def _handle(self, event: Event) -> None:
         correlation, message, batches = event

@@ -201,6 +201,10 @@ class Producer:
         if self._shipping.buffered_bytes >= self._bound:
             self._check_open()
             await self._shipping.room(self._buffer_bytes_max)
+        if properties is PLAIN and type(value) is bytes and len(value) <= self.message_bytes_max and not mandatory:
+            sent = self._batching.send_alone(value)
+            if sent is not None:
+                return await self._sent_alone(*sent)
         message = self.prepared(value, properties, mandatory)
         lane, batch, index = self._batching.add(message, waits=True)
         self._batching.seal_if_idle(lane, batch)
@@ -213,20 +217,28 @@ class Producer:
             if lane.open is batch:
                 batch.withdraw(index)
             raise
-        return self._receipt(message, batch, index, placement)
+        message_id = properties.id or UUID(int=batch.id(index))
+        return self._receipt(message_id, batch.place(index), placement, message.mandatory)
 
-    def _receipt(self, message: Prepared, batch: OpenBatch, index: int, placement: Placement | None) -> Receipt:
-        message_id = message.properties.id or UUID(int=batch.id(index))
+    async def _sent_alone(self, message_id: int, confirmation: Confirmation) -> Receipt:
+        link = self._client.link
+        if confirmation.settled:
+            await anyio.lowlevel.checkpoint()
+        elif link is not None:
+            await link.attend(confirmation)
+        return self._receipt(UUID(int=message_id), 0, await confirmation.wait())
+
+    def _receipt(self, message_id: UUID, place: int, placement: Placement | None, mandatory: bool = False) -> Receipt:
+        """Of the message at `place` in its batch. Raises Unroutable."""
         topic = None if self._to_exchange else self._target
         if placement is None:
             return Receipt(topic, None, None, message_id, None, None)
-        if placement.returned and is_returned(placement.returned, batch.place(index)):
+        if placement.returned and is_returned(placement.returned, place):
             raise self._unroutable("the message matches")
         if placement.partition < 0:
-            known = message.mandatory or not self._to_exchange or None
+            known = mandatory or not self._to_exchange or None
             return Receipt(topic, None, None, message_id, placement.copies, known if placement.copies else False)
-        offset = placement.base_offset + batch.place(index)
-        return Receipt(topic, placement.partition, offset, message_id, placement.copies, True)
+        return Receipt(topic, placement.partition, placement.base_offset + place, message_id, placement.copies, True)
 
     def publish_nowait(
         self,

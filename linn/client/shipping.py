@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
+_TICKS_PER_TIMEOUT = 4
+"""How often the time is looked at while batches are on their way: once per tick, and not with each batch."""
 
 
 class Shipping:
@@ -54,12 +56,23 @@ class Shipping:
         self._listening_to: Link | None = None
         self._room: anyio.Event | None = None
         self._watching_time = False
+        self._ticks = 0
+        """How often the time was looked at."""
 
     # --- in ---
 
-    def enqueue(self, lane: Lane, batch: RecordBatch, confirmation: Confirmation, mandatory: bool = False) -> None:
-        """Take a batch; it is sent within the call if nothing is in its way."""
-        lane.ready.append(Shipment(self, lane, batch, confirmation, mandatory))
+    def enqueue(
+        self,
+        lane: Lane,
+        batch: RecordBatch,
+        confirmation: Confirmation,
+        mandatory: bool = False,
+        attended: bool = False,
+    ) -> None:
+        """Take a batch; it is sent within the call if nothing is in its way. `attended`: see `Link.ask`."""
+        shipment = Shipment(self, lane, batch, confirmation, mandatory)
+        shipment.attended = attended
+        lane.ready.append(shipment)
         self.buffered_bytes += batch.size
         self._ready_count += 1
         self._queue(lane)
@@ -93,7 +106,8 @@ class Shipping:
             lane = self._waiting.popleft()
             lane.queued = False
             self._send(link, lane)
-            self._queue(lane)
+            if lane.ready:
+                self._queue(lane)
 
     def _link_ready(self) -> None:
         self._listening_to = None
@@ -113,14 +127,15 @@ class Shipping:
             self._settle(shipment, None, None)
             return
         shipment.attempts += 1
-        shipment.sent_at = self._client.env.clock.monotonic()
+        shipment.sent_tick = self._ticks
         lane.in_flight[shipment.sequence] = shipment
         self._in_flight[shipment] = None
-        shipment.correlation = link.ask(shipment, message, [shipment.batch])
+        shipment.correlation = link.ask(shipment, message, [shipment.batch], attended=shipment.attended)
         if not self._watching_time:
             self._watching_time = True
-            self._client.timers.after(self._client.options.request_timeout_s / 4, self._watch_time)
-        self._make_room()
+            self._client.timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
+        if self._room is not None:
+            self._make_room()
 
     # --- what became of a shipment ---
 
@@ -136,6 +151,7 @@ class Shipping:
     def refused(self, shipment: Shipment, error: LinnError) -> None:
         """The broker refused, or the connection was lost."""
         self._landed(shipment)
+        shipment.attended = False
         lane = shipment.lane
         if error.retriable and shipment.attempts <= self._client.options.retries_max and not self._client.closed:
             lane.put_back(shipment)
@@ -152,10 +168,12 @@ class Shipping:
         del shipment.lane.in_flight[shipment.sequence]
 
     def _go_on(self, lane: Lane) -> None:
-        self._queue(lane)
-        if lane.idle:
+        if lane.ready:
+            self._queue(lane)
+        elif not lane.in_flight:
             self._on_idle(lane)
-        self.pump()
+        if self._waiting:
+            self.pump()
 
     def _release(self, lane: Lane) -> None:
         lane.held = False
@@ -164,7 +182,8 @@ class Shipping:
     def _settle(self, shipment: Shipment, answer: Published | None, error: LinnError | None) -> None:
         self.buffered_bytes -= shipment.batch.size
         shipment.confirmation.settle(answer.placements[0] if answer is not None else None, error)
-        self._make_room()
+        if self._room is not None:
+            self._make_room()
 
     def _make_room(self) -> None:
         if self._room is not None:
@@ -172,10 +191,11 @@ class Shipping:
             self._room = None
 
     def _watch_time(self) -> None:
+        """Fail what has been on its way for the timeout, or up to a tick longer."""
+        self._ticks += 1
         timeout_s = self._client.options.request_timeout_s
-        oldest = self._client.env.clock.monotonic() - timeout_s
-        link = self._client.link
-        for shipment in [shipment for shipment in self._in_flight if shipment.sent_at <= oldest]:
+        newest, link = self._ticks - _TICKS_PER_TIMEOUT - 1, self._client.link
+        for shipment in [shipment for shipment in self._in_flight if shipment.sent_tick <= newest]:
             if link is not None:
                 link.forget(shipment.correlation)
             self._landed(shipment)
@@ -184,7 +204,7 @@ class Shipping:
             self._go_on(shipment.lane)
         self._watching_time = bool(self._in_flight)
         if self._watching_time:
-            self._client.timers.after(timeout_s / 4, self._watch_time)
+            self._client.timers.after(timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
 
     def give_up(self, lanes: list[Lane], error: LinnError) -> None:
         """Fail everything that has not been sent, because there is no broker to send it to."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("linn.administration")
 
 _TOPIC = "topics/"
+NESTING_MAX = 32
+"""Of a verb's arguments: more than any plugin's settings need, and far from where the interpreter's recursion ends."""
 Arguments = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -103,6 +106,8 @@ class Administration:
             raise ConfigError(f"the arguments of {verb} are not JSON: {error}") from error
         if not isinstance(decoded, dict):
             raise ConfigError(f"the arguments of {verb} are a JSON object")
+        if _is_deeper(decoded, NESTING_MAX):
+            raise ConfigError(f"the arguments of {verb} are nested deeper than {NESTING_MAX} levels")
         return json.dumps(await self._alone(lambda: perform(decoded)))
 
     async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
@@ -339,6 +344,15 @@ class Administration:
             "topics": len(broker.topics),
             "exchanges": len(broker.routers),
         }
+
+
+def _is_deeper(value: list[Any] | dict[str, Any], levels: int) -> bool:
+    """Whether an array or object of JSON has others inside it in more levels than these."""
+    parts: list[Any] = [value]
+    for _ in range(levels):
+        items = (part.values() if isinstance(part, dict) else part for part in parts)
+        parts = [item for item in chain.from_iterable(items) if isinstance(item, dict | list)]
+    return bool(parts)
 
 
 def _stored_topic(settings: TopicSettings, live: Sequence[BindingSettings]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from enum import IntEnum, IntFlag
 from uuid import UUID
 
 from linn.core import flat_message, zstd_codec
-from linn.core.body import Body
+from linn.core.body import Body, holds_values_only
 from linn.core.crc32c import crc32c
 from linn.core.errors import BatchCorrupt, BatchMalformed, BatchTooLarge
 from linn.core.flat_message import DATA_AT, Buffer
@@ -34,8 +34,10 @@ STAMP_BYTES = _CRC_AT - DATA_AT
 _SEALED_AT = 52
 SEALED = struct.Struct("<IqqqIHHBBHIQQQ")
 """The numbers behind `crc`, from count on."""
-_HEADER = struct.Struct("<qqqiIIIqqqIHHBBHIQQQ")
-NUMBER_BYTES = _HEADER.size
+_HEADER = struct.Struct("<IIIHH qqqiIIIqqqIHHBBHIQQQ")
+"""The head of the message, and all numbers."""
+NUMBER_BYTES = _HEADER.size - DATA_AT
+_NUMBER_WORDS = NUMBER_BYTES // 8
 FIELD_COUNT = 8
 BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + 8 * FIELD_COUNT
 assert NUMBER_BYTES == 104
@@ -77,9 +79,15 @@ class BatchLimits:
 
 # Plain numbers for the hot path: comparing with a member of an enum costs several times as much.
 _NATIVE = int(Format.NATIVE)
+_POINTERS = struct.Struct("<56sQ")
+_SEVEN_NULLS = bytes(56)
+_BYTES_NEXT = 2 << 32 | 1
+"""The pointer to bytes that follow it, but for their number."""
+_BODY_AT = BATCH_BYTES_MIN
+_ROOT_SIZE_AT = 12
+_ROOT_SIZE = struct.pack("<HH", NUMBER_BYTES // 8, FIELD_COUNT)
 _UNCOMPRESSED = int(Codec.NONE)
 _NO_COLUMNS: list[None] = [None] * 6
-_NO_FIELDS: list[None] = [None] * 7
 
 
 class RecordBatch:
@@ -105,6 +113,7 @@ class RecordBatch:
         "first_sequence",
         "first_timestamp_ms",
         "format",
+        "is_plain",
         "leader_epoch",
         "max_timestamp_ms",
         "message",
@@ -126,11 +135,17 @@ class RecordBatch:
         self.size = len(view)
         if self.size < BATCH_BYTES_MIN:
             raise BatchMalformed(f"{self.size} bytes hold no record batch")
-        flat_message.check_head(view, NUMBER_BYTES, FIELD_COUNT)
+        self.is_plain = False
+        """Whether `verify` found that it holds values and nothing else, uncompressed."""
         self._views: list[memoryview | None] | None = None
         self._body: Body | None = None
         self._pairs: list[Pair] | None = None
         (
+            segments,
+            words,
+            root,
+            number_words,
+            pointers,
             self.base_offset,
             self.append_time_ms,
             self.durable_offset,
@@ -151,7 +166,9 @@ class RecordBatch:
             id_high,
             id_low,
             self.transaction,
-        ) = _HEADER.unpack_from(view, DATA_AT)
+        ) = _HEADER.unpack_from(view)
+        if segments or root or number_words < _NUMBER_WORDS or pointers < FIELD_COUNT or 8 + 8 * words != self.size:
+            flat_message.check_head(view, NUMBER_BYTES, FIELD_COUNT)  # It says which.
         self.base_id: int = id_high << 64 | id_low
 
     @property
@@ -203,17 +220,32 @@ class RecordBatch:
         if self.size > limits.batch_bytes_max:
             raise BatchTooLarge(f"a batch of {self.size} bytes, more than {limits.batch_bytes_max}")
         # Before what the numbers say is judged: a damaged number is corruption, which a producer may retry.
-        self.check_crc()
+        view = self.message
+        if crc32c(view[_SEALED_AT:], crc32c(view[:DATA_AT])) != self.crc:
+            self.check_crc()  # It says so.
         if self.body_bytes > limits.batch_bytes_max:
             raise BatchTooLarge(f"a batch whose body has {self.body_bytes} bytes, more than {limits.batch_bytes_max}")
         if not 0 < self.count <= limits.records_max:
             raise BatchMalformed(f"a batch says that it holds {self.count} records")
-        fields = self._fields
-        # Most batches have a body and nothing else; whatever differs is looked at more closely.
-        if fields[:7] != _NO_FIELDS or fields[7] is None or self.pair_count:
+        self.is_plain = self._holds_values_only()
+        if not self.is_plain:
             self._check_columns()
-        if self.format == _NATIVE:
-            self._check_body()
+            if self.format == _NATIVE:
+                self._check_body()
+
+    def _holds_values_only(self) -> bool:
+        """Whether there is an uncompressed body of values and nothing else, as in most batches, and all is right."""
+        nulls, body = _POINTERS.unpack_from(self.message, DATA_AT + NUMBER_BYTES)
+        body_bytes = self.body_bytes
+        return (
+            nulls == _SEVEN_NULLS
+            # Right behind its pointer, up to the end of the message, which is in words as it is.
+            and body == body_bytes << 35 | _BYTES_NEXT
+            and _BODY_AT + body_bytes == self.size
+            and self.message[_ROOT_SIZE_AT:DATA_AT] == _ROOT_SIZE
+            and not (self.codec or self.format or self.pair_count)
+            and holds_values_only(self.message, _BODY_AT, self.size, self.count)
+        )
 
     def _check_columns(self) -> None:
         fields = self._fields

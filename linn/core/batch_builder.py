@@ -11,11 +11,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linn.core import flat_message, zstd_codec
-from linn.core.batch import COLUMN_WIDTHS, ID_MASK, NUMBER_BYTES, SEALED, STAMP_BYTES, Codec, Format, RecordBatch, seal
-from linn.core.body import Body, HeaderColumn
-from linn.core.column import BinaryColumn
+from linn.core.batch import (
+    COLUMN_WIDTHS,
+    FIELD_COUNT,
+    ID_MASK,
+    NUMBER_BYTES,
+    SEALED,
+    STAMP_BYTES,
+    Codec,
+    Format,
+    RecordBatch,
+    seal,
+)
+from linn.core.body import FIELD_COUNT as BODY_FIELD_COUNT
+from linn.core.body import Body, HeaderColumn, lay_out_body
+from linn.core.column import BinaryColumn, BuiltColumn
 from linn.core.errors import MessageInvalid
-from linn.core.flat_message import DATA_AT, Buffer
+from linn.core.flat_message import DATA_AT, WORD, Buffer, Field, Parts
 from linn.core.record import Headers, Record
 from linn.core.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
 
@@ -62,7 +74,7 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch
     encoder = encode_routes_cached if len(pairs) <= 16 else encode_routes
     try:
         body = _body_of(columns)
-        fields: list[Buffer | None] = [
+        fields: list[Field] = [
             encoder(pairs) if pairs else None,
             array("H", columns.pair_index).tobytes() if columns.pair_index is not None else None,
             _numbers("I", columns.key_hashes),
@@ -77,7 +89,47 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch
     first_ms = times[0] if times is not None else columns.timestamp_ms
     max_ms = max(times) if times is not None else columns.timestamp_ms
     head = _Head(count, first_ms, max_ms, pair_count=len(pairs), base_id=columns.base_id)
-    return _assemble(head, fields, body, codec)
+    try:
+        return _assemble(head, fields, body, codec)
+    except TypeError as error:
+        raise MessageInvalid(f"a value is neither bytes nor None: {error}") from error
+
+
+# A batch of one value: the head of the message, its numbers, eight pointers of which only that of the body is set; the
+# same of the body, whose pointers 4 and 5 are set (offsets and bytes of the values); the two offsets.
+_SINGLE = struct.Struct("<IIIHH 36x IqqqIHHBBHIQQQ 56xQ IIIHH 32xQQ 56x ii")
+_SINGLE_BODY_BYTES = 128
+"""Of the body of an empty value."""
+_SINGLE_WORDS = 22
+"""Of the message before its body, without the segment table."""
+_BYTES_AT = 2 << 32 | 1
+_OFFSETS_POINTER = 8 << 35 | _BYTES_AT | 8 << 2
+_VALUES_POINTER = _BYTES_AT | 8 << 2
+
+
+def build_single(value: bytes, timestamp_ms: int, base_id: int) -> RecordBatch:
+    """`build_batch` for one record that is only a value, and no larger than a batch may be: the same bytes, sooner.
+
+    Raises MessageInvalid where the timestamp or the id does not fit its field.
+    """
+    size = len(value)
+    padding = -size % WORD
+    body_bytes = _SINGLE_BODY_BYTES + size + padding
+    try:
+        head = _SINGLE.pack(
+            *(0, _SINGLE_WORDS + body_bytes // WORD, 0, NUMBER_BYTES // WORD, FIELD_COUNT),
+            *(1, timestamp_ms, timestamp_ms, 0, 0, 0, 0, Codec.NONE, Format.NATIVE, 0, body_bytes),
+            *(base_id >> 64, base_id & _LOW, 0),
+            body_bytes << 35 | _BYTES_AT,
+            *(0, body_bytes // WORD - 1, 0, 0, BODY_FIELD_COUNT),
+            *(_OFFSETS_POINTER, size << 35 | _VALUES_POINTER),
+            *(0, size),
+        )
+    except struct.error as error:
+        raise MessageInvalid(f"a number of the batch does not fit its field: {error}") from error
+    message = bytearray().join((head, value, bytes(padding)))
+    seal(message)
+    return RecordBatch(message)
 
 
 _UNFIT = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
@@ -99,10 +151,10 @@ def _check_lengths(columns: BatchColumns, count: int) -> None:
             raise MessageInvalid(f"a column of {len(column)} items beside {count} values")
 
 
-def _body_of(columns: BatchColumns) -> Body:
-    return Body(
-        BinaryColumn.of(columns.values),
-        BinaryColumn.of(columns.keys) if columns.keys is not None else None,
+def _body_of(columns: BatchColumns) -> Parts:
+    return lay_out_body(
+        BuiltColumn(columns.values),
+        BuiltColumn(columns.keys) if columns.keys is not None else None,
         _numbers("q", columns.timestamps_ms),
         HeaderColumn.of(columns.headers) if columns.headers is not None else None,
     )
@@ -151,12 +203,9 @@ class _Head:
         return bytes(_SEALED_NUMBERS_AT) + sealed
 
 
-def _assemble(head: _Head, fields: list[Buffer | None], body: Body, codec: Codec) -> RecordBatch:
-    encoded: Buffer = body.encode()
-    body_bytes = len(encoded)
-    if codec == Codec.ZSTD:
-        encoded = zstd_codec.compress(encoded)
-    message = flat_message.encode(head.numbers(codec, Format.NATIVE, body_bytes), [*fields, encoded])
+def _assemble(head: _Head, fields: Sequence[Field], body: Parts, codec: Codec) -> RecordBatch:
+    encoded = zstd_codec.compress(body.join()) if codec == Codec.ZSTD else body
+    message = flat_message.encode(head.numbers(codec, Format.NATIVE, body.size), [*fields, encoded])
     seal(message)
     return RecordBatch(message)
 
@@ -309,4 +358,4 @@ def _part(
         base_id=base_id & ID_MASK,
         attributes=batch.attributes,
     )
-    return _assemble(head, list(fields), body, Codec.NONE)
+    return _assemble(head, fields, body.lay_out(), Codec.NONE)

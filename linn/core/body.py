@@ -9,20 +9,49 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from linn.core import flat_message
-from linn.core.column import BinaryColumn, never_decrease, shift_offsets
+from linn.core.column import BinaryColumn, BuiltColumn, never_decrease, shift_offsets
 from linn.core.errors import BatchMalformed
-from linn.core.flat_message import Buffer
+from linn.core.flat_message import Buffer, Field, Parts
 from linn.core.record import Headers
 
-_FIELD_COUNT = 13
+FIELD_COUNT = 13
 _I32 = struct.Struct("<i")
-_VALUES_ONLY = struct.Struct("<IIQ13Q")
-"""Segment table, root pointer, and the pointer of each field: of a body of this version there is nothing before."""
-_ROOT = _FIELD_COUNT << 48
+_VALUES_ONLY = struct.Struct("<IIQ32sQQ56s")
+"""Segment table, root pointer, and the pointer of each field: of a body of this version there is nothing before. Those
+of the values are the fifth and the sixth."""
+_FOUR_NULLS, _SEVEN_NULLS = bytes(32), bytes(56)
+_ROOT = FIELD_COUNT << 48
 _ENDS_POINTER_AT = 16 + 4 * 8
 _POINTER_MASK = 7 << 32 | 3
 _DATA_POINTER = 2 << 32 | 1
 """A list of bytes, as `flat_message` writes it."""
+
+
+def holds_values_only(message: memoryview, start: int, end: int, count: int) -> bool:
+    """Whether the bytes from `start` to `end` are a body of `count` values and nothing else, and would pass `decode`.
+
+    One look at its head, without a loop and without a view. False says nothing: `decode` finds out.
+    """
+    if end - start < _VALUES_ONLY.size:
+        return False
+    segments, words, root, nulls, ends, values, others = _VALUES_ONLY.unpack_from(message, start)
+    ends_at = start + _ENDS_POINTER_AT + 8 + 2 * (ends & 0xFFFFFFFC)
+    ends_bytes, values_bytes = ends >> 35, values >> 35
+    return bool(
+        root == _ROOT
+        and start + 8 + 8 * words == end
+        and not segments
+        and nulls == _FOUR_NULLS
+        and others == _SEVEN_NULLS
+        and ends & _POINTER_MASK == _DATA_POINTER
+        and values & _POINTER_MASK == _DATA_POINTER
+        and ends_bytes == 4 * (count + 1)
+        and ends_bytes + values_bytes <= end - start - _VALUES_ONLY.size
+        and ends_at + ends_bytes <= end
+        and start + _ENDS_POINTER_AT + 16 + 2 * (values & 0xFFFFFFFC) + values_bytes <= end
+        and _I32.unpack_from(message, ends_at)[0] == 0
+        and _I32.unpack_from(message, ends_at + 4 * count)[0] == values_bytes
+    )
 
 
 @dataclass(slots=True)
@@ -105,14 +134,9 @@ class Body:
     """Int64 per record."""
     headers: HeaderColumn | None = None
 
-    def encode(self) -> bytearray:
-        """The bytes of a `Body` message."""
-        fields = [self.timestamps_ms, *_fields_of(self.keys), *_fields_of(self.values)]
-        if self.headers is not None:
-            names, values = self.headers.names, self.headers.values
-            fields += [self.headers.offsets, names.offsets, names.data, *_fields_of(values)]
-        fields += [None] * (_FIELD_COUNT - len(fields))
-        return flat_message.encode(b"", fields)
+    def lay_out(self) -> Parts:
+        """A `Body` message. Raises BatchTooLarge."""
+        return lay_out_body(self.values, self.keys, self.timestamps_ms, self.headers)
 
     @classmethod
     def decode(cls, data: memoryview, count: int) -> Body:
@@ -122,7 +146,7 @@ class Body:
 
         Raises BatchMalformed.
         """
-        fields = flat_message.decode(data, 0, _FIELD_COUNT)
+        fields = flat_message.decode(data, 0, FIELD_COUNT)
         times, key_ends, keys, key_bits, value_ends, values, value_bits, *headers = fields
         if value_ends is None:
             raise BatchMalformed("the batch has no values")
@@ -140,36 +164,8 @@ class Body:
 
         Raises BatchMalformed.
         """
-        total = len(data)
-        if total < _VALUES_ONLY.size:
+        if not holds_values_only(data, 0, len(data), count):
             Body.decode(data, count)
-            return
-        segments, words, root, before, keys, key_bits, key_bytes, ends, values, *behind = _VALUES_ONLY.unpack_from(data)
-        if (
-            segments
-            or root != _ROOT
-            or 8 + 8 * words != total
-            or before
-            or keys
-            or key_bits
-            or key_bytes
-            or any(behind)
-            or ends & _POINTER_MASK != _DATA_POINTER
-            or values & _POINTER_MASK != _DATA_POINTER
-        ):
-            Body.decode(data, count)
-            return
-        ends_at = _ENDS_POINTER_AT + 8 + 2 * (ends & 0xFFFFFFFC)
-        ends_bytes, values_bytes = ends >> 35, values >> 35
-        if (
-            ends_bytes != 4 * (count + 1)
-            or ends_bytes + values_bytes > total - _VALUES_ONLY.size
-            or ends_at + ends_bytes > total
-            or _ENDS_POINTER_AT + 16 + 2 * (values & 0xFFFFFFFC) + values_bytes > total
-            or _I32.unpack_from(data, ends_at)[0] != 0
-            or _I32.unpack_from(data, ends_at + 4 * count)[0] != values_bytes
-        ):
-            raise BatchMalformed(f"the offsets of values do not fit {count} records")
 
     def check_ascending(self) -> None:
         """No column's offsets decrease: every record can be read and every range sliced.
@@ -202,5 +198,19 @@ class Body:
         )
 
 
-def _fields_of(column: BinaryColumn | None) -> list[Buffer | None]:
+def lay_out_body(
+    values: BinaryColumn | BuiltColumn,
+    keys: BinaryColumn | BuiltColumn | None,
+    timestamps_ms: Buffer | None,
+    headers: HeaderColumn | None,
+) -> Parts:
+    """What these columns are as a `Body` message. Raises BatchTooLarge."""
+    fields = [timestamps_ms, *_fields_of(keys), *_fields_of(values)]
+    if headers is not None:
+        fields += [headers.offsets, headers.names.offsets, headers.names.data, *_fields_of(headers.values)]
+    fields += [None] * (FIELD_COUNT - len(fields))
+    return flat_message.lay_out(b"", fields)
+
+
+def _fields_of(column: BinaryColumn | BuiltColumn | None) -> list[Field]:
     return [None, None, None] if column is None else [column.offsets, column.data, column.validity]

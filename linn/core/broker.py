@@ -47,6 +47,7 @@ from linn.core.group_consumer import OnAssigned
 from linn.core.interceptor import BoundInterceptor
 from linn.core.listening import Listening
 from linn.core.log_fields import log_fields
+from linn.core.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.metric_registry import MetricRegistry
 from linn.core.nearest import did_you_mean
@@ -89,11 +90,13 @@ class Broker:
         self.env: Env = env
         self.plugins: PluginManager = plugins
         self.topics: dict[str, Topic] = {}
-        self.exchanges = ExchangeGraph()
+        self.exchanges = ExchangeGraph(env.clock.monotonic)
         self.routers: dict[str, Router] = self.exchanges.routers
         self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self.exchanges)
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir)
+        memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
+        self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.listening = Listening(self, nursery)
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
@@ -262,17 +265,8 @@ class Broker:
         storage = settings.storage or self.config.broker.default_storage
         engine, traffic, semantics = self._engine(storage), self.metrics.storage(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
-        return Topic(
-            name,
-            settings,
-            engine,
-            traffic,
-            semantics,
-            PartitionChoice(name, settings.partitioner, partitioner),
-            self.env.clock,
-            self.spawn,
-            self._copy_dead_letters,
-        )
+        choice, clock = PartitionChoice(name, settings.partitioner, partitioner), self.env.clock
+        return Topic(name, settings, engine, traffic, semantics, choice, clock, self.spawn, self._copy_dead_letters)
 
     def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
         """What a topic's settings ask for, in their order. Raises PluginError."""
@@ -298,12 +292,12 @@ class Broker:
             configured: Configured = self.config.storage[name]
             kind = self.plugins.engines[configured.kind]
             engine = self.plugins.make(kind, f"{self.config.broker.data_dir}/{name}", configured.settings, self.env)
+            self.memory.lend(engine)
             self._engines[name] = engine
         return engine
 
     async def _copy_dead_letters(self, topic: Topic, dispatch: SharedDispatch) -> None:
-        # Its target may be opened after it.
-        await self._recovered.wait()
+        await self._recovered.wait()  # Its target may be opened after it.
         target = None
         if topic.settings.dead_letter is not None:
             there = self.topic(topic.settings.dead_letter)
@@ -356,14 +350,15 @@ class Broker:
         taken: set[int] = set()
         base_offset = -1
         for topic, index, part in destinations:
-            # Each log stamps its own copy; the first takes the bytes as they are.
-            if id(part) in taken:
-                part = RecordBatch(bytearray(part.message))
-            else:
+            if len(destinations) > 1:
+                # Each log stamps its own copy; the first takes the bytes as they are.
+                if id(part) in taken:
+                    part = RecordBatch(bytearray(part.message))
                 taken.add(id(part))
-            base_offset = topic.append(index, part)
+            partition = topic.partitions[index]
+            base_offset = topic.append(partition, part)
             copies += part.count
-            partition, end = topic.partitions[index], base_offset + part.count
+            end = base_offset + part.count
             # Few wait: with fsync = "os" a batch is committed when it is appended.
             if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
                 awaits.append((partition, end))

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from linn.core.memory_budget import MemoryShare
 from linn.core.metric import Metric, MetricKind, Sample, Value
 
 if TYPE_CHECKING:
@@ -29,6 +30,15 @@ def _counts(name: str, label: str, help: str, counts: Callable[[Broker], Mapping
         return [((key,), count) for key, count in dict(counts(broker)).items()]
 
     return Metric(name, "counter", (label,), help, read)
+
+
+def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric:
+    """A gauge of each share of the memory budget."""
+
+    def read(broker: Broker) -> list[Sample]:
+        return [((share.name,), value(share)) for share in broker.memory.shares]
+
+    return Metric(name, "gauge", ("share",), help, read)
 
 
 @cache
@@ -88,6 +98,16 @@ BROKER_METRICS: tuple[Metric, ...] = (
         "histogram",
         "How late a task wakes that sleeps for a second: what everything waits because something is long.",
         lambda broker: broker.metrics.loop_lag.seconds,
+    ),
+    _memory(
+        "linn_memory_bytes",
+        "Of the memory budget, what is in use: `stored`, `unsent` or `received`.",
+        lambda share: share.used_bytes,
+    ),
+    _memory(
+        "linn_memory_bytes_max",
+        "From where on the broker holds back those who use it.",
+        lambda share: share.bytes_max,
     ),
     _one(
         "linn_process_memory_bytes",

@@ -15,11 +15,13 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 
 from linn.core.errors import BatchMalformed
-from linn.core.flat_message import Buffer
+from linn.core.flat_message import Buffer, Parts
 
 assert sys.byteorder == "little", "linn's columns are little-endian and read in place"
 
 
+EQUAL_COUNT_MAX = 8_192
+"""Offsets of more values than this are not kept: 64 of 32 KiB are."""
 _ONES_CACHED_MAX = 4_096
 """Larger ones are made anew: a cache of 4 MB integers could be filled by asking for slices of many sizes."""
 
@@ -48,6 +50,23 @@ def never_decrease(offsets: Buffer) -> bool:
     return ((later | signs) - earlier) & signs == signs
 
 
+def any_step_over(limit: int, columns: Sequence[Buffer]) -> bool:
+    """Whether some step from one Int32 to the next, added up over columns of equally many, is more than `limit`.
+
+    None of the columns decreases, and the sums stay below 2^31.
+    """
+    count = len(columns[0]) // 4 - 1
+    if limit >= 1 << 31 or not count:
+        return False
+    steps = 0
+    for offsets in columns:
+        digits = int.from_bytes(offsets, "little")
+        steps += (digits >> 32) - (digits & ((1 << 32 * count) - 1))
+    ones = _ones(count)
+    # A digit that is over the limit reaches 2^31.
+    return (steps + ones * ((1 << 31) - 1 - limit)) & (ones << 31) != 0
+
+
 def shift_offsets(offsets: Buffer, by: int) -> bytes:
     """Subtract `by` from each of the Int32 in `offsets`; none may be less than `by`."""
     if by == 0:
@@ -61,6 +80,41 @@ def slice_bits(bitmap: Buffer, first: int, last: int) -> bytes:
     count = last - first
     bits = int.from_bytes(bitmap, "little") >> first & ((1 << count) - 1)
     return bits.to_bytes(-(-count // 8), "little")
+
+
+@lru_cache(maxsize=64)
+def _equal_offsets(count: int, size: int) -> bytes:
+    """The offsets of `count` values that all have `size` bytes."""
+    return array("i", range(0, count * size + 1, size) if size else [0] * (count + 1)).tobytes()
+
+
+class BuiltColumn:
+    """A column that is made of values and not joined yet, so that a batch copies each value once."""
+
+    __slots__ = ("data", "offsets", "validity")
+
+    def __init__(self, values: Sequence[bytes | None]) -> None:
+        """Raises TypeError where a value has no length; where it has and is not bytes, joining `data` does."""
+        self.validity: bytes | None = None
+        try:
+            sizes = list(map(len, values))  # type: ignore[arg-type]
+        except TypeError:
+            values = self._without_nulls(values)
+            sizes = list(map(len, values))
+        count = len(sizes)
+        if count <= EQUAL_COUNT_MAX and count and sizes.count(sizes[0]) == count:
+            self.offsets = _equal_offsets(count, sizes[0])
+            size = count * sizes[0]
+        else:
+            ends = list(accumulate(sizes, initial=0))
+            self.offsets = array("i", ends).tobytes()
+            size = ends[-1]
+        self.data = Parts(size, values)  # type: ignore[arg-type]
+
+    def _without_nulls(self, values: Sequence[bytes | None]) -> list[bytes]:
+        digits = "".join(["0" if value is None else "1" for value in reversed(values)])
+        self.validity = int(digits, 2).to_bytes(-(-len(values) // 8), "little")
+        return [b"" if value is None else value for value in values]
 
 
 class BinaryColumn:
@@ -91,19 +145,8 @@ class BinaryColumn:
     @classmethod
     def of(cls, values: Sequence[bytes | None]) -> BinaryColumn:
         """Build a column. Raises TypeError where a value is neither bytes nor None."""
-        if None in values:
-            digits = "".join(["0" if value is None else "1" for value in reversed(values)])
-            validity = int(digits, 2).to_bytes(-(-len(values) // 8), "little")
-            return cls._join([b"" if value is None else value for value in values], validity)
-        return cls._join(values, None)  # type: ignore[arg-type]
-
-    @classmethod
-    def _join(cls, values: Sequence[bytes], validity: bytes | None) -> BinaryColumn:
-        data = b"".join(values)
-        offsets = array("i", accumulate(map(len, values), initial=0))
-        if offsets[-1] != len(data):
-            raise TypeError("a value is neither bytes nor None, but a buffer whose items are larger than a byte")
-        return cls(memoryview(offsets).cast("B"), data, validity)
+        built = BuiltColumn(values)
+        return cls(built.offsets, built.data.join(), built.validity)
 
     def check(self, count: int, what: str) -> None:
         """At batch cost: the column has `count` values and its last offset is its length.

@@ -36,6 +36,14 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inflight_requests_max: Annotated[
         Count, msgspec.Meta(description="Requests of one connection that may wait for their answers.")
     ] = 1_000
+    memory_bytes_max: Annotated[
+        Annotated[int, msgspec.Meta(ge=16 * MIB, le=UNITS_MAX)] | None,
+        msgspec.Meta(
+            description="Memory for what waits: records of dram topics (a half), output that clients have not taken, "
+            'and publishes under way (a quarter each); or "auto": half of what the machine, or the cgroup, has.',
+            extra={"none": "auto"},
+        ),
+    ] = None
     subscriptions_max: Annotated[Count, msgspec.Meta(description="Subscriptions of one connection.")] = 1_000
     drain_timeout_s: Annotated[
         float,

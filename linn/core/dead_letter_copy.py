@@ -6,14 +6,16 @@ place that the intent names, and what is there already is not copied again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
+from linn.core.batch import RecordBatch
 from linn.core.batch_builder import build_from_records
 from linn.core.dead_letter import DeadLetterTarget, DeadRange
 from linn.core.env import Env
-from linn.core.errors import BatchError
+from linn.core.errors import BatchError, MessageInvalid
 from linn.core.log_fields import log_fields
 from linn.core.offset_ranges import OffsetRanges
 from linn.core.partition import Partition
@@ -31,6 +33,7 @@ PARTITION = "linn.dead.partition"
 OFFSET = "linn.dead.offset"
 ATTEMPTS = "linn.dead.attempts"
 TIME_MS = "linn.dead.time_ms"
+_OURS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS)
 
 
 async def copy_dead_letters(dispatch: SharedDispatch, target: Partition | None, env: Env) -> None:
@@ -39,19 +42,14 @@ async def copy_dead_letters(dispatch: SharedDispatch, target: Partition | None, 
     Raises StorageError: the target or the state log can't be written; nothing was settled.
     Cancellation: as a crash; it will be gone on with.
     """
-    dead = dispatch.subscription.dead()[0]
-    dead = replace(dead, end=min(dead.end, dead.first + RECORDS_AT_ONCE))
+    found = dispatch.subscription.dead()[0]
+    dead = replace(found, end=min(found.end, found.first + RECORDS_AT_ONCE))
+    end = dead.end
     if target is not None:
         place = await _intend(dispatch, dead, target)
         done = await _copied_before(dispatch.partition, dead, target, place) if dead.target is not None else None
-        try:
-            await _copy(dispatch, dead, target, env, done or OffsetRanges())
-        except BatchError as error:
-            source = dispatch.partition.id
-            about = {"partition": str(source), "topic": source.topic, "count": dead.end - dead.first}
-            text = "%(partition)s: %(count)d records can't be decoded and are dropped: %(error)s"
-            logger.error(text, about | log_fields(error))
-    dispatch.dead_lettered(dead.first, dead.end)
+        end = await _copy(dispatch, dead, target, env, done or OffsetRanges())
+    dispatch.dead_lettered(dead.first, min(max(end, dead.end), found.end))
 
 
 async def _intend(dispatch: SharedDispatch, dead: DeadRange, target: Partition) -> DeadLetterTarget:
@@ -73,31 +71,68 @@ async def _copied_before(
     offset = max(place.end, target.start_offset)
     while offset < target.high_watermark:
         for batch in await target.read(offset, _READ_BYTES):
-            for index in range(batch.count):
-                labels = dict(batch.pair(index).labels)
-                if labels.get(TOPIC) == source.id.topic and labels.get(PARTITION) == source.id.index:
-                    copied = labels.get(OFFSET)
-                    if isinstance(copied, int) and dead.first <= copied < dead.end:
-                        done.add(copied, copied + 1)
+            # Anybody may publish there; what can't be read is no copy of ours.
+            with contextlib.suppress(BatchError):
+                _note_copies(batch, source, dead, done)
             offset = batch.end_offset
     return done
 
 
-async def _copy(dispatch: SharedDispatch, dead: DeadRange, target: Partition, env: Env, done: OffsetRanges) -> None:
+def _note_copies(batch: RecordBatch, source: Partition, dead: DeadRange, done: OffsetRanges) -> None:
+    for index in range(batch.count):
+        labels = dict(batch.pair(index).labels)
+        if labels.get(TOPIC) == source.id.topic and labels.get(PARTITION) == source.id.index:
+            copied = labels.get(OFFSET)
+            if isinstance(copied, int) and dead.first <= copied < dead.end:
+                done.add(copied, copied + 1)
+
+
+async def _copy(dispatch: SharedDispatch, dead: DeadRange, target: Partition, env: Env, done: OffsetRanges) -> int:
+    """Copy what can be decoded; returns the offset behind the last record that was copied or can't be."""
+    source = dispatch.partition
     records: list[Record] = []
-    offset = max(dead.first, dispatch.partition.start_offset)
+    offset, size = max(dead.first, source.start_offset), 0
     while offset < dead.end:
-        for batch in await dispatch.partition.read_range(offset, dead.end, _READ_BYTES):
-            for index in range(batch.count):
-                at = batch.base_offset + index
-                if at not in done:
-                    record = batch.record(index)
-                    labels = _labels(dispatch.partition, dead, at, env.clock.now_ms(), record.labels)
-                    records.append(replace(record, labels=labels))
-            offset = batch.end_offset
-    if records:
-        copy = build_from_records(records, base_id=int.from_bytes(env.rng.bytes(16)))
-        await target.wait_committed(target.append(copy) + copy.count)
+        try:
+            (batch, *_) = await source.read_range(offset, dead.end, 1)
+            copies = [
+                replace(record, labels=_labels(source, dead, at, env.clock.now_ms(), record.labels))
+                for at, record in enumerate(batch.records(), batch.base_offset)
+                if at not in done
+            ]
+        except BatchError as error:
+            first, offset = offset, (await source.batch_at(offset)).end_offset
+            about = {"partition": str(source.id), "topic": source.id.topic, "count": offset - first}
+            text = "%(partition)s: %(count)d records can't be decoded and are dropped: %(error)s"
+            logger.error(text, about | log_fields(error))
+            continue
+        records, offset, size = records + copies, batch.end_offset, size + batch.size
+        if size >= _READ_BYTES:
+            await _store(records, target, env)
+            records, size = [], 0
+    await _store(records, target, env)
+    return offset
+
+
+async def _store(records: list[Record], target: Partition, env: Env) -> None:
+    end = 0
+    for batch in _batches(records, env) if records else ():
+        end = target.append(batch) + batch.count
+    await target.wait_committed(end)
+
+
+def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
+    """The copies as one batch, or as several where the labels that they were given make it too large for one."""
+    base_id = int.from_bytes(env.rng.bytes(16))
+    try:
+        return [build_from_records(records, base_id=base_id)]
+    except MessageInvalid:
+        if len(records) > 1:
+            half = len(records) // 2
+            return _batches(records[:half], env) + _batches(records[half:], env)
+    # Its own labels leave no room for ours.
+    ours = {name: value for name, value in (records[0].labels or {}).items() if name in _OURS}
+    return [build_from_records([replace(records[0], labels=ours)], base_id=base_id)]
 
 
 def _labels(

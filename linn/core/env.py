@@ -116,7 +116,10 @@ class Disk(Protocol):
         """Delete an empty folder; no error where there is none."""
 
     async def sync_dir(self, path: str) -> None:
-        """Make creations, renames and unlinks in a folder durable. Raises SyncFailed."""
+        """Make creations, renames and unlinks in a folder durable.
+
+        Raises SyncFailed; DescriptorsExhausted: it can be tried again.
+        """
 
     def free_bytes(self, path: str) -> int:
         """Bytes that may still be written below `path`."""
@@ -128,6 +131,10 @@ class Disk(Protocol):
         """
 
 
+class Interrupted(Exception):
+    """`Stream.interrupt` was called."""
+
+
 class Stream(Protocol):
     """One connection: bytes both ways."""
 
@@ -137,7 +144,12 @@ class Stream(Protocol):
     async def receive_into(self, buffer: memoryview) -> int:
         """Wait for bytes and put them at the start of `buffer`; 0 means that the peer has finished.
 
-        Raises ConnectionLost. Cancellation: no byte is lost, it stays in the socket.
+        Raises ConnectionLost, Interrupted. Cancellation: no byte is lost, it stays in the socket.
+        """
+
+    def interrupt(self) -> None:
+        """Have the task that waits in `receive_into` raise Interrupted, unless bytes are on their way to it. No byte is
+        lost. Cheaper than a cancel scope around each wait.
         """
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
@@ -163,10 +175,13 @@ class Stream(Protocol):
 
 
 class AcceptedStream(Stream, Protocol):
-    """A connection that a client made to a listener: it also sends pieces of files."""
+    """A connection that a client made to a listener: it also sends pieces of files, and waits without a buffer."""
+
+    async def wait_readable(self) -> None:
+        """Wait until `receive_nowait` may give something else than None. Always a checkpoint. Raises ConnectionLost."""
 
     def send_nowait(self, sendables: Sequence[Sendable]) -> int:
-        """As `Stream.send_nowait`; it may stop before a FileRegion."""
+        """As `Stream.send_nowait`; it may stop before a FileRegion, or send nothing where there is one."""
 
     async def send(self, sendables: Sequence[Sendable]) -> None:
         """As `Stream.send`. What the page cache has lost of a FileRegion holds up the loop until the disk has it.
@@ -182,7 +197,12 @@ class Listener(Protocol):
     """The address as bound, e.g. "127.0.0.1:5466" with the real port, or "unix:/run/linn.sock"."""
 
     async def accept(self) -> AcceptedStream:
-        """Wait for a connection. Raises ConnectionLost when the listener is closed; survives a lack of descriptors."""
+        """Wait for a connection; survives a lack of descriptors.
+
+        Raises:
+            ConnectionLost: the listener is closed.
+            LimitExceeded: one came and was closed, because only the descriptors that files need are left.
+        """
 
     async def aclose(self) -> None:
         """Stop listening (and remove a Unix socket's file). Idempotent."""
@@ -199,10 +219,13 @@ class Net(Protocol):
 
 
 class Process(Protocol):
-    """What the operating system says of this process. For people and metrics: nothing is decided by it."""
+    """What the operating system says of this process."""
 
     def memory_bytes(self) -> int:
-        """Memory in use (resident)."""
+        """Memory in use (resident). For people and metrics: what was freed may still be in it."""
+
+    def memory_bytes_max(self) -> int:
+        """Memory that it may use: the machine's, or its cgroup's where that is less."""
 
     def descriptors(self) -> int:
         """Open file descriptors."""

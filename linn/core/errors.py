@@ -143,6 +143,13 @@ class DiskReadOnly(StorageError):
     code = "storage.read_only"
 
 
+class DescriptorsExhausted(StorageError):
+    """The process has as many files and connections open as it may. Nothing was stored."""
+
+    code = "storage.descriptors_exhausted"
+    retriable = True
+
+
 class DataDirLocked(StorageError):
     """Another broker is using the data folder."""
 
@@ -340,6 +347,13 @@ class AddressInvalid(LinnError):
     """A listener's or broker's address can't be parsed or bound."""
 
     code = "listener.address_invalid"
+
+
+class BrokerFull(LinnError):
+    """The broker has as many connections as it lets in."""
+
+    code = "broker.full"
+    retriable = True
 
 
 class BrokerStopping(LinnError):

@@ -16,11 +16,18 @@ if TYPE_CHECKING:
     from linn.core.router import Router
 
 
+def _no_time_passes() -> float:
+    """Of a graph that is only looked at."""
+    return 0.0
+
+
 class ExchangeGraph:
     """Routers by name. What is not among them leads nowhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = _no_time_passes) -> None:
+        """`monotonic`: seconds, by which routers bound the time that one batch takes."""
         self.routers: dict[str, Router] = {}
+        self.monotonic = monotonic
         self.version = 0
 
     def changed(self) -> None:

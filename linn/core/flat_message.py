@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 from linn.core.errors import BatchMalformed, BatchTooLarge
 
@@ -29,8 +30,30 @@ _PADDING = tuple(bytes(size) for size in range(WORD))
 Buffer = bytes | bytearray | memoryview
 
 
-def encode(numbers: bytes, fields: Sequence[Buffer | None]) -> bytearray:
-    """Join `numbers` (whole words) and Data `fields` into one single-segment message, as it goes on a wire.
+class Parts(NamedTuple):
+    """Bytes that are not joined yet."""
+
+    size: int
+    buffers: Sequence[Buffer]
+
+    def join(self) -> bytearray:
+        """All of them, copied once. Raises TypeError where one is no buffer, or has items larger than a byte."""
+        joined = bytearray().join(self.buffers)
+        if len(joined) != self.size:
+            raise TypeError(f"{self.size} items have {len(joined)} bytes")
+        return joined
+
+
+Field = Buffer | Parts | None
+
+
+def encode(numbers: bytes, fields: Sequence[Field]) -> bytearray:
+    """`lay_out`, joined. Raises BatchTooLarge, TypeError."""
+    return lay_out(numbers, fields).join()
+
+
+def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
+    """What `numbers` (whole words) and Data `fields` are as one single-segment message, as it goes on a wire.
 
     `None` is an absent field (a null pointer); an empty buffer is a present, empty one.
 
@@ -45,21 +68,22 @@ def encode(numbers: bytes, fields: Sequence[Buffer | None]) -> bytearray:
         if field is None:
             pointers.append(0)
             continue
-        size = len(field)
+        size = field.size if type(field) is Parts else len(field)
         if size > _FIELD_BYTES_MAX:
             raise BatchTooLarge(f"a field of {size} bytes, more than {_FIELD_BYTES_MAX}")
         offset = field_count - index - 1 + words_before
         pointers.append(1 | offset << 2 | 2 << 32 | size << 35)
-        parts.append(field)
+        if type(field) is Parts:
+            parts += field.buffers
+        else:
+            parts.append(field)  # type: ignore[arg-type]
         if size % WORD:
             parts.append(_PADDING[-size % WORD])
         words_before += -(-size // WORD)
     number_words = len(numbers) // WORD
     words = 1 + number_words + field_count + words_before
     head = _HEAD.pack(0, words, 0, number_words, field_count)
-    message = bytearray().join((head, numbers, struct.pack(f"<{field_count}Q", *pointers), *parts))
-    assert len(message) == 8 + words * WORD
-    return message
+    return Parts(8 + words * WORD, [head, numbers, _pointers(field_count).pack(*pointers), *parts])
 
 
 def check_head(message: memoryview, number_bytes: int, field_count: int) -> None:

@@ -6,15 +6,17 @@ let in before the broker recovers and until its clients are gone, and takes no c
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
 
 from linn.core.env import AcceptedStream
 from linn.core.env import Listener as BoundListener
-from linn.core.errors import ConnectionLost, InternalError, LinnError
+from linn.core.errors import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError
 from linn.core.listener_traffic import ListenerTraffic, ReadTraffic
 from linn.core.log_fields import log_fields
 from linn.core.protocol import ProtocolServer
@@ -26,6 +28,8 @@ logger = logging.getLogger("linn.listening")
 
 WATCHERS_MAX = 100
 """Connections of protocols that only watch: a few monitoring systems, and no more work than they ask for."""
+LAST_WORD_S = 0.1
+"""How long a new connection may take to hear why it is not let in: its socket has room for that at once."""
 WATCHERS_LEAVE_S = 1.0
 """How long a watcher may take to read its last answer once all clients are gone."""
 
@@ -33,9 +37,17 @@ WATCHERS_LEAVE_S = 1.0
 class Door:
     """One listener that is bound."""
 
-    def __init__(self, bound: BoundListener, server: ProtocolServer, traffic: ListenerTraffic, crowd: Crowd) -> None:
+    def __init__(
+        self,
+        bound: BoundListener,
+        server: ProtocolServer,
+        refusal: Callable[[LinnError], bytes] | None,
+        traffic: ListenerTraffic,
+        crowd: Crowd,
+    ) -> None:
         self.bound = bound
         self.server = server
+        self.refusal = refusal
         self.traffic = traffic
         self.crowd = crowd
         self.scope = trio.CancelScope()
@@ -109,7 +121,8 @@ class Listening:
                 server = broker.plugins.make(kind, listener.settings)
                 bound = await broker.env.net.listen(listener.address)
                 traffic = self.traffic[name] = ListenerTraffic(name, kind.name)
-                doors.append(Door(bound, server, traffic, self._watchers if watching else self._clients))
+                crowd = self._watchers if watching else self._clients
+                doors.append(Door(bound, server, kind.refusal, traffic, crowd))
                 self._doors.append(doors[-1])
                 addresses[name] = bound.address
         self.addresses = {**self.addresses, **addresses} if watching else {**addresses, **self.addresses}
@@ -130,6 +143,9 @@ class Listening:
                             stream = await door.bound.accept()
                         except ConnectionLost:
                             break
+                        except LimitExceeded as error:
+                            self._note_refused(door, "connection refused: %(error)s", log_fields(error))
+                            continue
                         if await self._let_in(door, stream):
                             nursery.start_soon(self._serve, door, stream)
         finally:
@@ -143,35 +159,41 @@ class Listening:
             traffic.connected(stream, next(self._numbers))
             self._streams[stream] = traffic
             return True
-        traffic.refused += 1
-        logger.warning(
-            "connection from %(connection)s refused: there are %(count)d",
-            {"connection": stream.peer, "count": crowd.count, "listener": traffic.listener},
-        )
+        about = {"connection": stream.peer, "count": crowd.count}
+        self._note_refused(door, "connection from %(connection)s refused: there are %(count)d", about)
+        if door.refusal is not None:
+            why = BrokerFull(f"{self._broker.name} has {crowd.count} connections, as many as connections_max lets in")
+            with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
+                await stream.send([door.refusal(why)])
         await stream.aclose()
         return False
+
+    @staticmethod
+    def _note_refused(door: Door, text: str, about: Mapping[str, object]) -> None:
+        door.traffic.refused += 1
+        logger.warning(text, {**about, "listener": door.traffic.listener})
 
     async def _serve(self, door: Door, stream: AcceptedStream) -> None:
         observers, protocol = self._broker.plugins.observers, door.traffic.protocol
         observers.connection_opened(protocol, stream.peer)
-        about = {"connection": stream.peer, "listener": door.traffic.listener, "protocol": protocol}
         reason, code = "", None
         try:
             await door.server.serve(stream, self._broker)
         except LinnError as error:
             reason, code = str(error), error.code
-            logger.info("%(connection)s: %(error)s", about | log_fields(error))
+            logger.info("%(connection)s: %(error)s", self._about(door, stream) | log_fields(error))
         except BaseExceptionGroup as group:
             # Beside errors it may hold the broker's own end, which goes on.
             failed, rest = group.split(Exception)
             if failed is not None:
                 reason, code = str(failed), InternalError.code
-                logger.error("%(connection)s: %(blamed)s failed", about | self._blame(failed), exc_info=failed)
+                about = self._about(door, stream) | self._blame(failed)
+                logger.error("%(connection)s: %(blamed)s failed", about, exc_info=failed)
             if rest is not None:
                 raise rest from None
         except Exception as error:
             reason, code = f"{type(error).__name__}: {error}", InternalError.code
-            logger.exception("%(connection)s: %(blamed)s failed", about | self._blame(error))
+            logger.exception("%(connection)s: %(blamed)s failed", self._about(door, stream) | self._blame(error))
         finally:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
@@ -179,6 +201,11 @@ class Listening:
             del self._streams[stream]
             door.traffic.left(stream, code)
             door.crowd.leave()
+
+    @staticmethod
+    def _about(door: Door, stream: AcceptedStream) -> dict[str, str]:
+        """What the log says of every connection."""
+        return {"connection": stream.peer, "listener": door.traffic.listener, "protocol": door.traffic.protocol}
 
     def _blame(self, error: BaseException) -> dict[str, str]:
         """What the log says of an error that is no LinnError."""

@@ -1,19 +1,26 @@
 """What exists: topics and exchanges that were made or changed live. A port, and the embedded store behind it.
 
 Law: every write is a compare-and-swap on the key's revision, as a cluster's store will want it. The embedded store is
-one JSON file, replaced atomically; a crash leaves the old one or the new one.
+one JSON file, replaced atomically; a crash leaves the old one or the new one. A reserve beside it is given up where
+the disk is full, so that topics can be deleted and retention shortened, which make room.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from linn.core.env import Disk
-from linn.core.errors import LogCorrupt, TopicError
+from linn.core.env import Disk, File
+from linn.core.errors import DiskFull, LogCorrupt, StorageError, TopicError
+from linn.core.log_fields import log_fields
 
 FORMAT = 1
+RESERVE_BYTES = 64 << 10
+"""Room that is kept for the entries of a full disk: enough for those of a few hundred topics."""
+
+logger = logging.getLogger("linn.metadata")
 
 
 class RevisionConflict(TopicError):
@@ -66,6 +73,7 @@ class EmbeddedMetadata:
         self._disk = disk
         self._folder = folder
         self._path = f"{folder}/metadata.json"
+        self._reserve = f"{folder}/metadata.reserve"
         self._revision = 0
         self._entries: dict[str, _Entry] = {}
 
@@ -119,13 +127,38 @@ class EmbeddedMetadata:
         lines = ",\n".join([f"{json.dumps(key)}: {entry.text}" for key, entry in entries.items()])
         content = f'{{"format": {FORMAT}, "revision": {revision}, "entries": {{\n{lines}\n}}}}\n'.encode()
         scratch = f"{self._path}.new"
-        self._disk.unlink(scratch)
-        file = self._disk.open(scratch, create=True)
         try:
-            file.write([content])
+            file = self._scratch_file(scratch, content)
+        except DiskFull:
+            if len(entries) > len(self._entries):
+                raise  # What is new needs room of its own.
+            self._disk.unlink(self._reserve)
+            file = self._scratch_file(scratch, content)
+        try:
             await file.sync()
         finally:
             file.close()
         self._disk.rename(scratch, self._path)
         self._revision, self._entries = revision, entries
+        self._keep_reserve()
         await self._disk.sync_dir(self._folder)
+
+    def _scratch_file(self, path: str, content: bytes) -> File:
+        """Raises DiskFull, StorageError: there is no such file."""
+        self._disk.unlink(path)
+        file = self._disk.open(path, create=True)
+        try:
+            file.write([content])
+        except BaseException:
+            file.close()
+            self._disk.unlink(path)
+            raise
+        return file
+
+    def _keep_reserve(self) -> None:
+        """Take the reserve, or what there is of it, again."""
+        try:
+            if not self._disk.exists(self._reserve):
+                self._scratch_file(self._reserve, bytes(RESERVE_BYTES)).close()
+        except StorageError as error:
+            logger.warning("%(error)s: there is no reserve for changes on a full disk", log_fields(error))

@@ -7,12 +7,17 @@ from collections.abc import Iterable
 
 _WORD_CHARACTERS_MAX = 100
 """difflib is quadratic; no known word is as long as this."""
+_WORDS_MAX = 1_000
+"""Among more than these nothing is looked for: it takes 10 us a word, and any client can name what is not there."""
 _LISTED_MAX = 30
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that looks most like `word`, or None where none does."""
-    near = difflib.get_close_matches(word[:_WORD_CHARACTERS_MAX], sorted(known), n=1)
+    """The known word that looks most like `word`, or None where none does, or there are too many."""
+    options = sorted(known)
+    if len(options) > _WORDS_MAX:
+        return None
+    near = difflib.get_close_matches(word[:_WORD_CHARACTERS_MAX], options, n=1)
     return near[0] if near else None
 
 

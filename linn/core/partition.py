@@ -8,6 +8,7 @@ A sync that fails is not retried: it ends the broker.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
@@ -17,12 +18,21 @@ import trio
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import slice_batch
 from linn.core.env import Clock
-from linn.core.errors import OffsetOutOfRange
+from linn.core.errors import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
+from linn.core.log_fields import log_fields
 from linn.core.storage import LogStatistics, MeasuredLog, PartitionId, PartitionLog, RegionLog, StoredBatch
 from linn.core.storage_traffic import StorageTraffic
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task in the broker's nursery."""
+READ_BATCHES_MAX = 1_024
+"""Of one read, however small they are: as many as the native protocol takes behind one frame."""
+TIDY_AFTER_BYTES = 16 << 20
+"""Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
+SYNC_RETRY_S = 0.5
+"""How long a sync waits that had no descriptor."""
+
+logger = logging.getLogger("linn.storage")
 
 
 class Partition:
@@ -46,6 +56,7 @@ class Partition:
         self._regions = cast(RegionLog, log) if capabilities.gives_regions else None
         self._measured = cast(MeasuredLog, log) if capabilities.gives_statistics else None
         self._syncing = False
+        self._tidy_at_bytes = TIDY_AFTER_BYTES
         self.high_watermark = self._opened_at = log.bounds()[1]
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
         self._advanced: trio.Event | None = None
@@ -60,6 +71,9 @@ class Partition:
         self.appended_batches += 1
         self.appended_bytes += batch.size
         self._storage.appends += 1
+        if self.appended_bytes >= self._tidy_at_bytes:
+            self._tidy_at_bytes = self.appended_bytes + TIDY_AFTER_BYTES
+            self._spawn(self._tidy)
         if self._confirm_after_sync:
             self._start_sync(self._sync_until_durable)
         else:
@@ -77,10 +91,18 @@ class Partition:
         try:
             while (durable := self.log.durable()) < self.log.bounds()[1] or durable > self.high_watermark:
                 if durable < self.log.bounds()[1]:
-                    await self._sync()
+                    await self._sync_patiently()
                 self._advance(self.log.durable())
         finally:
             self._syncing = False
+
+    async def _sync_patiently(self) -> None:
+        """A sync for which there is no descriptor is put off: nothing is confirmed meanwhile, and nobody is told no."""
+        try:
+            await self._sync()
+        except DescriptorsExhausted as error:
+            logger.warning("%(partition)s: %(error)s", {"partition": str(self.id)} | log_fields(error))
+            await self._clock.sleep(SYNC_RETRY_S)
 
     async def _sync_after_interval(self) -> None:
         assert self._flush_interval_s is not None
@@ -91,6 +113,9 @@ class Partition:
             self._syncing = False
         if self.log.durable() < self.log.bounds()[1]:
             self._start_sync(self._sync_after_interval)
+
+    async def _tidy(self) -> None:
+        await self.log.enforce_retention(self._clock.now_ms(), age_ms=None, bytes_max=None, before=None)
 
     async def _sync(self) -> None:
         started = self._clock.monotonic()
@@ -169,38 +194,58 @@ class Partition:
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Committed batches from the one that holds `offset`, cut so that the first record is that of `offset`.
 
-        Empty where `offset` is the high watermark. Raises OffsetOutOfRange, LogCorrupt.
+        As many as fit into `bytes_max`, but for READ_BATCHES_MAX, and at least one. Empty where `offset` is the high
+        watermark. Raises OffsetOutOfRange, LogCorrupt.
         """
         watermark = self.high_watermark
         if offset >= watermark:
             if offset > watermark:
                 raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the high watermark {watermark}")
             return ()
-        batches = list(await self.log.read(offset, bytes_max))
+        batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
         while batches and batches[-1].base_offset >= watermark:
             batches.pop()
         if batches and batches[0].base_offset < offset:
-            first = batches[0]
-            batches[0] = slice_batch(first, offset - first.base_offset, first.count)
+            batches[0] = self._cut(batches[0], offset, batches[0].end_offset)
         return batches
+
+    def _cut(self, batch: RecordBatch, first: int, end: int) -> RecordBatch:
+        """The records [first, end) of a batch, by offset. Raises BatchMalformed."""
+        # A view of its own: what is decoded here must not stay with a batch that an engine holds in memory.
+        whole = RecordBatch(batch.message)
+        part = slice_batch(whole, first - batch.base_offset, end - batch.base_offset)
+        self._storage.cut_batches.keep(self, whole)
+        return part
 
     async def read_range(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Batches that hold exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
 
-        Raises OffsetOutOfRange, LogCorrupt.
+        Raises OffsetOutOfRange, LogCorrupt; BatchMalformed where the first of them has to be cut and can't be read.
         """
+        whole = self._storage.cut_batches.at(self, first)
+        if whole is not None and self.start_offset <= first < end <= self.high_watermark:
+            base = whole.base_offset
+            return [slice_batch(whole, first - base, min(end, whole.end_offset) - base)]
         batches = list(await self.read(first, bytes_max))
         while batches and batches[-1].base_offset >= end:
             batches.pop()
         if batches and batches[-1].end_offset > end:
-            last = batches[-1]
-            batches[-1] = slice_batch(last, 0, end - last.base_offset)
+            last = batches.pop()
+            try:
+                batches.append(self._cut(last, last.base_offset, end))
+            except BatchMalformed:
+                if not batches:
+                    raise
         return batches
+
+    async def batch_at(self, offset: int) -> RecordBatch:
+        """The whole batch that holds a committed offset. Raises OffsetOutOfRange, LogCorrupt."""
+        return (await self.log.read(offset, 1))[0]
 
     async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As `read_range`; batches that need not be cut may stay in their files, with only their stamps checked."""
         if self._regions is not None:
-            stored = list(self._regions.stored(first, bytes_max))
+            stored = list(self._regions.stored(first, bytes_max))[:READ_BATCHES_MAX]
             end = min(end, self.high_watermark)
             while stored and stored[-1].end_offset > end:
                 stored.pop()

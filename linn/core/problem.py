@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from linn.core.errors import ConfigError, LinnError
+from linn.core.names import NAME_CHARACTERS_MAX
 from linn.core.toml_source import Path, TomlSource
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -80,7 +81,8 @@ def dotted(path: Path) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += ("." if text else "") + (part if _BARE_KEY.fullmatch(part) else json.dumps(part[:80]))
+            bare = part[: NAME_CHARACTERS_MAX + 1]
+            text += ("." if text else "") + (bare if _BARE_KEY.fullmatch(bare) else json.dumps(part[:80]))
     return text
 
 

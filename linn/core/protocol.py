@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from linn.core.env import AcceptedStream
+from linn.core.errors import LinnError
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -39,5 +40,7 @@ class ProtocolKind:
     watches: bool = False
     """Whether its connections only look: they are served while the broker recovers and until its clients are gone,
     don't count as clients, and don't hold up a stop. See `Listening`."""
+    refusal: Callable[[LinnError], bytes] | None = None
+    """What a client is sent that is not let in, BrokerFull being why; None: it is closed without a word."""
     url_scheme: str = "linn"
     """Of the URLs that `linn serve` prints for its listeners."""

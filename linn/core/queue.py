@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
-from linn.core.errors import BatchError, LinnError, OffsetOutOfRange, PartitionUnknown, TopicUnknown
+from linn.core.errors import BatchMalformed, LinnError, OffsetOutOfRange, PartitionUnknown, TopicUnknown
 from linn.core.lease import Lease
 from linn.core.log_fields import log_fields
 from linn.core.partition import Partition
@@ -74,6 +74,8 @@ class QueueConsumer:
         self._lease: Lease | None = None
         self._lease_partition = 0
         self._lease_at = 0
+        self._unreadable_left = 0
+        """Records behind the last lease that can't be decoded either: the next lease takes them, credit or not."""
         self._closed = False
 
     @property
@@ -86,12 +88,7 @@ class QueueConsumer:
         while True:
             if not await self._hold_lease(records_max, patience):
                 return NOTHING
-            try:
-                delivery = await self._deliver(records_max, bytes_max)
-            except BatchError as error:
-                text = "topic %(topic)s: records that nobody can read are dead letters: %(error)s"
-                logger.error(text, {"topic": self._queue.topic} | log_fields(error))
-                continue
+            delivery = await self._deliver(records_max, bytes_max)
             if delivery.batches:
                 self._queue.dispatches[delivery.partition].count_delivered(delivery)
                 return delivery
@@ -105,7 +102,8 @@ class QueueConsumer:
             if self._queue.closed or self._closed:
                 ready.notify()  # Whom the wake-up would have gone to.
                 raise TopicUnknown(f"topic {self._queue.topic} is gone")
-            if not self._acquire(min(records_max, LEASE_RECORDS_MAX)) and not await patience.wait(ready.wait):
+            wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
+            if not self._acquire(wanted) and not await patience.wait(ready.wait):
                 return False
         return True
 
@@ -137,21 +135,41 @@ class QueueConsumer:
                 return NOTHING  # Retention was quicker; the next attempt begins behind it.
             self._abandon(dispatch, lease)
             raise
-        except BatchError:
-            self._lease = None
-            dispatch.reject_unreadable(self.id, lease.delivery_id)
-            dispatch.handed_over(self.id)
-            raise
+        except BatchMalformed as error:
+            await self._bury(dispatch, lease, first, error)
+            return NOTHING
         except BaseException:
             # Also when cancelled: records that were not handed over go back to their place.
             self._abandon(dispatch, lease)
             raise
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
-        self._lease_at = batches[-1].end_offset if batches else lease.end
-        if self._lease_at >= lease.end:
+        self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
+        return delivery
+
+    def _go_on(self, dispatch: SharedDispatch, lease: Lease, offset: int) -> None:
+        self._lease_at = offset
+        self._unreadable_left = 0
+        if offset >= lease.end:
             self._lease = None
             dispatch.handed_over(self.id)
-        return delivery
+
+    async def _bury(self, dispatch: SharedDispatch, lease: Lease, first: int, error: BatchMalformed) -> None:
+        """Make dead letters of the records of one batch that can't be decoded, and go on behind it."""
+        if first not in dispatch.unreadable:
+            try:
+                batch = await dispatch.partition.batch_at(first)
+            except OffsetOutOfRange:
+                return  # Retention was quicker; the next attempt begins behind it.
+            except BaseException:
+                self._abandon(dispatch, lease)
+                raise
+            dispatch.unreadable = range(batch.base_offset, batch.end_offset)
+            text = "topic %(topic)s: %(count)d records that nobody can read are dead letters: %(error)s"
+            logger.error(text, {"topic": self._queue.topic, "count": batch.count} | log_fields(error))
+        dispatch.reject_unreadable(self.id, lease)
+        behind = dispatch.unreadable.stop
+        self._go_on(dispatch, lease, behind)
+        self._unreadable_left = max(0, behind - lease.end)
 
     def _abandon(self, dispatch: SharedDispatch, lease: Lease) -> None:
         self._lease = None

@@ -16,13 +16,15 @@ from typing import TypeVar
 
 import trio
 
-from linn.core.errors import DataDirLocked, DiskFull, DiskReadOnly, StorageError, SyncFailed
+from linn.core.errors import DataDirLocked, DescriptorsExhausted, DiskFull, DiskReadOnly, StorageError, SyncFailed
 from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer, without_first
 from linn.core.real_os import IOV_MAX, reason
 
 T = TypeVar("T")
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""EFBIG: a file has the size that the process's limit (RLIMIT_FSIZE) or the file system allows one."""
+_NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
 _READ_ONLY = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 
 
@@ -32,6 +34,8 @@ def _disk_error(error: OSError, deed: str, path: str) -> StorageError:
         return DiskFull(text)
     if error.errno in _READ_ONLY:
         return DiskReadOnly(text)
+    if error.errno in _NO_DESCRIPTOR:
+        return DescriptorsExhausted(text)
     return StorageError(text)
 
 
@@ -237,6 +241,9 @@ class RealDisk:
         try:
             await trio.to_thread.run_sync(_sync_folder, path)
         except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                # Nothing was asked of the disk: this is no failed sync, and can be done again.
+                raise _disk_error(error, "open the folder", path) from error
             raise SyncFailed(f"can't sync the folder {path}: {reason(error)}") from error
 
     def free_bytes(self, path: str) -> int:

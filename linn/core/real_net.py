@@ -8,141 +8,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
+import socket as stdlib_socket
 import stat
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 import trio
 
 from linn.core.address import parse_address
 from linn.core.env import AcceptedStream, Listener, Stream
-from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost
-from linn.core.file_region import Sendable
-from linn.core.flat_message import Buffer, without_first
-from linn.core.real_disk import RealFileRegion
-from linn.core.real_os import IOV_MAX, reason
+from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost, LimitExceeded
+from linn.core.real_os import reason
+from linn.core.real_stream import RealStream
 
-_JOIN_BYTES_MAX = 16 * 1024
-"""Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
-_MSG_MORE = trio.socket.MSG_MORE
-_BACKLOG = 1024
-"""Connections that the kernel holds for a listener; more than a reconnecting fleet of clients of one broker."""
+BACKLOG = 4096
+"""Connections that the kernel holds for a listener, as many as net.core.somaxconn lets by default. Of a fleet that
+comes back at once, who finds no place waits for a second and longer before it tries again."""
 _ACCEPT_PAUSE_S = 0.1
 """How long a listener without descriptors waits for one to come free (as trio's `serve_listeners`)."""
+FILES_SHARE = 16
+_FILES_MIN = 32
+"""Of the descriptors that the process may have, the last part, or this many, are for files alone: what many
+connections must not stop is storing, and syncing, what those that are served send."""
 _ACCEPT_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _ACCEPT_PEER_GONE = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH))
-
-
-class RealStream:
-    """A connected socket of trio's."""
-
-    def __init__(self, socket: trio.socket.SocketType, peer: str) -> None:
-        self._socket = socket
-        self.peer = peer
-        if socket.family != trio.socket.AF_UNIX:
-            socket.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-
-    async def receive_into(self, buffer: memoryview) -> int:
-        try:
-            return await self._socket.recv_into(buffer)
-        except (OSError, trio.ClosedResourceError) as error:
-            raise self._lost(error) from error
-
-    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
-        # trio has no call that does not yield; its sockets are non-blocking, so the descriptor does.
-        try:
-            return os.readv(self._socket.fileno(), buffers)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise self._lost(error) from error
-
-    def send_nowait(self, sendables: Sequence[Sendable]) -> int:
-        buffers = _memory(sendables, 0)
-        if not buffers:
-            return 0
-        try:
-            if len(buffers) > 1 and sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
-                return os.write(self._socket.fileno(), b"".join(buffers))
-            return os.writev(self._socket.fileno(), buffers[:IOV_MAX])
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise self._lost(error) from error
-
-    async def send(self, sendables: Sequence[Sendable]) -> None:
-        place = 0
-        try:
-            while place < len(sendables):
-                if buffers := _memory(sendables, place):
-                    place += len(buffers)
-                    # What comes behind goes into the same packets.
-                    await self._send_memory(buffers, _MSG_MORE if place < len(sendables) else 0)
-                else:
-                    region, place = _region(sendables, place)
-                    await self._send_file(region)
-        except (OSError, trio.ClosedResourceError) as error:
-            raise self._lost(error) from error
-
-    async def _send_memory(self, buffers: Sequence[Buffer], flags: int) -> None:
-        if len(buffers) == 1:
-            await self._send_one(buffers[0], flags)
-        elif sum(map(len, buffers)) <= _JOIN_BYTES_MAX:
-            await self._send_one(b"".join(buffers), flags)
-        else:
-            await self._send_many(buffers, flags)
-
-    async def _send_one(self, data: Buffer, flags: int) -> None:
-        sent = await self._socket.send(data, flags)
-        while sent < len(data):
-            sent += await self._socket.send(memoryview(data)[sent:], flags)
-
-    async def _send_many(self, buffers: Sequence[Buffer], flags: int) -> None:
-        while buffers:
-            sent = await self._socket.sendmsg(buffers[:IOV_MAX], (), flags)
-            buffers = without_first(buffers, sent)
-
-    async def _send_file(self, region: RealFileRegion) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        while len(region):
-            try:
-                sent = os.sendfile(self._socket.fileno(), region.descriptor.number, region.position, len(region))
-            except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._socket)
-                continue
-            if not sent:
-                raise ConnectionLost(f"the connection to {self.peer} is given up: a file that is sent was cut")
-            region = region.behind(sent)
-
-    def _lost(self, error: OSError | trio.ClosedResourceError) -> ConnectionLost:
-        why = reason(error) if isinstance(error, OSError) else "it was closed on this side"
-        return ConnectionLost(f"the connection to {self.peer} is lost: {why}")
-
-    async def aclose(self) -> None:
-        """Close without yielding, so that a `finally` in a cancelled task closes all that it has to."""
-        self._socket.close()
-
-
-def _memory(sendables: Sequence[Sendable], first: int) -> Sequence[Buffer]:
-    """What is in memory, from `first` on, up to the next piece of a file."""
-    end = first
-    while end < len(sendables) and type(sendables[end]) is not RealFileRegion:
-        end += 1
-    return cast(Sequence[Buffer], sendables[first:end] if first or end < len(sendables) else sendables)
-
-
-def _region(sendables: Sequence[Sendable], place: int) -> tuple[RealFileRegion, int]:
-    """The piece of a file at `place` with those that follow it in the file, and the place behind them."""
-    first = last = sendables[place]
-    size = 0
-    while isinstance(last, RealFileRegion):
-        size += len(last)
-        place += 1
-        if place == len(sendables) or not last.is_followed_by(sendables[place]):
-            break
-        last = sendables[place]
-    assert isinstance(first, RealFileRegion), "a stream sends regions of its own Env's files"
-    return RealFileRegion(first.descriptor, first.position, size), place
 
 
 class RealListener:
@@ -163,7 +54,11 @@ class RealListener:
             except OSError as error:
                 await self._survive(error)
                 continue
-            return RealStream(socket, self.address if self._unix_path is not None else _format(sockaddr))
+            if socket.fileno() >= (limit := _connections_end()):
+                socket.close()
+                raise LimitExceeded(f"descriptors up to {limit} are taken; those beyond are kept for files")
+            peer = self.address if self._unix_path is not None else _format(sockaddr)
+            return RealStream(_detached(socket), peer)
 
     async def _survive(self, error: OSError) -> None:
         """Return if the next `accept` may succeed, after a pause where it would fail the same way at once."""
@@ -181,6 +76,12 @@ class RealListener:
                 os.unlink(path)
 
 
+def _connections_end() -> int:
+    """The first descriptor that is no connection's. The system gives the lowest that is free, so few are left then."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - max(_FILES_MIN, soft // FILES_SHARE) if soft != resource.RLIM_INFINITY else sys.maxsize
+
+
 def _file_id(path: str) -> tuple[int, int] | None:
     try:
         found = os.stat(path)
@@ -192,6 +93,11 @@ def _file_id(path: str) -> tuple[int, int] | None:
 def _format(sockaddr: Any) -> str:
     host, port = sockaddr[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _detached(connected: trio.socket.SocketType) -> stdlib_socket.socket:
+    """The machine's socket, without trio's around it."""
+    return stdlib_socket.socket(fileno=connected.detach())
 
 
 async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
@@ -258,7 +164,7 @@ class RealNet:
         socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
             await _bind(socket, sockaddr)
-            socket.listen(_BACKLOG)
+            socket.listen(BACKLOG)
         except BaseException:
             socket.close()
             raise
@@ -283,7 +189,7 @@ class RealNet:
             await socket.connect(sockaddr)
             # A Unix socket whose listener's backlog is full looks connected to trio; this tells.
             socket.getpeername()
-            return RealStream(socket, address)
+            return RealStream(_detached(socket), address)
         except BaseException:
             socket.close()
             raise

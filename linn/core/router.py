@@ -12,12 +12,12 @@ forgets all answers. What an exchange of a plugin raises fails that publish, and
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from linn.core.batch import RecordBatch, indexes_by_pair
 from linn.core.batch_builder import take_batch
-from linn.core.errors import LinnError, TopicError
+from linn.core.errors import LimitExceeded, LinnError, TopicError
 from linn.core.exchange import Binding, Exchange, Subject, Target
 from linn.core.exchange_graph import ExchangeGraph
 from linn.core.explanation import Explanation, explain
@@ -29,15 +29,30 @@ from linn.core.topic_settings import BindingSettings
 CACHED_PAIRS_MAX = 65_536
 """Answers for single pairs: about 20 MB with labels of a usual size. When it is full it starts again."""
 CACHED_PAIR_CHARACTERS_MAX = 1_024
-"""Larger pairs are asked about each time, or a client could fill the memory with labels of megabytes."""
+"""Larger pairs count by their characters, or a client could fill the memory with labels of megabytes; larger contents
+are asked about each time."""
+CACHED_LARGE_CHARACTERS_MAX = 4 << 20
+"""Of larger pairs together: twice the most that one batch can hold. When it is full it starts again."""
 CACHED_NAMES_MAX = 1 << 22
 """Names of topics in all distinct answers together: 32 MiB of pointers."""
 CACHED_BATCHES_MAX = 4_096
 """Answers for whole sets of pairs, by their encoded bytes."""
 CACHED_ROUTES_BYTES_MAX = 4_096
 """Only sets of pairs up to this size are remembered as a whole: larger ones seldom come twice."""
+ROUTING_S_MAX = 2.0
+"""For asking about one batch: three times what 65,535 distinct keys take with ordinary patterns. Patterns that were
+made for it would take a minute."""
 
 Destinations = tuple[str, ...]
+
+
+class _Time:
+    """How long exchanges were asked about one batch, in seconds."""
+
+    __slots__ = ("spent_s",)
+
+    def __init__(self) -> None:
+        self.spent_s = 0.0
 
 
 class Router:
@@ -78,6 +93,9 @@ class Router:
         self._known: dict[Destinations, Destinations] = {}
         """Each distinct answer once: of a fanout to 10,000 topics there is one, and not one per pair."""
         self._known_names = 0
+        self._by_large_pair: dict[tuple[object, ...], Destinations] = {}
+        self.remembered_characters = 0
+        """Of large pairs."""
         self._by_routes: dict[bytes, tuple[Destinations, ...]] = {}
 
     # --- bindings ---
@@ -128,6 +146,7 @@ class Router:
 
         Raises:
             BatchMalformed: its routes or columns can't be read. TopicError: an exchange failed.
+            LimitExceeded: the exchanges took longer than ROUTING_S_MAX.
         """
         answers, indexes = self._answers(batch)
         first = answers[0]
@@ -152,6 +171,20 @@ class Router:
             if part is not None:
                 parts.append((topic, part))
         return parts
+
+    def prepare(self, batch: RecordBatch) -> Iterator[None]:
+        """Ask about each of the batch's pairs, in steps between which others may have their turn.
+
+        What is found is remembered, so that `route` is quick. Bindings that look at more than pairs are not asked.
+
+        Raises as `route`.
+        """
+        time = _Time()
+        for pair in batch.pairs():
+            self._refresh()
+            if self._fields is None:
+                self._of_pair(pair, time)
+            yield
 
     def unroutable(self, batch: RecordBatch) -> list[int]:
         """Which records of a batch go nowhere: ranges of indexes, as first, end, first, end and so on, ascending.
@@ -193,6 +226,11 @@ class Router:
         self._by_routes.clear()
         self._known.clear()
         self._known_names = 0
+        self._forget_large()
+
+    def _forget_large(self) -> None:
+        self._by_large_pair.clear()
+        self.remembered_characters = 0
 
     def look_for_fields(self) -> frozenset[str]:
         """What the exchange's bindings look at now, beside routing key and labels. Raises TopicError."""
@@ -210,19 +248,25 @@ class Router:
         key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
             return known
-        answer = tuple([self._of_pair(pair) for pair in batch.pairs()])
+        time = _Time()
+        answer = tuple([self._of_pair(pair, time) for pair in batch.pairs()])
         if key is not None:
             if len(self._by_routes) >= CACHED_BATCHES_MAX:
                 self._by_routes.clear()
             self._by_routes[key] = answer
         return answer
 
-    def _of_pair(self, pair: Pair) -> Destinations:
+    def _of_pair(self, pair: Pair, time: _Time) -> Destinations:
         key = _exact(pair)
-        known = self._by_pair.get(key)
+        known = self._found(key)
         if known is None:
-            known = self._remember(key, self._resolve(Subject(pair.routing_key, dict(pair.labels))), pair, ())
+            answer = self._resolve(Subject(pair.routing_key, dict(pair.labels)), time)
+            known = self._remember(key, answer, pair, ())
         return known
+
+    def _found(self, key: tuple[object, ...]) -> Destinations | None:
+        found = self._by_pair.get(key)
+        return found if found is not None or not self._by_large_pair else self._by_large_pair.get(key)
 
     def _by_content(
         self, batch: RecordBatch, fields: ContentFields
@@ -239,12 +283,13 @@ class Router:
                 found.append(index)
         exact = [_exact(pair) for pair in pairs]
         answers: list[Destinations] = []
+        time = _Time()
         for place, content in kinds:
             key = (*exact[place], content)
-            known = self._by_pair.get(key)
+            known = self._found(key)
             if known is None:
                 pair = pairs[place]
-                answer = self._resolve(fields.subject(pair.routing_key, dict(pair.labels), content))
+                answer = self._resolve(fields.subject(pair.routing_key, dict(pair.labels), content), time)
                 known = self._remember(key, answer, pair, content)
             answers.append(known)
         indexes = list(kinds.values())
@@ -256,6 +301,8 @@ class Router:
         if content:
             size += sum([len(value) for value in content if type(value) is bytes])
         if size > CACHED_PAIR_CHARACTERS_MAX:
+            if not content:
+                self._remember_large(key, answer, size)
             return answer
         if len(self._by_pair) >= CACHED_PAIRS_MAX or self._known_names > CACHED_NAMES_MAX:
             self._forget()
@@ -266,9 +313,29 @@ class Router:
         self._by_pair[key] = known
         return known
 
+    def _remember_large(self, key: tuple[object, ...], answer: Destinations, size: int) -> None:
+        size += sum(map(len, answer))
+        if self.remembered_characters + size > CACHED_LARGE_CHARACTERS_MAX:
+            self._forget_large()
+        if size <= CACHED_LARGE_CHARACTERS_MAX:
+            self._by_large_pair[key] = answer
+            self.remembered_characters += size
+
     # --- asking ---
 
-    def _resolve(self, subject: Subject) -> Destinations:
+    def _resolve(self, subject: Subject, time: _Time) -> Destinations:
+        """The topics for one subject. Raises LimitExceeded where the batch has had its time."""
+        if time.spent_s > ROUTING_S_MAX:
+            text = f"exchange {self.name} took more than {ROUTING_S_MAX:g} s for one batch: name fewer keys in one"
+            raise LimitExceeded(text)
+        monotonic = self._graph.monotonic
+        began_s = monotonic()
+        try:
+            return self._asked(subject)
+        finally:
+            time.spent_s += monotonic() - began_s
+
+    def _asked(self, subject: Subject) -> Destinations:
         """The topics for one subject, through all exchanges on the way, nearest first."""
         # What an exchange has not asked for it is not shown, even where another on the way has.
         plain = subject if self._fields is None else Subject(subject.routing_key, subject.labels)

@@ -9,6 +9,7 @@ before the delivery that they describe; a dead letter is committed at its target
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -18,7 +19,9 @@ from linn.core.batch import RecordBatch
 from linn.core.delivery import Delivery, ReadySignal, Settlement
 from linn.core.env import Clock
 from linn.core.errors import (
+    BatchMalformed,
     DeliveryNotCurrent,
+    DiskFull,
     LinnError,
     StorageError,
     SubscriptionWrongKind,
@@ -37,6 +40,9 @@ logger = logging.getLogger("linn.queue")
 
 TRIM_AFTER_RECORDS = 10_000
 """Settled records are trimmed in steps of this many, or when the queue is empty."""
+
+OPENING_RETRY_S = 0.5
+"""How often a queue that was recovered on a full disk looks for room."""
 
 DEAD_LETTER_RETRY_S = 1.0
 """How long dead letters wait where their target's disk is full or their target is gone."""
@@ -81,6 +87,9 @@ class SharedDispatch:
         self._timer_at: float | None = None
         self._timer_scope: trio.CancelScope | None = None
         self._open = False
+        self._closed = False
+        self.unreadable = range(0)
+        """The batch that was found last to be one that can't be decoded: it is looked at once."""
         self._handing_over: dict[int, int] = {}
         """By consumer, the first offset that is settled on delivery but not read yet: it must not be trimmed."""
         self._unwritten: list[SubscriptionEvent] = []
@@ -89,25 +98,47 @@ class SharedDispatch:
     # --- starting and stopping ---
 
     async def recover(self) -> None:
-        """Rebuild the state from its log. Raises LogCorrupt, StorageError."""
+        """Rebuild the state from its log; on a full disk delivery begins once there is room.
+
+        Raises LogCorrupt, StorageError.
+        """
         partition = self.partition
         start, end = partition.log.bounds()
-        self.subscription = self.semantics.shared_subscription(start)
+        # The event log may go back to records that were trimmed since.
+        self.subscription = self.semantics.shared_subscription(start if self.state is None else 0)
         clipped = await self._replay(end)
         self.subscription.skip_to(start)
         effects = self.subscription.recovered(self._clock.monotonic())
+        if clipped and self.state is not None:
+            # Offsets beyond the end will be given again: what the old log says of them must go first.
+            await self.state.compact(self._snapshot, force=True)
+        try:
+            await self._begin(effects)
+        except DiskFull as error:
+            text = "%(partition)s: nothing is delivered until the disk has room: %(error)s"
+            logger.error(text, self._about(error))
+            self._trim_if_due()
+            self._spawn(lambda: self._begin_later(effects))
+
+    async def _begin(self, effects: Effects) -> None:
+        """Deliver from now on. Raises StorageError: nothing is delivered."""
+        # Before it is on the disk where delivery ids go on, none may be given: they are never used again.
         self.flush()
         if self.state is not None:
-            if clipped:
-                # Offsets beyond the end will be given again: what the old log says of them must go first.
-                await self.state.compact(self._snapshot, force=True)
             await self.state.partition.log.sync()
-        partition.on_advance(self._on_advance)
+        self.partition.on_advance(self._on_advance)
         self._open = True
+        self._ready.notify()
         self._after(effects)
         self._trim_if_due()
         if self.subscription.dead():
             self._start_copying()
+
+    async def _begin_later(self, effects: Effects) -> None:
+        while not self._open and not self._closed:
+            await self._clock.sleep(OPENING_RETRY_S)
+            with contextlib.suppress(DiskFull):
+                await self._begin(effects)
 
     async def _replay(self, end: int) -> bool:
         """Apply the event log; whether it spoke of records that a power failure took from the data log."""
@@ -123,6 +154,7 @@ class SharedDispatch:
 
     async def close(self) -> None:
         """Stop delivering; write a snapshot, so that the next start is quick."""
+        self._closed = True
         if not self._open:
             return
         self._open = False
@@ -164,7 +196,9 @@ class SharedDispatch:
         return lease
 
     async def read(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """The records of a lease, or as many as fit. Raises LogCorrupt, OffsetOutOfRange."""
+        """The records of a lease, or as many as fit. Raises LogCorrupt, OffsetOutOfRange, BatchMalformed."""
+        if first in self.unreadable:
+            raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
         if self.semantics.settles_on_delivery and self.state is not None:
             await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
         return await self.partition.read_range(first, end, bytes_max)
@@ -214,10 +248,15 @@ class SharedDispatch:
             return  # It expired or was settled on delivery meanwhile.
         self._flush_or_keep()
 
-    def reject_unreadable(self, consumer: int, delivery_id: int) -> None:
-        """Make all that a lease holds dead, because its batch can't be decoded: it would come back for ever."""
+    def reject_unreadable(self, consumer: int, lease: Lease) -> None:
+        """Make dead what a lease holds of `unreadable`: it would come back for ever."""
+        gone = self.unreadable
+        held = [(max(first, gone.start), min(end, gone.stop)) for first, end in lease.ranges()]
+        held = [(first, end) for first, end in held if first < end]
+        if not held:
+            return
         try:
-            self._after(self.subscription.reject(consumer, delivery_id, None, self._clock.monotonic()))
+            self._after(self.subscription.reject(consumer, lease.delivery_id, held, self._clock.monotonic()))
         except DeliveryNotCurrent:
             return
         self._flush_or_keep()

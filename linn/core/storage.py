@@ -25,6 +25,8 @@ class Capabilities:
     """Whether its logs are `RegionLog`s."""
     gives_statistics: bool = False
     """Whether its logs are `MeasuredLog`s."""
+    keeps_in_memory: bool = False
+    """Whether the engine is a `memory_budget.MemoryEngine`."""
 
 
 @dataclass(frozen=True, slots=True)

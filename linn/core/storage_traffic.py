@@ -1,14 +1,15 @@
-"""What the logs of one storage did since the broker started."""
+"""What the logs of one storage did since the broker started, and what their partitions share."""
 
 from __future__ import annotations
 
+from linn.core.cut_batches import CutBatches
 from linn.core.histogram import Histogram
 
 
 class StorageTraffic:
     """One per `[storage.NAME]` table in use. It outlives topics, so that its counts never go down."""
 
-    __slots__ = ("appends", "name", "sync_seconds")
+    __slots__ = ("appends", "cut_batches", "name", "sync_seconds")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -16,3 +17,4 @@ class StorageTraffic:
         """Batches, those of internal logs included."""
         self.sync_seconds = Histogram()
         """How long each sync took that somebody waited for, or that the flusher made."""
+        self.cut_batches = CutBatches()

@@ -1,18 +1,25 @@
 """Reading partitions in order from a place of one's own: the base of readers without a group and of group members.
 
 Law: each partition's records are handed over in order, none twice and none left out, from the place given; where
-retention has dropped that place, reading goes on at the start of what is left.
+retention has dropped that place, reading goes on at the start of what is left. A batch that can't be decoded is handed
+over whole, whatever was asked for; nobody waits behind it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from linn.core.batch import RecordBatch
 from linn.core.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome, nobody
-from linn.core.errors import OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
+from linn.core.errors import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
+from linn.core.log_fields import log_fields
 from linn.core.partition import Partition
+from linn.core.storage import StoredBatch
+
+logger = logging.getLogger("linn.stream")
 
 
 class StreamReader:
@@ -93,8 +100,7 @@ class StreamReader:
         if begin >= end:
             return None
         try:
-            read = partition.read_stored if self.takes_stored else partition.read_range
-            batches = await read(begin, end, bytes_max)
+            batches = await self._batches(partition, begin, end, bytes_max)
         except OffsetOutOfRange:
             if partition.start_offset > begin:
                 return None  # Retention was quicker: go on at the new start.
@@ -102,8 +108,27 @@ class StreamReader:
         if not batches or self._places.get(number) != place:
             return None  # Taken away, or moved, while the disk was read.
         self._places[number] = batches[-1].end_offset
+        if batches[-1].base_offset < begin:
+            return None  # Nobody can be given a part of it.
         partition.count_delivered(batches)
         return Delivery(number, 0, 0, batches)
+
+    async def _batches(
+        self, partition: Partition, begin: int, end: int, bytes_max: int
+    ) -> Sequence[RecordBatch | StoredBatch]:
+        """What is to be read; the whole batch at `begin` where it can't be decoded, and so not be cut."""
+        try:
+            if self.takes_stored:
+                return await partition.read_stored(begin, end, bytes_max)
+            return await partition.read_range(begin, end, bytes_max)
+        except BatchMalformed as error:
+            malformed = error
+        batch = await partition.batch_at(begin)
+        if batch.base_offset < begin:
+            about = {"partition": str(partition.id), "topic": self.topic, "count": batch.end_offset - begin}
+            text = "%(partition)s: %(count)d records that nobody can read are passed over: %(error)s"
+            logger.error(text, about | log_fields(malformed))
+        return [batch]
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """There is nothing to settle: every settlement is refused."""

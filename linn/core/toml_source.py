@@ -22,6 +22,8 @@ _STRING = re.compile(
     r'"""(?:\\.|[^\\])*?"""(?:"{0,2})|' + r"'''.*?'''(?:'{0,2})|" + r'"(?:[^"\\]|\\.)*"|' + r"'[^']*'", re.DOTALL
 )
 _PLAIN = re.compile(r"[^,\]}#\n]+")
+_DIGITS = re.compile(r"[0-9][0-9_]{2000,}")
+"""More than any number needs, and fewer than those of which int() says that they are too many."""
 _POSITION = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -41,6 +43,8 @@ class TomlSource:
             self.data: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigUnreadable(f"{file}:{_where(str(error), text)}") from error
+        except ValueError as error:
+            raise ConfigUnreadable(f"{file}:{_where_digits(text)}") from error
         except RecursionError as error:
             raise ConfigUnreadable(f"{file}:1:1: not readable as TOML: nested too deeply") from error
 
@@ -74,6 +78,15 @@ def _where(error_text: str, text: str) -> str:
         line = str(text.count("\n") + 1)
         column = str(len(text) - (text.rfind("\n") + 1) + 1)
     return f"{line}:{column}: not TOML: {match[1]}"
+
+
+def _where_digits(text: str) -> str:
+    """ "LINE:COLUMN: why" of the longest number: int() refuses it, and tomllib lets that error through."""
+    match = max(_DIGITS.finditer(text), key=lambda found: len(found[0]), default=None)
+    at = match.start() if match is not None else 0
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    count = len(match[0].replace("_", "")) if match is not None else 0
+    return f"{line}:{column}: not readable as TOML: a number of {count} digits"
 
 
 class _Scanner:

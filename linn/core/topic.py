@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from operator import add, sub
 
 from linn.core.batch import Format, RecordBatch
+from linn.core.column import any_step_over
 from linn.core.delivery import ReadySignal
 from linn.core.env import Clock
-from linn.core.errors import FeatureUnsupported, MessageTooLarge, PartitionUnknown, TopicFull
+from linn.core.errors import FeatureUnsupported, LinnError, MessageTooLarge, PartitionUnknown, TopicFull
 from linn.core.group_consumer import Groups
 from linn.core.interceptor import BoundInterceptor, intercepted
 from linn.core.partition import Partition, Spawn
@@ -81,9 +82,16 @@ class Topic:
     # --- opening and changing ---
 
     async def open(self) -> None:
-        """Open all logs and rebuild what is kept in memory. Raises LogCorrupt, StorageError."""
-        await self._open_partitions()
-        await self._configure()
+        """Open all logs and rebuild what is kept in memory.
+
+        Raises LogCorrupt, StorageError: what was opened is closed again.
+        """
+        try:
+            await self._open_partitions()
+            await self._configure()
+        except LinnError:
+            await self.close()
+            raise
 
     async def _open_partitions(self) -> None:
         for index in range(len(self.partitions), self.settings.partitions):
@@ -156,6 +164,8 @@ class Topic:
         if groups is not None and groups is self.groups and len(self.partitions) > count:
             groups.grow()
         self._room.notify_all()
+        # At once: who shortens retention may have a full disk.
+        self._spawn(self.enforce_retention)
 
     def read(self) -> StreamReader:
         """A new reader without a group."""
@@ -195,7 +205,9 @@ class Topic:
         if batch.attributes or batch.producer_id or batch.transaction:
             # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
-        if self.queue is not None and (batch.delays_ms is not None or batch.ttls_ms is not None):
+        if batch.is_plain or self.queue is None:
+            return batch
+        if batch.delays_ms is not None or batch.ttls_ms is not None:
             raise FeatureUnsupported(f"topic {self.name} is a queue, which does not serve delays and TTLs yet")
         return batch
 
@@ -225,9 +237,9 @@ class Topic:
         """Let all who wait for room look again."""
         self._room.notify_all()
 
-    def append(self, index: int, batch: RecordBatch) -> int:
-        """Store a batch; returns its base offset. Raises PartitionUnknown, StorageError."""
-        base_offset = self.partition(index).append(batch)
+    def append(self, partition: Partition, batch: RecordBatch) -> int:
+        """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError."""
+        base_offset = partition.append(batch)
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
             self._dropping = True
@@ -328,20 +340,26 @@ class Topic:
         for partition in self.partitions.values():
             await partition.commit_all()
         self._end_readers()
-        state = [await self._open_state(GROUP_STATE, 0)] if self.groups is None else [self.groups.state]
         if self.queue is not None:
             await self.queue.close()
+        if self.groups is not None:
+            self.groups.end_members()
+        # First what is large: on a full disk, opening a state log that is not there takes room.
+        for partition in self.partitions.values():
+            await partition.log.delete()
+        state = [await self._open_state(GROUP_STATE, 0)] if self.groups is None else [self.groups.state]
+        if self.queue is not None:
             state += [dispatch.state for dispatch in self.queue.dispatches]
         else:
             state += [await self._open_state(QUEUE_STATE, index) for index in self.partitions]
-        if self.groups is not None:
-            self.groups.end_members()
         for log in state:
             if log is not None:
                 await log.partition.log.delete()
-        for partition in self.partitions.values():
-            await partition.log.delete()
         self._room.notify_all()
+
+
+_QUICK_BYTES_MAX = 1 << 30
+"""Of a body whose sizes are added up as 31-bit digits: there are two columns of them."""
 
 
 def check_message_bytes(batch: RecordBatch, limit: int) -> None:
@@ -350,6 +368,15 @@ def check_message_bytes(batch: RecordBatch, limit: int) -> None:
     Raises MessageTooLarge, BatchMalformed.
     """
     body = batch.body()
+    columns = [body.values.offsets] if body.keys is None else [body.values.offsets, body.keys.offsets]
+    headers_bytes = len(body.headers.names.data) + len(body.headers.values.data) if body.headers is not None else 0
+    if batch.body_bytes < _QUICK_BYTES_MAX and headers_bytes <= limit:
+        # Without a loop over the records: a few bytes that are compressed may hold a million.
+        is_over = any_step_over(limit - headers_bytes, columns)
+        if is_over and not headers_bytes:
+            raise MessageTooLarge(f"a message of more than {limit} bytes")
+        if not is_over:
+            return
     sizes = _sizes(body.values.offsets.cast("i"))
     if body.keys is not None:
         sizes = list(map(add, sizes, _sizes(body.keys.offsets.cast("i"))))

@@ -9,6 +9,7 @@ import zstandard
 from linn.core.errors import BatchMalformed
 from linn.core.flat_message import Buffer
 
+_MAGIC = b"\x28\xb5\x2f\xfd"
 _WINDOW_BYTES_MAX = 8 << 20
 """zstd's own advice for decoders: a frame that asks for a larger window is refused."""
 
@@ -33,6 +34,8 @@ def check_frame(data: Buffer, body_bytes: int) -> None:
 
     Raises BatchMalformed.
     """
+    if data[:4] != _MAGIC:
+        raise BatchMalformed("the body is not zstd")  # Or a frame to be skipped, which has a size as well.
     try:
         parameters = zstandard.get_frame_parameters(data)
     except zstandard.ZstdError as error:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from linn.core.binding_table import BindingTable
-from linn.core.errors import BindingInvalid
+from linn.core.errors import BindingInvalid, LimitExceeded
 from linn.core.exchange import Binding, ExchangeKind, Subject
 from linn.core.explanation import Explanation
 from linn.core.hookspecs import hookimpl
@@ -18,6 +18,11 @@ from linn.plugins.pattern_explanation import explain_pattern
 
 PATTERN_WORDS_MAX = 64
 """Words of a binding's pattern. RabbitMQ's keys end at 255 bytes, so at 128 words; nobody has been seen near it."""
+
+
+KEY_WORDS_MAX = 128
+"""Words of a routing key that a topic exchange looks at: RabbitMQ's keys have no more. Each costs as many steps as the
+patterns have places."""
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -160,10 +165,13 @@ class TopicExchange(KeyedExchange):
             _drop_child(parent, word)
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The bindings whose patterns match."""
+        """The bindings whose patterns match. Raises LimitExceeded where the key has more than KEY_WORDS_MAX words."""
+        words = subject.routing_key.split(".")
+        if len(words) > KEY_WORDS_MAX:
+            raise LimitExceeded(f"a routing key of {len(words)} words, more than {KEY_WORDS_MAX}")
         # An empty key is one empty word, as in RabbitMQ: `*` matches it.
         places = _with_hashes([self._root])
-        for word in subject.routing_key.split("."):
+        for word in words:
             reached: list[_Node] = []
             for place in places:
                 if (exact := place.words.get(word)) is not None:

@@ -16,6 +16,7 @@ else is held against the exchange's own other answers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -27,7 +28,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linn.core.errors import BindingInvalid
+from linn.core.errors import BindingInvalid, LinnError
 from linn.core.exchange import Binding, Exchange, Subject, Target
 from linn.core.explanation import explain
 from linn.core.record import LabelValue
@@ -246,7 +247,8 @@ class ExchangeConformance:
         for word in [*words, "a", "#", ""]:
             key = ".".join([word] * LONG_KEY_WORDS)[: 2 * LONG_KEY_WORDS]
             started = time.perf_counter()
-            exchange.match(Subject(key, {}))
+            with contextlib.suppress(LinnError):  # It may say that this is too much.
+                exchange.match(Subject(key, {}))
             assert time.perf_counter() - started < MATCH_S_MAX
 
 

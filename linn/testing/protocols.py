@@ -139,6 +139,9 @@ class OneByOne:
     async def receive_into(self, buffer: memoryview) -> int:
         return await self._stream.receive_into(buffer[:1])
 
+    def interrupt(self) -> None:
+        self._stream.interrupt()
+
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         return self._stream.receive_nowait([buffers[0][:1]])
 

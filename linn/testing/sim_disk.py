@@ -22,6 +22,7 @@ how many there are, and `crash_at = n` loses power before the n-th, in the middl
 from __future__ import annotations
 
 import copy
+import math
 import random
 from collections.abc import Callable
 
@@ -54,6 +55,8 @@ class SimDisk:
         self.capacity_bytes = _CAPACITY_BYTES
         self.read_only = False
         self.sync_delay_s_max = 0.002
+        self.sync_bytes_per_s = math.inf
+        """How fast a sync puts a file's bytes on stable storage, beside that delay. Files are synced side by side."""
         self._root = Folder()
         self._dirty: dict[Inode | Folder, None] = {}
         self.used_bytes = 0
@@ -161,7 +164,8 @@ class SimDisk:
         self.sync_count += 1
         covered = node.settled + len(node.pending)
         try:
-            await trio.sleep(self.rng.uniform(0, self.sync_delay_s_max))
+            delay_s = self.rng.uniform(0, self.sync_delay_s_max)
+            await trio.sleep(delay_s + node.pending_bytes() / self.sync_bytes_per_s)
         except trio.Cancelled:
             if self.death is None and not failing and self.rng.random() < 0.5:
                 node.make_durable(covered)

@@ -19,6 +19,9 @@ from linn.testing.sim_net import SimNet, SimNode
 _EPOCH_MS = 1_735_689_600_000
 """Wall time when a simulation begins: 2025-01-01, UTC."""
 
+_MEMORY_BYTES = 1 << 30
+"""Of the machine on which a simulated process runs."""
+
 
 class SimClock:
     """trio's virtual time, and a wall clock on it that a test may set."""
@@ -61,6 +64,9 @@ class SimProcess:
 
     def memory_bytes(self) -> int:
         return 0
+
+    def memory_bytes_max(self) -> int:
+        return _MEMORY_BYTES
 
     def descriptors(self) -> int:
         return 0

@@ -2,9 +2,11 @@
 
 Laws: bytes of one direction arrive in order and are never damaged. They may arrive in any chunks. A direction holds a
 bounded number of bytes, in flight and unread together; then its sender waits. A cut link holds everything back, the
-end of a connection too, and loses nothing, as TCP does until a side gives up. A connection closed with bytes unread is
-reset. A process that is killed closes its connections; a machine that loses power goes silent, and its connections are
-reset when the next process starts there. Whoever uses a dead node gets `SimulatedCrash`.
+end of a connection too, and loses nothing, as TCP does until a side gives up; it may be cut in one direction only. A
+severed connection is reset for both sides, and of what was in flight any part may be lost, in the middle of a frame.
+A connection closed with bytes unread is reset. A process that is killed closes its connections; a machine that loses
+power goes silent, and its connections are reset when the next process starts there. Whoever uses a dead node gets
+`SimulatedCrash`.
 
 All nodes share one space of addresses; a listener is found by the very text it is bound to.
 """
@@ -19,7 +21,7 @@ from collections.abc import Sequence
 import trio
 
 from linn.core.address import parse_address
-from linn.core.env import AcceptedStream, Listener, Stream
+from linn.core.env import AcceptedStream, Interrupted, Listener, Stream
 from linn.core.errors import AddressInUse, ConnectFailed, ConnectionLost
 from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer
@@ -38,11 +40,17 @@ class _Link:
     """What lies between two nodes."""
 
     def __init__(self) -> None:
-        self.is_cut = False
+        self.cut_senders: dict[str, None] = {}
+        """Nodes from which nothing arrives at the other one."""
         self.delay_s = (0.0, _DELAY_S_MAX)
         self.bytes_per_s = math.inf
         self.changed = trio.lowlevel.ParkingLot()
         self.pipes: dict[_Pipe, None] = {}
+
+    @property
+    def is_cut(self) -> bool:
+        """In one direction at least: no round trip passes."""
+        return bool(self.cut_senders)
 
     def wake(self) -> None:
         self.changed.unpark_all()
@@ -53,15 +61,17 @@ class _Link:
 class _Pipe:
     """One direction of a connection: bytes in flight, then bytes that wait for the reader."""
 
-    def __init__(self, link: _Link, rng: random.Random) -> None:
+    def __init__(self, link: _Link, rng: random.Random, sender: str, receiver: str) -> None:
         self._link = link
+        self._sender = sender
+        self._receiver = receiver
         self._rng = rng
         self._flying: deque[tuple[float, bytes]] = deque()
         self._flying_bytes = 0
         self._landed = bytearray()
         self._last_arrival = 0.0
         self._end_at = math.inf
-        self._is_reset = False
+        self._is_reset = self._is_severed = False
         self._reader_gone_at = math.inf
         self.changed = trio.lowlevel.ParkingLot()
         link.pipes[self] = None
@@ -71,6 +81,15 @@ class _Pipe:
         earliest = trio.current_time() + self._rng.uniform(*self._link.delay_s)
         self._last_arrival = max(self._last_arrival, earliest) + size / self._link.bytes_per_s
         return self._last_arrival
+
+    @property
+    def _is_cut(self) -> bool:
+        return self._sender in self._link.cut_senders and not self._is_severed
+
+    @property
+    def _is_deaf(self) -> bool:
+        """Whether nothing comes back from the reader."""
+        return self._receiver in self._link.cut_senders and not self._is_severed
 
     def room(self) -> int:
         """Bytes that may be sent now. A reader that is gone takes all, into nothing."""
@@ -89,7 +108,18 @@ class _Pipe:
             self.changed.unpark_all()
 
     def writer_learned_of_loss(self) -> bool:
-        return not self._link.is_cut and trio.current_time() >= self._reader_gone_at
+        return not self._is_deaf and trio.current_time() >= self._reader_gone_at
+
+    def sever(self) -> None:
+        """Reset at once, for both ends; some of what is in flight still arrives."""
+        data = b"".join(chunk for _, chunk in self._flying)
+        self._landed += data[: self._rng.randint(0, len(data))]
+        self._flying.clear()
+        self._flying_bytes = 0
+        now = trio.current_time()
+        self._is_severed = self._is_reset = True
+        self._end_at, self._reader_gone_at = min(self._end_at, now), min(self._reader_gone_at, now)
+        self.changed.unpark_all()
 
     def finish(self, *, is_reset: bool) -> None:
         """The writer ends; the reader learns it after all bytes (they are dropped when the connection is reset)."""
@@ -122,14 +152,19 @@ class _Pipe:
             del self._landed[:count]
             self.changed.unpark_all()
             return count
-        if self._flying or self._link.is_cut or trio.current_time() < self._end_at:
+        if self._flying or self._is_cut or trio.current_time() < self._end_at:
             return None
         if self._is_reset:
             raise ConnectionLost("Connection reset by peer")
         return 0
 
+    def is_readable(self) -> bool:
+        """Whether `take` would give anything but None."""
+        self._land()
+        return bool(self._landed) or not (self._flying or self._is_cut or trio.current_time() < self._end_at)
+
     def _land(self) -> None:
-        if self._link.is_cut:
+        if self._is_cut:
             return
         now = trio.current_time()
         while self._flying and self._flying[0][0] <= now:
@@ -140,13 +175,13 @@ class _Pipe:
     async def wait_readable(self) -> None:
         """Wait until `take` may do better, or something changed."""
         until = self._flying[0][0] if self._flying else self._end_at
-        await self._wait_until(until)
+        await self._wait_until(math.inf if self._is_cut else until)
 
     async def wait_writable(self) -> None:
-        await self._wait_until(self._reader_gone_at)
+        await self._wait_until(math.inf if self._is_deaf else self._reader_gone_at)
 
     async def _wait_until(self, until: float) -> None:
-        with trio.move_on_at(math.inf if self._link.is_cut else until):
+        with trio.move_on_at(until):
             await self.changed.park()
 
 
@@ -158,6 +193,7 @@ class SimStream:
         self._incoming = incoming
         self._outgoing = outgoing
         self._closed = False
+        self._receiving = self._interrupted = False
         self.peer = peer
         node.streams[self] = None
 
@@ -168,16 +204,34 @@ class SimStream:
 
     async def receive_into(self, buffer: memoryview) -> int:
         assert len(buffer), "there is no room to receive into"
+        self._receiving, self._interrupted = True, False
+        try:
+            await trio.lowlevel.checkpoint()
+            while True:
+                self._check()
+                try:
+                    count = self._incoming.take(buffer)
+                except ConnectionLost as error:
+                    raise ConnectionLost(f"the connection to {self.peer} is lost: {error.text}") from error
+                if count is not None:
+                    return count
+                if self._interrupted:
+                    raise Interrupted
+                await self._incoming.wait_readable()
+        finally:
+            self._receiving = False
+
+    def interrupt(self) -> None:
+        if self._receiving:
+            self._interrupted = True
+            self._incoming.changed.unpark_all()
+
+    async def wait_readable(self) -> None:
         await trio.lowlevel.checkpoint()
-        while True:
-            self._check()
-            try:
-                count = self._incoming.take(buffer)
-            except ConnectionLost as error:
-                raise ConnectionLost(f"the connection to {self.peer} is lost: {error.text}") from error
-            if count is not None:
-                return count
+        self._check()
+        while not self._incoming.is_readable():
             await self._incoming.wait_readable()
+            self._check()
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
         self._check()
@@ -381,14 +435,25 @@ class SimNet:
 
     def cut(self, a: str, b: str) -> None:
         """Hold back everything between two nodes until `heal`."""
-        link = self.link(a, b)
-        link.is_cut = True
+        self.cut_one_way(a, b)
+        self.cut_one_way(b, a)
+
+    def cut_one_way(self, sender: str, receiver: str) -> None:
+        """Hold back what one node sends to another until `heal`; no new connection is made between them."""
+        link = self.link(sender, receiver)
+        link.cut_senders[sender] = None
         link.wake()
 
     def heal(self, a: str, b: str) -> None:
+        """End every cut between two nodes."""
         link = self.link(a, b)
-        link.is_cut = False
+        link.cut_senders.clear()
         link.wake()
+
+    def sever(self, a: str, b: str) -> None:
+        """Reset every connection between two nodes, with some of what is in flight lost; a cut holds nothing up."""
+        for pipe in list(self.link(a, b).pipes):
+            pipe.sever()
 
     def slow(self, a: str, b: str, *, delay_s: tuple[float, float], bytes_per_s: float = math.inf) -> None:
         """Change a link's range of delays and its throughput for what is sent from now on."""
@@ -402,7 +467,8 @@ class SimNet:
     def join(self, client: SimNode, listener: SimListener) -> SimStream:
         """Connect a client's node to a listener; the client's end."""
         link = self.link(client.name, listener.node.name)
-        there, back = _Pipe(link, self.rng), _Pipe(link, self.rng)
+        server = listener.node.name
+        there, back = _Pipe(link, self.rng, client.name, server), _Pipe(link, self.rng, server, client.name)
         self._connection_count += 1
         listener.offer(SimStream(listener.node, there, back, f"{client.name}#{self._connection_count}"))
         return SimStream(client, back, there, listener.address)

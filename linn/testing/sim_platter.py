@@ -88,6 +88,10 @@ class Inode:
         _apply(self.data, position, data)
         self.pending.append((position, data))
 
+    def pending_bytes(self) -> int:
+        """Bytes that a sync has to write."""
+        return sum(len(data) for _, data in self.pending if data is not None)
+
     def make_durable(self, covered: int) -> None:
         """Put the first `covered` changes, counted from the file's birth, on stable storage."""
         count = max(0, covered - self.settled)
@@ -128,6 +132,9 @@ class Folder:
     def change(self, effects: Effects) -> None:
         _rewrite(self.entries, effects)
         self.pending.append(effects)
+
+    def pending_bytes(self) -> int:
+        return 0
 
     def make_durable(self, covered: int) -> None:
         count = max(0, covered - self.settled)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linn.core.batch import BatchLimits, Codec, RecordBatch, indexes_by_pair
-from linn.core.batch_builder import BatchColumns, build_batch, build_from_records
+from linn.core.batch_builder import BatchColumns, build_batch, build_from_records, build_single
 from linn.core.errors import MessageInvalid
 from linn.core.record import Record
 from linn.core.routes import Pair
@@ -22,6 +22,14 @@ def test_any_records_come_back_from_a_batchs_bytes(records: list[Record], base_i
     batch = build_from_records(records, base_id=base_id, codec=codec)
     batch.verify(BatchLimits())
     assert contents(batch) == published(records, base_id)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=100), st.integers(-(1 << 63), (1 << 63) - 1), BASE_IDS)
+def test_a_single_value_gives_the_same_bytes_either_way(value: bytes, timestamp_ms: int, base_id: int) -> None:
+    sooner = build_single(value, timestamp_ms, base_id)
+    assert sooner.message == build_batch(BatchColumns([value], timestamp_ms, base_id)).message
+    sooner.verify(BatchLimits())
 
 
 @settings(max_examples=50, deadline=None)
@@ -40,6 +48,15 @@ def test_the_cache_of_encoded_routes_tells_true_from_1_and_zero_from_minus_zero(
     for value in lookalikes * 2:
         batch = build_from_records([Record(labels={"x": value})], base_id=0)
         assert repr(batch.labels(0)["x"]) == repr(value)
+
+
+@pytest.mark.parametrize(("size", "count"), [(0, 1), (0, 300), (7, 300), (7, 10_000)])
+def test_values_of_one_size_come_back_as_those_of_many_sizes_do(size: int, count: int) -> None:
+    values = [bytes([index % 251]) * size for index in range(count)]
+    for wanted in (values, [*values, b"longer"]):
+        batch = build_batch(BatchColumns(wanted, 1, 1))
+        batch.verify(BatchLimits())
+        assert batch.body().values.to_list() == wanted
 
 
 def test_the_body_of_a_large_batch_is_compressed() -> None:

@@ -144,7 +144,7 @@ def test_each_record_is_a_dead_letter_exactly_once_wherever_power_is_lost(seed: 
             shown = (await client.administer("topic.show", name="t"))["partitions"][0]
             copies = Counter(record.labels["linn.dead.offset"] for record in await _dead(client))
             assert shown["end"] >= RECORDS
-            assert copies == dict.fromkeys(range(shown["end"]), 1), f"crash at {crash_at}"
+            assert copies == dict.fromkeys(range(shown["end"]), 1), f"one copy of each; power lost at {crash_at}"
             assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
         return count
 

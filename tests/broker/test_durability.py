@@ -9,6 +9,7 @@ import trio
 from raw_client import ALWAYS, Refused, broker_on, connected, records, simulated, values
 
 from linn.core.errors import SyncFailed
+from linn.core.metadata import RESERVE_BYTES
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -113,7 +114,7 @@ def test_a_full_disk_refuses_by_name_loses_nothing_and_works_again_with_room(fsy
             member = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
             held = await client.delivery()
             await client.push()
-            env.disk.capacity_bytes = 60_000
+            env.disk.capacity_bytes = 60_000 + RESERVE_BYTES
             for size in [1000] * 100 + [100, 100, 1, 1]:
                 value = f"{len(confirmed):<{size}}"
                 code = await client.code_of(await client.send(m.Publish("t"), [records([value])]))

@@ -246,8 +246,8 @@ async def test_unanswered_requests_are_limited_by_not_reading_more(env: SimEnv) 
 async def test_connections_are_limited(env: SimEnv) -> None:
     async with broker_on(env, TEXT, HEAD + "connections_max = 3\n") as broker:
         clients = [await connected(env) for _ in range(3)]
-        fourth = await _raw(env)
-        assert await fourth.until_closed() == []
+        (failed,) = await (await _raw(env)).until_closed()
+        assert (failed.code, failed.retriable) == ("broker.full", True)
         assert broker.listening.traffic["native"].refused == 1
         await clients[0].stream.aclose()
         await trio.sleep(1)

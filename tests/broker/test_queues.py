@@ -51,8 +51,8 @@ async def test_a_nack_may_ask_for_a_delay_and_nothing_waits_behind_it(env: SimEn
         for value in "ab":
             await client.publish("t", [value])
         worker = await _worker(client)
-        await client.settle(worker, await client.delivery(), NACK, ms=5000)
-        nacked = trio.current_time()
+        held, nacked = await client.delivery(), trio.current_time()
+        await client.settle(worker, held, NACK, ms=5000)
         await client.call(m.Credit(worker, 2))
         assert values((await client.delivery()).batches) == ["b"]
         assert values((await client.delivery()).batches) == ["a"]

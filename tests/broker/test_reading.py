@@ -7,6 +7,7 @@ import trio
 from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, records, simulated, values
 
 from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import BATCHES_MAX
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
@@ -240,3 +241,23 @@ async def test_a_reader_begins_where_it_wants_to(env: SimEnv) -> None:
                 assert values((await client.delivery()).batches) == [f"1{letter}" for letter in letters]
             assert await client.is_silent(1)
             await client.call(m.Unsubscribe(subscription))
+
+
+@simulated
+async def test_more_batches_than_fit_behind_one_frame_come_in_several(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.s]\nkind = "stream"\n[topics.q]\n'):
+        client = await connected(env)
+        half = BATCHES_MAX // 2 + 100
+        singles = [[str(number)] for number in range(2 * half)]
+        for topic in "sq":
+            for some in (singles[:half], singles[half:]):
+                await client.call(m.Publish(topic), [records(single) for single in some])
+        wanted = [value for (value,) in singles]
+        first = await client.fetch("s")
+        assert first + await client.fetch("s", 0, len(first)) == wanted
+        for topic in "sq":
+            await client.call(m.Subscribe(topic, credit=2 * len(wanted)))
+            got: list[str] = []
+            while len(got) < len(wanted):
+                got += values((await client.delivery()).batches)
+            assert got == wanted

@@ -2,14 +2,17 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from linn.cli.saturation import Sample, first_full, shares
 from linn.cli.soak import Soak
 from linn.client.message import Batch
 from linn.core.batch_builder import build_from_records
@@ -75,6 +78,74 @@ def test_ctrl_c_takes_the_topic_with_it(quick, broker: BrokerProcess) -> None:
         soaking.send_signal(signal.SIGINT)
         assert soaking.wait(30) == 130
     assert topics(quick) == before
+
+
+def test_many_producers_say_which_share_was_reached_and_leave_nothing(quick) -> None:
+    before = topics(quick)
+    command = ("bench", "soak", "--producers", "20", "--processes", "2", "--rate", "500/s", "--duration", "1s")
+    found = json.loads(quick(*command, "--json").stdout)
+    assert found["target_per_s"] == 10_000
+    assert found["confirmed"] == pytest.approx(10_000 * found["share"])
+    assert found["share"] > 0.5
+    assert (found["errors"], found["lost_connections"], found["processes"]) == ({}, 0, 2)
+    assert 0 < found["confirmed_ms"]["p50"] <= found["confirmed_ms"]["max"]
+    assert "full first:" in quick("bench", "soak", "--producers", "2", "--duration", "200ms").stdout
+    assert topics(quick) == before
+
+
+def test_too_few_descriptors_and_too_few_places_are_said_with_a_way_out(tmp_path: Path, within) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with BrokerProcess(tmp_path, "[broker]\nconnections_max = 5\n") as broker:
+        refused = within("bench", "soak", "--producers", "10", "--duration", "1s", url=broker.url)
+        assert refused.returncode == 1
+        assert "connections_max" in refused.stderr
+        assert "[bench.load_failed]" in refused.stderr
+        command = [sys.executable, "-m", "linn", "bench", "soak", "--producers", "5000", "--url", broker.url]
+        limited = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, soft), min(256, hard))),
+        )
+    assert limited.returncode == 1
+    assert "ulimit -Hn" in limited.stderr
+    assert "--processes" in limited.stderr
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_a_load_that_is_interrupted_takes_its_processes_with_it(quick, broker: BrokerProcess, by) -> None:  # type: ignore[no-untyped-def]
+    command = [sys.executable, "-m", "linn", "bench", "soak", "--producers", "10", "--processes", "2"]
+    with subprocess.Popen([*command, "--duration", "1h", "--url", broker.url], stderr=subprocess.PIPE) as load:
+        deadline = time.monotonic() + 20
+        while not any("bench-soak" in topic for topic in topics(quick)) and time.monotonic() < deadline:
+            pass
+        children = psutil.Process(load.pid).children()
+        while len(children) < 2 and time.monotonic() < deadline:
+            children = psutil.Process(load.pid).children()
+        load.send_signal(by)
+        assert load.wait(30) == (130 if by == signal.SIGINT else -9)
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert len(children) == 2
+    assert alive == []
+    for topic in topics(quick):
+        if by == signal.SIGKILL and "bench-soak" in topic:
+            quick("topics", "delete", topic, "--yes")
+    assert not any("bench-soak" in topic for topic in topics(quick))
+
+
+def sampled(at_s: float, processor_s: float | None, load_s: float = 0.0) -> Sample:
+    broker = {} if processor_s is None else {"processor_s": processor_s, "descriptors": 10, "descriptors_max": 100}
+    return Sample(at_s, broker, load_s, None, None)
+
+
+def test_what_was_full_first_is_told_from_what_was_full_later() -> None:
+    heard = [sampled(0, 0), sampled(1, 0.5), sampled(2, 1.45), sampled(3, 2.45)]
+    seen = [sampled(0, None), sampled(3, None, 2.9)]
+    assert first_full((heard, seen), None) == ("broker_processor", 2)
+    assert first_full((heard[:2], seen), None) == ("load_processor", 3)
+    assert first_full((heard[:2], seen[:1]), None) is None
+    assert shares(heard[0], heard[-1], None)["broker_descriptors"] == 0.1
 
 
 @pytest.fixture

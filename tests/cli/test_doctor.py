@@ -4,21 +4,22 @@ import json
 import os
 import resource
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
-from linn.cli import disk_trial
-from linn.cli.machine import DiskSpace
+from linn.cli import capacity, capacity_trial, disk_trial, kernel_trial
+from linn.cli.machine import DiskSpace, FileLimits, memory_bytes
 from linn.testing.process import BrokerProcess
 
 
 def examined(
-    within, tmp_path: Path, text: str, url: str = "linn://127.0.0.1:1"
+    within, tmp_path: Path, text: str, url: str = "linn://127.0.0.1:1", options: tuple[str, ...] = ()
 ) -> tuple[int, dict[str, dict[str, str]]]:
     file = tmp_path / "linn.toml"
     file.write_text(f'[broker]\ndata_dir = "{tmp_path}/data"\n{text}')
-    done = within("doctor", str(file), "--json", url=url)
+    done = within("doctor", str(file), "--json", *options, url=url)
     found = json.loads(done.stdout)
     assert found["ok"] == (done.returncode == 0)
     return done.returncode, {finding["name"]: finding for finding in found["findings"]}
@@ -71,12 +72,8 @@ def test_an_address_of_another_machine_and_a_file_in_the_way(within, tmp_path: P
 
 
 def test_too_few_descriptors(within, tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, hard), hard))
-        _, found = examined(within, tmp_path, "")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, found = examined(within, tmp_path, f"connections_max = {hard}\n")
     assert found["descriptors"]["state"] == "warning"
     assert "LimitNOFILE" in found["descriptors"]["advice"]
 
@@ -95,6 +92,70 @@ def test_a_folder_that_can_not_be_written(within, tmp_path: Path) -> None:
     finally:
         tmp_path.chmod(0o755)
     assert state.state == "error"
+
+
+def holds(within, tmp_path: Path, text: str, *options: str) -> dict[str, float]:
+    file = tmp_path / "linn.toml"
+    file.write_text(f'[broker]\ndata_dir = "{tmp_path}/data"\n{text}')
+    found: dict[str, float] = json.loads(within("doctor", str(file), "--json", *options).stdout)["holds"]
+    return found
+
+
+def test_what_fits_is_bounded_by_what_there_is_least_of(
+    within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert holds(within, tmp_path, "connections_max = 7\n")["connections"] == 7
+    monkeypatch.setattr(capacity, "memory_bytes", lambda: 16 << 20)
+    found = holds(within, tmp_path, "")
+    assert (found["connections"], found["connections_bound"]) == (102, "memory")
+    monkeypatch.setattr(capacity, "file_limits", lambda: FileLimits(50, 50))
+    found = holds(within, tmp_path, "")
+    assert (found["connections"], found["connections_bound"]) == (0, "descriptors")
+
+
+def test_how_long_records_fit_goes_by_rate_and_size(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "disk_space", lambda path: DiskSpace(100 << 30, 50 << 30))
+    slow = holds(within, tmp_path, "", "--rate", "1000/s", "--size", "1000")["kept_s"]
+    assert slow == pytest.approx(50 * (1 << 30) / 1e6, rel=0.1)
+    assert holds(within, tmp_path, "", "--rate", "2000/s", "--size", "1000")["kept_s"] == pytest.approx(slow / 2, abs=1)
+    options = ("--rate", "1000/s", "--size", "1000")
+    stream = '[topics.t]\nkind = "stream"\nretention = "14d"\n'
+    _, found = examined(within, tmp_path, stream, options=options)
+    assert found["holds records"]["state"] == "warning"
+    assert "for 14 days" in found["holds records"]["advice"]
+    _, found = examined(within, tmp_path, stream + 'retention_bytes = "1GiB"\n', options=options)
+    assert found["holds records"]["state"] == "ok"
+
+
+def test_a_measurement_has_figures_and_leaves_nothing_behind(
+    within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity_trial, "TRIAL_S", 0.3)
+    found = holds(within, tmp_path, "", "--measure")
+    assert min(found["published_per_s"], found["consumed_per_s"], found["one_by_one_per_s"]) > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["linn.toml"]
+
+
+def test_a_kernel_that_lets_few_wait_and_a_clock_that_is_behind(
+    within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "somaxconn"
+    small.write_text("128\n")
+    monkeypatch.setattr(kernel_trial, "_SOMAXCONN", small)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "metadata").write_text("")
+    ahead = time.time() + 86_400
+    os.utime(tmp_path / "data" / "metadata", (ahead, ahead))
+    _, found = examined(within, tmp_path, "")
+    assert "sysctl net.core.somaxconn" in found["backlog"]["advice"]
+    assert found["clock"]["state"] == "warning"
+    assert "behind" in found["clock"]["found"]
+
+
+def test_a_memory_budget_that_leaves_nothing_for_the_rest(within, tmp_path: Path) -> None:
+    _, found = examined(within, tmp_path, f"memory_bytes_max = {memory_bytes()}\n")
+    assert found["memory"]["state"] == "warning"
+    assert 'memory_bytes_max = "auto"' in found["memory"]["advice"]
 
 
 def test_people_see_a_table(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

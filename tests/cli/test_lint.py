@@ -91,10 +91,9 @@ def test_more_than_the_disk_has(within, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_more_than_the_memory_has(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_lint, "memory_bytes", lambda: 1 << 30)
-    text = '[topics.s]\nstorage = "dram"\npartitions = 5\n'
-    _, (problem,) = checked(within, tmp_path, text)
-    assert problem.startswith("warning topics.s.storage: topics may hold 1.25 GiB in memory together")
-    assert checked(within, tmp_path, text.replace("5", "2"))[1] == []
+    _, (problem,) = checked(within, tmp_path, '[broker]\nmemory_bytes_max = "2GiB"\n')
+    assert problem == "warning broker.memory_bytes_max: the broker may use 1 GiB, not 2 GiB"
+    assert checked(within, tmp_path, '[broker]\nmemory_bytes_max = "1GiB"\n')[1] == []
 
 
 def test_bindings_between_exchanges_are_shown(within, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_a_table_stands_where_it_is_opened_and_not_where_it_is_implied() -> None
         ("a = [1,\n", "linn.toml:2:1: not TOML: Invalid value"),
         ("a = '''\n\n", "linn.toml:3:1: not TOML: Expected \"'''\""),
         ("a = " + "[" * 100_000, "linn.toml:1:1: not readable as TOML: nested too deeply"),
+        ("a = 1\nb = " + "9" * 5_000, "linn.toml:2:5: not readable as TOML: a number of 5000 digits"),
     ],
 )
 def test_what_is_not_toml_is_refused_with_line_and_column(text: str, where: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linn.core.env import AcceptedStream, Env, File, Stream
+from linn.core.env import AcceptedStream, Env, File, Interrupted, Stream
 from linn.core.errors import (
     AddressInUse,
     AddressInvalid,
@@ -397,6 +397,53 @@ async def test_a_cancelled_receive_loses_no_byte(env: Env, time: MockClock, addr
     await server.aclose()
 
 
+async def test_who_waits_for_bytes_can_be_interrupted_and_no_byte_is_lost(
+    env: Env, time: MockClock, address: str
+) -> None:
+    client, server = await joined(env, address)
+    server.interrupt()  # Nobody waits.
+    interrupted: list[int] = []
+
+    async def wait() -> None:
+        for number in range(3):
+            with pytest.raises(Interrupted):
+                await server.receive_into(memoryview(bytearray(10)))
+            interrupted.append(number)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        for _ in range(3):
+            await wait_all_tasks_blocked()
+            server.interrupt()
+    assert interrupted == [0, 1, 2]
+    await client.send([b"still here"])
+    assert await receive_all(server, 10) == b"still here"
+    await client.aclose()
+    await server.aclose()
+
+
+async def test_waiting_until_something_can_be_received_takes_no_byte(env: Env, time: MockClock, address: str) -> None:
+    client, server = await joined(env, address)
+    with trio.move_on_after(0.02) as scope:
+        await server.wait_readable()
+    assert scope.cancelled_caught, "nothing has come"
+    await client.send([b"some"])
+    for _ in range(2):
+        await server.wait_readable()
+    buffer = bytearray(10)
+    received = bytearray()
+    while len(received) < 4:
+        await server.wait_readable()
+        received += buffer[: server.receive_nowait([memoryview(buffer)]) or 0]
+    assert received == b"some"
+    await client.aclose()
+    await server.wait_readable()
+    assert server.receive_nowait([memoryview(buffer)]) == 0
+    await server.aclose()
+    with pytest.raises(ConnectionLost):
+        await server.wait_readable()
+
+
 async def test_closing_ends_the_waits_on_both_sides(env: Env, time: MockClock, address: str) -> None:
     client, server = await joined(env, address)
 
@@ -414,6 +461,15 @@ async def test_closing_ends_the_waits_on_both_sides(env: Env, time: MockClock, a
     with pytest.raises(ConnectionLost):
         await server.send([bytes(1000)] * 100_000)
     await server.aclose()
+
+
+async def test_a_stream_that_was_closed_is_lost_as_often_as_it_is_read(env: Env, time: MockClock, address: str) -> None:
+    client, server = await joined(env, address)
+    await client.aclose()
+    await server.aclose()
+    for stream in (client, server, client):
+        with pytest.raises(ConnectionLost, match="closed on this side"):
+            await stream.receive_into(memoryview(bytearray(10)))
 
 
 async def test_closing_with_bytes_unread_resets_the_other_side(env: Env, time: MockClock, address: str) -> None:

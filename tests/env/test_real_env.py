@@ -18,6 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, DiskFull, DiskReadOnly, StorageError
 from linn.core.real_disk import RealDisk
 from linn.core.real_net import RealNet
+from linn.core.real_process import RealProcess, memory_limit_files
 
 NOBODY = 65534
 
@@ -220,3 +221,33 @@ async def test_an_address_in_use_is_not_evaded_by_a_names_next_one() -> None:
     with pytest.raises(AddressInUse):
         await RealNet().listen(f"broker.example:{taken.address.rpartition(':')[2]}")
     await taken.aclose()
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "files"),
+    [
+        (
+            "0::/app.slice/linn.service\n",
+            [
+                "/sys/fs/cgroup/app.slice/linn.service/memory.max",
+                "/sys/fs/cgroup/app.slice/memory.max",
+                "/sys/fs/cgroup/memory.max",
+            ],
+        ),
+        (
+            "5:cpu,cpuacct:/docker/a:b\n4:memory,hugetlb:/docker/a:b\n",
+            [
+                "/sys/fs/cgroup/memory/docker/a:b/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            ],
+        ),
+        ("", []),
+    ],
+)
+def test_memory_may_be_limited_by_each_cgroup_that_the_process_is_in(cgroups: str, files: list[str]) -> None:
+    assert memory_limit_files(cgroups) == files
+
+
+def test_a_process_may_use_more_memory_than_it_does() -> None:
+    assert 0 < RealProcess().memory_bytes() < RealProcess().memory_bytes_max()

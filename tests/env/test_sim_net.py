@@ -173,3 +173,43 @@ def test_faults_between_two_nodes_leave_a_third_alone() -> None:
         assert trio.current_time() - began < 1
 
     between_two_nodes(scenario)
+
+
+def test_a_link_can_be_cut_in_one_direction() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> None:
+        broker.world.cut_one_way("client", "node")
+        await mine.send([b"request"])
+        await theirs.send([b"push"])
+        assert await receive(mine, 1) == b"p"
+        with trio.move_on_after(60) as scope:
+            await receive(theirs)
+        assert scope.cancelled_caught
+        with pytest.raises(ConnectFailed, match="timed out"):
+            await client.net.connect(ADDRESS)
+        broker.world.heal("node", "client")
+        assert await receive(theirs, 1) == b"r"
+
+    for seed in range(10):
+        between_two_nodes(scenario, seed)
+
+
+def test_a_severed_connection_is_reset_for_both_with_any_part_of_what_was_in_flight() -> None:
+    async def scenario(broker: SimEnv, client: SimEnv, theirs: Stream, mine: Stream) -> int:
+        if client.rng.uniform(0, 1) < 0.5:
+            broker.world.cut("node", "client")
+        await mine.send([bytes(1000)])
+        broker.world.sever("node", "client")
+        arrived = 0
+        with pytest.raises(ConnectionLost, match="reset"):
+            while True:
+                arrived += len(await receive(theirs))
+        for stream in (mine, theirs):
+            with pytest.raises(ConnectionLost):
+                await stream.send([b"more"])
+        with pytest.raises(ConnectionLost, match="reset"):
+            await receive(mine)
+        return arrived
+
+    arrived = [between_two_nodes(scenario, seed) for seed in range(20)]
+    assert len(set(arrived)) > 5
+    assert all(0 <= count <= 1000 for count in arrived if isinstance(count, int))

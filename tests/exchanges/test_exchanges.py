@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.errors import BindingInvalid
+from linn.core.errors import BindingInvalid, LimitExceeded
 from linn.core.exchange import Binding, Subject, Target
-from linn.plugins.exchanges import DirectExchange, FanoutExchange, NoSettings, TopicExchange
+from linn.plugins.exchanges import KEY_WORDS_MAX, DirectExchange, FanoutExchange, NoSettings, TopicExchange
 
 
 def matches(pattern: list[str], words: list[str]) -> bool:
@@ -63,7 +63,7 @@ def test_no_pattern_makes_matching_slow() -> None:
     for number in range(10):
         exchange.bind(Binding(Target(f"t{number}"), ".".join(["#", "a"] * 31 + [f"b{number}"])))
     exchange.bind(Binding(Target("stars"), ".".join(["*", "#"] * 32)))
-    key = ".".join(["a"] * 2_000)
+    key = ".".join(["a"] * (KEY_WORDS_MAX - 1))
     started = time.perf_counter()
     assert _route(exchange, key) == ["stars"]
     assert time.perf_counter() - started < 2
@@ -108,3 +108,11 @@ def test_unknown_arguments_of_a_binding_are_refused(kind: type) -> None:
     with pytest.raises(BindingInvalid, match="whre"):
         exchange.bind(Binding(Target("t"), "a", {"whre": "x"}))
     assert exchange.bindings() == []
+
+
+def test_the_limit_on_the_words_of_a_routing_key_holds_exactly() -> None:
+    exchange = TopicExchange("e", NoSettings())
+    exchange.bind(Binding(Target("t"), "#"))
+    assert _route(exchange, ".".join(["a"] * KEY_WORDS_MAX)) == ["t"]
+    with pytest.raises(LimitExceeded, match="129 words, more than 128"):
+        _route(exchange, ".".join(["a"] * (KEY_WORDS_MAX + 1)))

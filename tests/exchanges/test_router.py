@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from linn.core import router as router_module
 from linn.core.batch import Codec, RecordBatch
 from linn.core.batch_builder import build_from_records
-from linn.core.errors import TopicError
+from linn.core.errors import LimitExceeded, TopicError
 from linn.core.exchange import Binding, Subject, Target
+from linn.core.exchange_graph import ExchangeGraph
 from linn.core.record import Record
 from linn.core.router import Router
 from linn.plugins.exchanges import DirectExchange, NoSettings, TopicExchange
@@ -150,6 +151,7 @@ def test_an_exchange_that_misbehaves_fails_that_publish_by_name(answer: object) 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "CACHED_PAIRS_MAX", 50)
     monkeypatch.setattr(router_module, "CACHED_BATCHES_MAX", 20)
+    monkeypatch.setattr(router_module, "CACHED_LARGE_CHARACTERS_MAX", 5_000)
     router, exchange = counting()
     for number in range(300):
         router.route(keyed(f"k{number}"))
@@ -252,3 +254,54 @@ def test_equal_answers_are_kept_once_and_large_ones_within_a_bound(monkeypatch: 
         router.route(keyed(f"k{number}", "more"))
     assert router._known_names <= 11_002
     assert sum(map(len, router._known)) == router._known_names
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+class Slow(Counting):
+    """An exchange that takes a second for each answer."""
+
+    now = 0.0
+
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        Slow.now += 1.0
+        return super().match(subject)
+
+
+def slow_router() -> tuple[Router, Slow]:
+    Slow.now = 0.0
+    exchange = Slow()
+    return Router("e", "slow", lambda: exchange, ExchangeGraph(lambda: Slow.now)), exchange
+
+
+def test_a_batch_that_takes_too_long_to_route_is_refused_and_what_was_found_is_kept() -> None:
+    router, exchange = slow_router()
+    batch = keyed("a", "b", "c", "d", "e")
+    with pytest.raises(LimitExceeded, match=r"exchange e .* more than 2 s"):
+        router.route(batch)
+    assert router.route(batch) == []
+    assert len(exchange.asked) == 5
+
+
+def test_a_batch_may_be_prepared_step_by_step() -> None:
+    router, exchange = slow_router()
+    exchange.answer = [Binding(Target("t"))]
+    batch = keyed("a", "b")
+    assert len(list(router.prepare(batch))) == 2
+    asked = len(exchange.asked)
+    assert router.route(batch) == [("t", batch)]
+    assert len(exchange.asked) == asked
+
+
+def test_large_pairs_are_prepared_as_well_and_kept_within_a_bound() -> None:
+    router, exchange = slow_router()
+    Slow.now = -1e9
+    batch = keyed(*[f"{number:04}" * 1_000 for number in range(500)])
+    router._graph.monotonic = lambda: 0.0
+    list(router.prepare(batch))
+    router.route(batch)
+    assert len(exchange.asked) == 500
+    for turn in range(3):
+        router.route(keyed(*[f"{turn}{number:04}" * 800 for number in range(500)]))
+        assert router.remembered_characters <= router_module.CACHED_LARGE_CHARACTERS_MAX

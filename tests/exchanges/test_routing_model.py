@@ -157,7 +157,8 @@ class RoutingMachine(RuleBasedStateMachine):
         assert len({topic for topic, _ in parts}) == len(parts), "each topic once"
         got = {topic: part.records() for topic, part in parts}
         for topic in {"q1", "q2", "q3", "q4"}:
-            assert got.get(topic, []) == [whole[n] for n, topics in enumerate(expected) if topic in topics]
+            wanted = [whole[n] for n, topics in enumerate(expected) if topic in topics]
+            assert got.get(topic, []) == wanted, "each topic gets its records, in their order"
         ranges = router.unroutable(batch)
         lost = [index for first, end in zip(ranges[::2], ranges[1::2], strict=True) for index in range(first, end)]
         assert lost == [index for index, topics in enumerate(expected) if not topics]

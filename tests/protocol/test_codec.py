@@ -180,6 +180,13 @@ def test_frames_with_several_segments_are_read() -> None:
     assert decoded == (9, 0, m.Publish("a topic whose name is in another segment", acks=0))
 
 
+@pytest.mark.parametrize("target", ["a" * 600, "a" * 65_000, "\N{GRINNING FACE}" * 249])
+def test_a_publish_to_a_target_longer_than_any_name_is_the_broker_s_to_refuse(target: str) -> None:
+    for correlation in (0, 2**64 - 1):
+        encoded = memoryview(bytes(codec.encode(m.Publish(target), correlation, 3)))
+        assert codec.decode(encoded) == (correlation, 3, m.Publish(target))
+
+
 def test_the_cache_of_messages_mistakes_none_for_another() -> None:
     for number in range(3):
         for message in (m.Publish(f"t{number}"), m.Pull(number, 5), m.Credit(number, 7), m.Ping()):

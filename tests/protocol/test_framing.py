@@ -15,6 +15,7 @@ from linn.core.errors import FrameTooLarge, LinnError, ProtocolError, VersionUns
 from linn.core.record import Record
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Connection, agree, check_welcome, frames_of, hello
+from linn.protocols.capnp.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 
 def feed(connection: Connection, data: bytes, sizes: Iterable[int]) -> Iterator[object]:
@@ -82,6 +83,49 @@ def test_a_conversation_comes_out_as_it_went_in() -> None:
 @given(st.lists(st.integers(1, 20_000), max_size=100))
 def test_any_chunking_gives_the_same_events(sizes: list[int]) -> None:
     assert talk(sizes) == WHOLE
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20_000), st.booleans()), max_size=100))
+def test_connections_that_share_buffers_get_each_its_own(turns: list[tuple[int, int, bool]]) -> None:
+    free = ReceiveBuffers(SHARED_BYTES_MAX)
+    connections = [Connection(free) for _ in range(3)]
+    places, events = [0, 0, 0], [[], [], []]  # type: ignore[var-annotated]
+    for connection in connections:
+        connection.allow_frames(1 << 20)
+    for who, size, releases in [*turns, *[(who, len(CONVERSATION), True) for who in range(3) for _ in range(20)]]:
+        piece = CONVERSATION[places[who] : places[who] + size]
+        for part in pieces_that_fit(connections[who], piece):
+            places[who] += part
+            events[who] += [event[:2] for event in connections[who].received(part)]
+            if releases:
+                connections[who].release()
+    assert events == [[event[:2] for event in WHOLE]] * 3  # type: ignore[index]
+
+
+def pieces_that_fit(connection: Connection, data: bytes) -> Iterator[int]:
+    """Put data into a connection's buffers; how many bytes each time."""
+    while data:
+        buffer = connection.buffer()
+        count = min(len(buffer), len(data))
+        buffer[:count] = data[:count]
+        data = data[count:]
+        yield count
+
+
+def test_a_connection_that_waits_keeps_no_buffer_whatever_it_has_received() -> None:
+    free = ReceiveBuffers(SHARED_BYTES_MAX)
+    connections = [Connection(free) for _ in range(100)]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for connection in connections:
+            connection.allow_frames(1 << 20)
+            assert len(list(feed(connection, CONVERSATION, []))) == len(WHOLE)
+            connection.release()
+        assert tracemalloc.get_traced_memory()[0] - before < SHARED_BYTES_MAX + 100 * 500
+    finally:
+        tracemalloc.stop()
 
 
 def test_one_byte_at_a_time_gives_the_same_events() -> None:

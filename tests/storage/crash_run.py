@@ -23,7 +23,7 @@ from linn.testing.sim_env import SimEnv
 
 PARTITION = PartitionId("orders", 0)
 _TEMPLATES = [
-    bytes(make_batch(1 + number % 3, value_bytes=value_bytes, fill=number).message)
+    bytes(make_batch(1 + number % 3, value_bytes=value_bytes, timestamp_ms=number * 7 % 20, fill=number).message)
     for number, value_bytes in enumerate((0, 10, 90, 200, 333, 460, 500, 700, 1000, 1700, 2500) * 3)
 ]
 
@@ -33,6 +33,7 @@ class Appended:
     base: int
     end: int
     message: bytes
+    timestamp_ms: int
 
 
 class CrashRun:
@@ -102,6 +103,7 @@ class CrashRun:
             (self.open_again, 1),
             (self.fill_the_disk, 1),
             (self.read, 1),
+            (self.find_time, 1),
         )
         chosen = self.rng.choices([step for step, _ in choices], [weight for _, weight in choices])[0]
         await chosen()
@@ -113,7 +115,7 @@ class CrashRun:
         self.pending = batch = RecordBatch(bytearray(self.rng.choice(_TEMPLATES)))
         base = self.log.append(batch)
         self.pending = None
-        self.model.append(Appended(base, batch.end_offset, bytes(batch.message)))
+        self.model.append(Appended(base, batch.end_offset, bytes(batch.message), batch.max_timestamp_ms))
         self.note()
 
     def note(self) -> None:
@@ -151,8 +153,13 @@ class CrashRun:
         bytes_max = self.rng.choice((None, 5000, 10_000))
         before = self.rng.choice((None, self.end))
         age_ms = self.rng.choice((None, None, 20))
-        now_ms = self.env.clock.now_ms()
+        now_ms, size_bytes = self.env.clock.now_ms(), self.log.size_bytes()
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=before)
+        if bytes_max is not None and age_ms is before is None and size_bytes <= bytes_max:
+            start = self.log.bounds()[0]
+            assert start == self.start, (
+                f"{size_bytes} bytes are no more than {bytes_max}, but the start moved to {start}"
+            )
         self.note()
 
     async def trim_before(self) -> None:
@@ -197,6 +204,13 @@ class CrashRun:
         assert self.log is not None
         batches = await read_through(self.log, 3000)
         assert [bytes(batch.message) for batch in batches] == [b.message for b in self.model if b.end > self.start]
+
+    async def find_time(self) -> None:
+        assert self.log is not None
+        timestamp_ms = self.rng.randrange(21)
+        later = (max(b.base, self.start) for b in self.model if b.end > self.start and b.timestamp_ms >= timestamp_ms)
+        expected, found = next(later, self.end), await self.log.offset_at(timestamp_ms)
+        assert found == expected, f"reading from {timestamp_ms} ms on begins at {expected}, not at {found}"
 
     # --- a death -----------------------------------------------------------------------------------------------------
 
@@ -254,7 +268,8 @@ class CrashRun:
         start, end = self.log.bounds()
         known = list(self.model)
         if self.pending is not None and self.pending.base_offset == self.end:
-            known.append(Appended(self.end, self.pending.end_offset, bytes(self.pending.message)))
+            batch = self.pending
+            known.append(Appended(self.end, batch.end_offset, bytes(batch.message), batch.max_timestamp_ms))
         assert start <= self.start, f"the start moved from {self.start} to {start}"
         assert end >= self.durable, f"{self.durable} was durable, but the log ends at {end}"
         kept = self.end if self.cut is None else min(self.end, self.cut)

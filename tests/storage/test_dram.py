@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from linn.core.batch import RecordBatch
 from linn.core.errors import DiskFull, LogCorrupt
+from linn.core.memory_budget import MemoryShare
 from linn.core.real_env import RealEnv
 from linn.core.settings_decoder import check_shape
 from linn.core.storage import EngineKind, PartitionId
@@ -151,3 +152,27 @@ async def test_a_small_batch_does_not_keep_a_large_buffer_alive(harness: EngineH
         log.append(RecordBatch(memoryview(buffer)[: small.size]))
         [kept] = await log.read(0, 0)
         assert memoryview(kept.message.obj).nbytes == small.size
+
+
+async def test_all_logs_together_keep_no_more_than_the_brokers_share(tmp_path: Path) -> None:
+    folder = tmp_path / "dram"
+    engine, share = DramEngine(str(folder), DramSettings(), RealEnv()), MemoryShare("stored", 20_000)
+    engine.count_in(share)
+    logs = [await engine.open(PartitionId("orders", index)) for index in range(3)]
+    messages: list[list[bytes]] = [[], [], []]
+    for _ in range(20):
+        for log, expected in zip(logs, messages, strict=True):
+            expected += append_some(log, 1)
+            assert share.used_bytes <= share.bytes_max
+    assert scratch_bytes(folder) > 0
+    for log, expected in zip(logs, messages, strict=True):
+        assert messages_of(await read_through(log)) == expected
+    await logs[0].trim(before=20)
+    await logs[1].close()
+    assert 0 < share.used_bytes < share.bytes_max / 2
+    written = scratch_bytes(folder)
+    append_some(logs[0], 1)
+    assert scratch_bytes(folder) == written, "a half is free again"
+    await logs[0].close()
+    await logs[2].close()
+    assert share.used_bytes == 0

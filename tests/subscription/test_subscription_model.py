@@ -66,7 +66,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if expected is None:
             assert lease is None
             return
-        assert (lease.first, lease.end, lease.attempt) == expected
+        assert (lease.first, lease.end, lease.attempt) == expected, "the lowest that are ready, with their attempts"
         assert all(lease.delivery_id > given for given in self.given), "delivery ids grow, also over crashes"
         self.given[lease.delivery_id] = (consumer, lease.first, lease.end)
         self.model.grant(lease.delivery_id, consumer, *expected, self.now)
@@ -147,7 +147,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.subscription.expire(self.now)
             self.model.expire(self.now)
             deadline = self.subscription.next_deadline()
-            assert deadline is None or deadline > self.now
+            assert deadline is None or deadline > self.now, "no lease and no delay outlives its time"
         else:
             self.subscription.consumer_gone(consumer, self.now)
             for delivery_id in [key for key, held in self.model.leases.items() if held.consumer == consumer]:

@@ -17,6 +17,7 @@ import capnp
 from linn.core import schema
 from linn.core.errors import ProtocolError
 from linn.core.flat_message import Buffer
+from linn.core.names import NAME_CHARACTERS_MAX
 from linn.protocols.capnp import messages
 from linn.protocols.capnp.messages import Message
 
@@ -113,6 +114,8 @@ def _words_of(message: Message) -> int:
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
         return 16 + sum([5 + len(placement.returned) // 2 for placement in message.placements])
+    if isinstance(message, messages.Publish):
+        return 16 + len(message.target) // 2
     return 64
 
 
@@ -128,7 +131,7 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         return _DELIVER.fill(
             correlation, batches, message.subscription, message.partition, message.delivery_id, message.attempt
         )
-    if type(message) is messages.Publish:
+    if type(message) is messages.Publish and len(message.target) <= NAME_CHARACTERS_MAX:
         frame = bytearray(
             _encoded_publish(
                 message.target, message.to_exchange, message.acks, message.partition, message.mandatory, batches
@@ -255,13 +258,13 @@ def decode(frame: memoryview) -> Decoded:
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
         return _decode(frame)
     content = frame.tobytes()
-    template = _READERS.get((len(content), content[_MEMBER_AT : _MEMBER_AT + 2]))
-    if template is not None and (numbers := template[0].read(content)) is not None:
-        return template[1](*numbers)
     key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
     known = _decoded.get(key)
     if known is not None:
         return Decoded(int.from_bytes(content[_CORRELATION_AT : _CORRELATION_AT + 8], "little"), known[1], known[2])
+    template = _READERS.get((len(content), content[_MEMBER_AT : _MEMBER_AT + 2]))
+    if template is not None and (numbers := template[0].read(content)) is not None:
+        return template[1](*numbers)
     decoded = _decode(content)
     if content[:4] == _ONE_SEGMENT and content[8:12] == _ROOT_FIRST and type(decoded.message) in _REPEATED:
         if len(_decoded) >= _CACHED_FRAMES_MAX:

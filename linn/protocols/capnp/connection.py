@@ -18,6 +18,7 @@ from linn.core.storage import StoredBatch
 from linn.protocols.capnp import codec
 from linn.protocols.capnp.framing import FrameReader
 from linn.protocols.capnp.messages import Done, Hello, Message, Welcome
+from linn.protocols.capnp.receive_buffers import ReceiveBuffers
 
 VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)
@@ -38,8 +39,9 @@ class Event(NamedTuple):
 class Connection:
     """The receiving half, and the encoding of what is sent. One per TCP or Unix connection."""
 
-    def __init__(self) -> None:
-        self.frames = FrameReader()
+    def __init__(self, free: ReceiveBuffers | None = None) -> None:
+        """`free`: receive buffers that it shares with others."""
+        self.frames = FrameReader(free=free)
         self._waiting = codec.Decoded(0, 0, Done())
         self._events: deque[Event] = deque()
         self._batches: list[RecordBatch] = []
@@ -58,6 +60,15 @@ class Connection:
     def buffer(self) -> memoryview:
         """The first of `buffers()`."""
         return self.frames.buffer()
+
+    def release(self) -> None:
+        """Let others have the receive buffer while nothing comes; see `FrameReader.release`."""
+        self.frames.release()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a message that has not come whole."""
+        return self.frames.pending_bytes + (self._batch_bytes if self._missing else 0)
 
     def received(self, count: int) -> Iterator[Event]:
         """Take note of `count` bytes in `buffers()`, and give the messages that are whole now.

@@ -10,11 +10,12 @@ from __future__ import annotations
 import struct
 
 from linn.core.errors import FrameTooLarge, ProtocolError
+from linn.protocols.capnp.receive_buffers import ReceiveBuffers
 
 SEGMENTS_MAX = 64
 """Control messages from other languages' libraries may have a few segments; more is not ours."""
 BUFFER_BYTES_MIN = 4 << 10
-"""What an idle connection costs."""
+"""What a connection begins with, and what one that has begun a small frame keeps while the rest is coming."""
 BUFFER_BYTES_MAX = 256 << 10
 """One receive of this size moves 1 to 4 GB/s; larger ones did not help."""
 LARGE_FRAME_BYTES = 96 << 10
@@ -27,15 +28,33 @@ FRAME_BYTES_AT_ONCE = 1 << 20
 FRAME_BYTES_MAX_BEFORE_HELLO = 64 << 10
 
 _U32_PAIR = struct.Struct("<II")
+_NONE = memoryview(b"")
 
 
 class FrameReader:
     """Cuts a byte stream into frames. Put bytes into `buffers()`, then call `received(count)`."""
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX_BEFORE_HELLO) -> None:
+    __slots__ = (
+        "_buffer_bytes",
+        "_expects_large",
+        "_filled",
+        "_frame",
+        "_frame_filled",
+        "_frame_size",
+        "_free",
+        "_too_small",
+        "_view",
+        "failure",
+        "frame_bytes_max",
+    )
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX_BEFORE_HELLO, free: ReceiveBuffers | None = None) -> None:
+        """`free`: where the receive buffer comes from, and where `release` puts it; None: it is nobody else's."""
         self.frame_bytes_max = frame_bytes_max
-        self._buffer = bytearray(BUFFER_BYTES_MIN)
-        self._view = memoryview(self._buffer)
+        self._free = free if free is not None else ReceiveBuffers(0)
+        self._buffer_bytes = BUFFER_BYTES_MIN
+        self._view = _NONE
+        """The receive buffer, or `_NONE` where it is released."""
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
@@ -56,6 +75,8 @@ class FrameReader:
 
         While a large frame is coming they are the rest of that frame and room for the beginning of the next one.
         """
+        if self._view is _NONE:
+            self._view = self._free.take(self._buffer_bytes)
         if self._frame is not None:
             rest = self._frame[self._frame_filled :]
             return [rest, self._view[:SPILL_BYTES]] if len(self._frame) == self._frame_size else [rest]
@@ -66,6 +87,12 @@ class FrameReader:
     def buffer(self) -> memoryview:
         """The first of `buffers()`."""
         return self.buffers()[0]
+
+    def release(self) -> None:
+        """Give up the receive buffer until `buffers` is called again, unless something is in it."""
+        if self._filled == 0 and self._view is not _NONE:
+            view, self._view = self._view, _NONE
+            self._free.give(view)
 
     def received(self, count: int) -> list[memoryview]:
         """Take note of `count` bytes in `buffers()`, and give the frames that are whole now.
@@ -89,11 +116,11 @@ class FrameReader:
             self._cut(filled, frames)
         except ProtocolError as error:
             self.failure = error
-        if self._frame is None and filled >= min(SPILL_BYTES, len(self._view)):
+        if self._frame is None and filled >= min(SPILL_BYTES, self._buffer_bytes):
             # The buffer was filled by small frames alone.
             self._expects_large = False
-            self._too_small = self._too_small or filled == len(self._view)
-        if self._too_small and self._frame is None and len(self._view) < BUFFER_BYTES_MAX:
+            self._too_small = self._too_small or filled == self._buffer_bytes
+        if self._too_small and self._frame is None and self._buffer_bytes < BUFFER_BYTES_MAX:
             self._grow()
         self._too_small = False
         return frames
@@ -101,9 +128,12 @@ class FrameReader:
     def _cut(self, filled: int, frames: list[memoryview]) -> None:
         view, position = self._view, 0
         while filled - position >= 8:
-            size = self._frame_bytes(position, filled)
-            if size == 0:
-                break
+            segments_less_one, words = _U32_PAIR.unpack_from(view, position)
+            size = 8 + words * 8
+            if segments_less_one or not words or size > self.frame_bytes_max:
+                size = self._frame_bytes(position, filled)
+                if size == 0:
+                    break
             end = position + size
             if end > filled:
                 if size >= LARGE_FRAME_BYTES:
@@ -156,6 +186,7 @@ class FrameReader:
 
     def _grow(self) -> None:
         old, filled = self._view, self._filled
-        self._buffer = bytearray(min(4 * len(old), BUFFER_BYTES_MAX))
-        self._view = memoryview(self._buffer)
+        self._buffer_bytes = min(4 * len(old), BUFFER_BYTES_MAX)
+        self._view = self._free.take(self._buffer_bytes)
         self._view[:filled] = old[:filled]
+        self._free.give(old)

@@ -3,31 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import trio
 
 from linn.core.env import AcceptedStream
 from linn.core.file_region import Sendable, behind
+from linn.core.flat_message import Buffer
+from linn.core.memory_budget import RESERVE_BYTES, MemoryShare
+
+
+class Sender(Protocol):
+    """Who does what an outbox can't do without a task. Neither is called again before `flush` or `run` has begun."""
+
+    def send_soon(self) -> None:
+        """Have `flush` called when others have had their turn."""
+
+    def begin_sending(self) -> None:
+        """Have `run` called, in a task of its own."""
 
 
 class Outbox:
-    """Frames go in from any task without waiting; one task sends them.
+    """Frames go in from any task without waiting. What the stream does not take at once is sent by a task.
 
     Law: `put` never loses or reorders. Who produces because it wants to (a subscription, a read request) calls
-    `wait_room` before it does; who must answer puts, and the reader of requests waits instead.
+    `wait_room` before it does; who must answer puts, and the reader of requests waits instead. A connection whose
+    client reads has no task for this.
     """
 
-    def __init__(self, stream: AcceptedStream, bytes_max: int) -> None:
+    __slots__ = (
+        "_bytes",
+        "_bytes_max",
+        "_closed",
+        "_counted_bytes",
+        "_frames",
+        "_has_task",
+        "_is_due",
+        "_memory",
+        "_room",
+        "_sender",
+        "_sending_bytes",
+        "_stream",
+        "sent_bytes",
+    )
+
+    def __init__(self, stream: AcceptedStream, bytes_max: int, sender: Sender, memory: MemoryShare) -> None:
+        """`memory`: where what waits in memory is counted, but for answers that the stream takes at once."""
         self._stream = stream
         self._bytes_max = bytes_max
+        self._sender = sender
+        self._memory = memory
+        self._counted_bytes = 0
         self._frames: list[Sendable] = []
         self._bytes = 0
         self._sending_bytes = 0
+        self._is_due = False
+        """Whether the sender was asked to have `flush` called."""
+        self._has_task = False
+        self._closed = False
         self.sent_bytes = 0
         """Bytes that the stream has taken."""
-        self._wake: trio.Event | None = None
         self._room: trio.Event | None = None
-        self._empty: trio.Event | None = None
 
     @property
     def waiting_bytes(self) -> int:
@@ -35,38 +71,61 @@ class Outbox:
         return self._bytes + self._sending_bytes
 
     def put(self, frames: Sequence[Sendable]) -> None:
-        """Send frames after all earlier ones, from the sending task."""
+        """Send frames after all earlier ones, soon."""
+        if not self._has_task:
+            self._count(memory_bytes(frames))
         self.hold(frames)
-        self._wake_sender()
+        if not (self._is_due or self._has_task or self._closed):
+            self._is_due = True
+            self._sender.send_soon()
 
     def hold(self, frames: Sequence[Sendable]) -> None:
         """As `put`, but nothing is sent before somebody calls `flush` or `put`: for one who answers many at once."""
         self._frames += frames
         for frame in frames:
             self._bytes += len(frame)
+        if self._has_task:
+            self._count(memory_bytes(frames))
+
+    def _count(self, more: int) -> None:
+        if not self._closed:
+            self._counted_bytes += more
+            self._memory.used_bytes += more
 
     def flush(self) -> None:
-        """Send at once what the stream takes without waiting; the sending task does the rest. Raises ConnectionLost."""
-        if not self._frames or self._sending_bytes:
+        """Send at once what the stream takes without waiting; a task does the rest. Raises ConnectionLost."""
+        self._is_due = False
+        if not self._frames or self._has_task or self._closed:
             return
         sent = self._stream.send_nowait(self._frames)
         self.sent_bytes += sent
         if sent == self._bytes:
             self._frames = []
             self._bytes = 0
+            if self._counted_bytes:
+                self._count(-self._counted_bytes)
+            self._tell_room()
             return
         self._frames = behind(self._frames, sent)
         self._bytes -= sent
-        self._wake_sender()
+        self._count(memory_bytes(self._frames) - self._counted_bytes)
+        self._has_task = True
+        self._sender.begin_sending()
 
-    def _wake_sender(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
-            self._wake = None
+    def close(self) -> None:
+        """Send nothing more: the connection is ending."""
+        self._count(-self._counted_bytes)
+        self._closed = True
 
     def has_room(self) -> bool:
-        """Whether more may be produced."""
-        return self.waiting_bytes < self._bytes_max
+        """Whether more may be produced; where memory is short, only while little waits."""
+        waiting, memory = self._bytes + self._sending_bytes, self._memory
+        return waiting < self._bytes_max and (waiting < RESERVE_BYTES or memory.used_bytes < memory.bytes_max)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether memory is, so that what is produced should be small."""
+        return self._memory.is_over
 
     async def wait_room(self) -> None:
         """Wait until `has_room`."""
@@ -75,19 +134,25 @@ class Outbox:
                 self._room = trio.Event()
             await self._room.wait()
 
+    def _tell_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
     async def run(self) -> None:
-        """Send until cancelled. Raises ConnectionLost."""
-        while True:
-            if not self._frames:
-                self._wake = trio.Event()
-                await self._wake.wait()
-                continue
+        """Send until nothing is left. Raises ConnectionLost: nothing more is sent then."""
+        while self._frames:
             frames, self._frames = self._frames, []
             self._sending_bytes, self._bytes = self._bytes, 0
             await self._stream.send(frames)
-            del frames  # Or a connection that waits would keep what it sent last, and the space of deleted files.
+            del frames  # Or a connection that is slow would keep what it sent last, and the space of deleted files.
             self.sent_bytes += self._sending_bytes
             self._sending_bytes = 0
-            if self._room is not None:
-                self._room.set()
-                self._room = None
+            self._count(memory_bytes(self._frames) - self._counted_bytes)
+            self._tell_room()
+        self._has_task = False
+
+
+def memory_bytes(frames: Sequence[Sendable]) -> int:
+    """Of frames, what is in memory and not in files."""
+    return sum([len(frame) for frame in frames if isinstance(frame, Buffer)])

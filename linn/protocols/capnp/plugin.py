@@ -6,8 +6,11 @@ from typing import Annotated
 
 import msgspec
 
+from linn.core.errors import LinnError
 from linn.core.hookspecs import hookimpl
 from linn.core.protocol import ProtocolKind
+from linn.protocols.capnp.connection import frames_of
+from linn.protocols.capnp.messages import Failed
 from linn.protocols.capnp.server import CapnpServer
 
 
@@ -27,7 +30,11 @@ def _make(settings: CapnpSettings) -> CapnpServer:
     return CapnpServer(settings.keepalive_s, settings.hello_timeout_s)
 
 
+def _refusal(error: LinnError) -> bytes:
+    return b"".join(frames_of(Failed(error.code, error.text, error.retriable)))
+
+
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
     """The native protocol."""
-    return ProtocolKind("capnp", CapnpSettings, _make)
+    return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal)

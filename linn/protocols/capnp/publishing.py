@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import trio
+
 from linn.core.broker import Destination
 from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown
+from linn.core.memory_budget import RESERVE_BYTES
 from linn.core.partition import Partition
 from linn.core.semantics import Acks
 from linn.core.topic import Topic
@@ -20,6 +23,10 @@ from linn.protocols.capnp.connection import Event
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
 
+PAIRS_AT_ONCE_MAX = 64
+"""Distinct (routing key, labels) of a batch for which exchanges are asked without giving others their turn."""
+TURN_S = 0.002
+"""Beyond that, exchanges are asked for so long at a time."""
 _ACKS: tuple[Acks, ...] = ("none", "leader", "all")
 """By their number in the schema."""
 
@@ -39,17 +46,35 @@ class Publishing:
         self._broker = session.broker
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
-        """Of batches that wait: they count against the connection's budget."""
+        """Of batches that wait: they count against the connection's budget, and the broker's."""
+        self._memory = session.broker.memory.received
 
     @property
     def is_waiting(self) -> bool:
         """Whether a publish waits for room."""
         return bool(self._waiting)
 
+    def is_full(self) -> bool:
+        """Whether so much waits that no more should be read; where memory is short, that is little.
+
+        A connection with subscriptions is read on then, up to its own limit: its settlements make room.
+        """
+        waiting, session = self.waiting_bytes, self._session
+        if waiting >= session.settings.connection_bytes_max:
+            return True
+        return waiting > RESERVE_BYTES and self._memory.is_over and not session.consumes
+
+    def close(self) -> None:
+        """The connection is gone, and what waited with it."""
+        self._memory.give_back(self.waiting_bytes)
+        self.waiting_bytes = 0
+        self._waiting.clear()
+
     def publish(self, event: Event) -> None:
         """Carry out a publish, or put it behind those that wait."""
         try:
-            done = not self._waiting and not self._wants_topic(event) and self._try(event) is None
+            must_wait = self._waiting or self._wants_topic(event) or self._takes_long(event)
+            done = not must_wait and self._try(event) is None
         except LinnError as error:
             self._fail(event, error)
             return
@@ -57,6 +82,7 @@ class Publishing:
             size = sum(batch.size for batch in event.batches)
             self._waiting.append(_Waiting(event, size))
             self.waiting_bytes += size
+            self._memory.used_bytes += size
             if len(self._waiting) == 1:
                 self._session.nursery.start_soon(self._publish_waiting)
 
@@ -73,6 +99,25 @@ class Publishing:
         return (
             broker.config.broker.auto_create_topics and not publish.to_exchange and publish.target not in broker.topics
         )
+
+    @staticmethod
+    def _takes_long(event: Event) -> bool:
+        """Whether finding where it goes must give others their turn."""
+        publish = event.message
+        assert isinstance(publish, m.Publish)
+        return publish.to_exchange and any([batch.pair_count > PAIRS_AT_ONCE_MAX for batch in event.batches])
+
+    async def _prepare(self, event: Event) -> None:
+        """Have its exchange find the answers. Raises LinnError."""
+        publish, broker = event.message, self._broker
+        assert isinstance(publish, m.Publish)
+        monotonic, until_s = broker.env.clock.monotonic, 0.0
+        for batch in event.batches:
+            batch.verify(broker.limits)
+            for _ in broker.router(publish.target).prepare(batch):
+                if monotonic() > until_s:
+                    await trio.lowlevel.checkpoint()
+                    until_s = monotonic() + TURN_S
 
     def _try(self, event: Event) -> Topic | None:
         """Publish; or the topic that has no room now, and nothing is stored. Raises LinnError."""
@@ -118,6 +163,8 @@ class Publishing:
                 if self._wants_topic(event):
                     assert isinstance(event.message, m.Publish)
                     await self._broker.administration.create_default_topic(event.message.target)
+                if self._takes_long(event):
+                    await self._prepare(event)
                 full = self._try(event)
                 if full is not None:
                     await full.wait_room()
@@ -128,4 +175,5 @@ class Publishing:
                 self._session.fail_unforeseen(event.correlation, error)
             waiting.popleft()
             self.waiting_bytes -= size
+            self._memory.give_back(size)
             self._session.budget_changed()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from linn.core.delivery import Patience
+from linn.core.memory_budget import RESERVE_BYTES
 from linn.core.partition import Partition
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Event, frames_to
@@ -52,12 +53,21 @@ class Reading:
             bytes_min = min(fetch.bytes_min, bytes_max, FETCH_BYTES_MIN_MAX)
             await self._wait(fetch.wait_max_ms, lambda: self._wait_bytes(partition, fetch.offset, bytes_min))
             # One at a time, so that however many wait, one answer is over the outbox's bound.
-            async with self._fetching:
-                await self._session.outbox.wait_room()
+            if self._fetching.locked():
+                await self._fetching.acquire()
+            else:
+                self._fetching.acquire_nowait()
+            try:
+                outbox = self._session.outbox
+                await outbox.wait_room()
+                if outbox.is_short:
+                    bytes_max = min(bytes_max, RESERVE_BYTES)
                 batches = await partition.read_stored(fetch.offset, partition.high_watermark, bytes_max)
                 partition.count_delivered(batches)
                 answer = m.Fetched(partition.start_offset, partition.high_watermark)
-                self._session.outbox.put(frames_to(answer, event.correlation, batches))
+                outbox.put(frames_to(answer, event.correlation, batches))
+            finally:
+                self._fetching.release()
 
         self._session.in_task(event, work)
 
@@ -71,7 +81,7 @@ class Reading:
             del self._waits[patience]
 
     async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
-        while True:
+        while bytes_min > 1 or offset == partition.high_watermark:
             batches = await partition.read(offset, bytes_min)
             if sum(batch.size for batch in batches) >= max(bytes_min, 1):
                 return

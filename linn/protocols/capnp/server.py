@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from linn.core.broker import Broker
 from linn.core.env import AcceptedStream
+from linn.protocols.capnp.caretaker import Caretaker
 from linn.protocols.capnp.session import Session
 
 
@@ -11,9 +12,9 @@ class CapnpServer:
     """A `ProtocolServer` for one listener."""
 
     def __init__(self, keepalive_s: float, hello_timeout_s: float) -> None:
-        self.keepalive_s = keepalive_s
-        self.hello_timeout_s = hello_timeout_s
+        self._caretaker = Caretaker(keepalive_s)
+        self._hello_timeout_s = hello_timeout_s
 
     async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
         """Speak with one client until either side ends it. Raises LinnError where the client did something wrong."""
-        await Session(stream, broker, self.keepalive_s, self.hello_timeout_s).run()
+        await Session(stream, broker, self._caretaker, self._hello_timeout_s).run()

@@ -1,8 +1,9 @@
 """A session: the broker's side of one connection of the native protocol.
 
-One task reads and carries requests out in order; one sends; each subscription and each waiting request has its own. A
-request that must wait (for a sync, for records, for room) does not hold up those behind it, but for publishes, which
-keep their order.
+One task reads and carries requests out in order; each subscription, each waiting request and what the client does not
+take at once has its own while there is such. What an idle session needs, the listener's `Caretaker` does for all of
+them. A request that must wait (for a sync, for records, for room) does not hold up those behind it, but for publishes,
+which keep their order.
 
 Laws: backpressure is reading less: with too much unsent output, too many unanswered requests or too many bytes in
 publishes that wait for room, the session stops reading. A malformed stream is answered with one error and closed; a
@@ -12,7 +13,8 @@ request that fails is answered with its error and the connection goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import trio
 
@@ -29,9 +31,11 @@ from linn.core.errors import (
 from linn.core.flat_message import Buffer
 from linn.core.listener_traffic import Traffic
 from linn.core.log_fields import log_fields
+from linn.core.memory_budget import RESERVE_BYTES, Intake
 from linn.core.partition import Partition
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.administering import Administering
+from linn.protocols.capnp.caretaker import DRAIN_POLL_S, Caretaker
 from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
 from linn.protocols.capnp.outbox import Outbox
 from linn.protocols.capnp.publishing import Publishing
@@ -43,7 +47,8 @@ logger = logging.getLogger("linn.capnp")
 KEEPALIVES_MISSED_MAX = 3
 RECEIVES_IN_A_ROW_MAX = 8
 """With batches of 256 KiB this is 2 MiB, about a millisecond, in which other connections wait."""
-DRAIN_POLL_S = 0.01
+REQUESTS_IN_A_ROW_MAX = 64
+"""Small requests are carried out in about as long; what came behind them waits until the others had their turn."""
 LAST_WORDS_S = 5.0
 """How long a connection that is closed for an error may take to be told why."""
 DISCARD_BYTES = 64 << 10
@@ -54,15 +59,46 @@ HEARD_BYTES_MIN = 16 << 10
 class Session:
     """One connection. What requests do is in the handlers' own modules; this reads, answers and ends."""
 
-    def __init__(self, stream: AcceptedStream, broker: Broker, keepalive_s: float, hello_timeout_s: float) -> None:
-        self._keepalive_s = keepalive_s
+    __slots__ = (
+        "_administering",
+        "_answered",
+        "_caretaker",
+        "_connection",
+        "_handling",
+        "_has_more",
+        "_heard",
+        "_heard_bytes",
+        "_hello_timeout_s",
+        "_in_a_row",
+        "_inflight",
+        "_intake",
+        "_missed",
+        "_publishing",
+        "_reading",
+        "_received_bytes",
+        "_subscribing",
+        "_welcome_bytes",
+        "broker",
+        "draining",
+        "nursery",
+        "outbox",
+        "settings",
+        "slice",
+        "stream",
+    )
+
+    def __init__(self, stream: AcceptedStream, broker: Broker, caretaker: Caretaker, hello_timeout_s: float) -> None:
+        self._caretaker = caretaker
         self._hello_timeout_s = hello_timeout_s
         self.stream = stream
         self.broker = broker
         settings = broker.config.broker
-        self.outbox = Outbox(stream, settings.connection_bytes_max)
+        self.outbox = Outbox(stream, settings.connection_bytes_max, self, broker.memory.unsent)
         self.nursery: trio.Nursery
-        self._connection = Connection()
+        self.slice: dict[Session, None] = {}
+        """The caretaker's, where this session is in."""
+        self._connection = Connection(caretaker.free_buffers)
+        self._intake = Intake(broker.memory.received)
         self.settings = settings
         self.draining = False
         """Whether the broker has said goodbye."""
@@ -71,28 +107,13 @@ class Session:
         self._publishing = Publishing(self)
         self._reading = Reading(self)
         self._subscribing = Subscribing(self)
-        administering = Administering(self)
-        self._heard = False
+        self._administering = Administering(self)
+        self._heard = True
+        self._missed = 0
         self._heard_bytes = 0
-        self._handling = False
+        self._handling = self._has_more = False
         self._in_a_row = 0
         self._received_bytes = self._welcome_bytes = 0
-        self._handlers: dict[type[m.Message], Callable[[Event], None]] = {
-            m.Publish: self._publishing.publish,
-            m.Settle: self._subscribing.settle,
-            m.Credit: self._subscribing.credit,
-            m.Fetch: self._reading.fetch,
-            m.Pull: self._subscribing.pull,
-            m.Subscribe: self._subscribing.subscribe,
-            m.Unsubscribe: self._subscribing.unsubscribe,
-            m.FindOffset: self._reading.find_offset,
-            m.Describe: administering.describe,
-            m.Administer: administering.administer,
-            m.Ping: self._ping,
-            m.Pong: self._nothing,
-            m.Goodbye: self._goodbye,
-            m.Unknown: self._unknown,
-        }
 
     # --- life ---
 
@@ -102,19 +123,25 @@ class Session:
         try:
             await self._shake_hands()
             async with trio.open_nursery() as self.nursery:
-                self.nursery.start_soon(self._run_outbox)
-                self.nursery.start_soon(self._watch)
-                self.nursery.start_soon(self._leave_on_drain)
+                self._caretaker.join(self)
                 await self._read()
                 self._subscribing.close()
                 await self._until_sent()
-                self.nursery.cancel_scope.cancel()
+                self.end()
         except BaseExceptionGroup as group:
             if group.split(LinnError)[1] is not None:
                 raise
             raise _first(group) from None
         finally:
+            self._caretaker.leave(self)
+            self.outbox.close()
+            self._publishing.close()
+            self._intake.release()
             self._subscribing.close()
+
+    def end(self) -> None:
+        """Drop the connection, and all that is under way."""
+        self.nursery.cancel_scope.cancel()
 
     def _traffic(self) -> Traffic:
         outbox = self.outbox
@@ -122,15 +149,34 @@ class Session:
         return Traffic(self._received_bytes, sent, self._inflight, outbox.waiting_bytes, self._publishing.waiting_bytes)
 
     async def _until_sent(self) -> None:
-        with trio.move_on_after(self._keepalive_s):
+        with trio.move_on_after(self._caretaker.keepalive_s):
             while self.outbox.waiting_bytes or self._inflight:
                 await self.broker.env.clock.sleep(DRAIN_POLL_S)
+
+    # --- sending ---
+
+    def send_soon(self) -> None:
+        """See `Sender.send_soon`."""
+        self._caretaker.send_soon(self)
+
+    def begin_sending(self) -> None:
+        """See `Sender.begin_sending`."""
+        self.nursery.start_soon(self._run_outbox)
 
     async def _run_outbox(self) -> None:
         try:
             await self.outbox.run()
         except ConnectionLost:
-            self.nursery.cancel_scope.cancel()
+            self.end()
+
+    def flush(self) -> None:
+        """Send what the client takes now."""
+        try:
+            self.outbox.flush()
+        except ConnectionLost:
+            self.end()
+
+    # --- hello and goodbye ---
 
     async def _shake_hands(self) -> None:
         """Hello and welcome. Raises LinnError after telling the client why."""
@@ -151,7 +197,7 @@ class Session:
             min(settings.frame_bytes_max, m.LIMIT_MAX),
             min(settings.batch_bytes_max, m.LIMIT_MAX),
             min(settings.message_bytes_max, m.LIMIT_MAX),
-            min(int(self._keepalive_s * 1000), m.LIMIT_MAX),
+            min(int(self._caretaker.keepalive_s * 1000), m.LIMIT_MAX),
             settings.inflight_requests_max,
             settings.subscriptions_max,
         )
@@ -186,29 +232,28 @@ class Session:
         while await self.stream.receive_into(scratch):
             pass
 
-    async def _watch(self) -> None:
-        """End a connection that has been silent for too long."""
-        missed = 0
-        while missed < KEEPALIVES_MISSED_MAX:
-            await self.broker.env.clock.sleep(self._keepalive_s)
-            # A client that is not read from, because the broker owes it something, can't be heard.
-            held_up = self.outbox.has_room() and self._is_over_budget()
-            heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
-            missed = 0 if heard else missed + 1
-            self._heard, self._heard_bytes = False, 0
-        about = {"connection": self.stream.peer, "count": missed}
-        logger.info("%(connection)s: silent for %(count)d keepalives, closed", about)
-        self.nursery.cancel_scope.cancel()
+    def watch(self) -> None:
+        """Once per keepalive interval: end a connection that has been silent for too long."""
+        # A client that is not read from, because the broker owes it something, can't be heard.
+        held_up = self.outbox.has_room() and self._is_over_budget()
+        heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
+        self._missed = 0 if heard else self._missed + 1
+        self._heard, self._heard_bytes = False, 0
+        if self._missed >= KEEPALIVES_MISSED_MAX:
+            about = {"connection": self.stream.peer, "count": self._missed}
+            logger.info("%(connection)s: silent for %(count)d keepalives, closed", about)
+            self.end()
 
-    async def _leave_on_drain(self) -> None:
-        await self.broker.listening.wait_draining()
+    def say_goodbye(self) -> None:
+        """The broker is stopping."""
         self.outbox.put(frames_of(m.Goodbye("the broker is stopping")))
         self._end_waits()
-        # Who has nothing under way is let go; who still holds leases may settle them until the drain's time is up.
-        while self._inflight or self._publishing.is_waiting or self._subscribing.is_holding():
-            await self.broker.env.clock.sleep(DRAIN_POLL_S)
-        await self._until_sent()
-        self.nursery.cancel_scope.cancel()
+
+    def leave_if_done(self) -> None:
+        """After goodbye: end if nothing is under way. Who still holds leases may settle them until the time is up."""
+        waits = self._inflight or self._publishing.is_waiting or self._subscribing.is_holding()
+        if not waits and not self.outbox.waiting_bytes:
+            self.end()
 
     def _end_waits(self) -> None:
         """Push nothing more, and answer at once what waits for records."""
@@ -239,15 +284,19 @@ class Session:
             # What came behind hello in the same packet waits in the connection.
             self._handle(0)
             while True:
+                if self._is_over_budget():
+                    await self._wait_budget()
+                if self._has_more:
+                    await self._give_turn()
+                    self._handle(0)
+                    continue
                 count = await self._receive()
                 if count == 0:
                     self.outbox.flush()
                     return
                 self._handle(count)
-                if self._is_over_budget():
-                    await self._wait_budget()
         except ConnectionLost:
-            self.nursery.cancel_scope.cancel()
+            self.end()
         except LinnError as error:
             await self._last_words(error)
             raise
@@ -255,14 +304,24 @@ class Session:
     async def _receive(self) -> int:
         """Some bytes; a few times in a row without giving others their turn, where more is there already."""
         stream, connection = self.stream, self._connection
-        if self._in_a_row < RECEIVES_IN_A_ROW_MAX:
-            count = stream.receive_nowait(connection.buffers())
-            if count is not None:
-                self._in_a_row += 1
-                return count
+        while True:
+            if self._in_a_row < RECEIVES_IN_A_ROW_MAX:
+                count = stream.receive_nowait(connection.buffers())
+                if count is not None:
+                    self._in_a_row += 1
+                    return count
+            self._in_a_row = 0
+            self.outbox.flush()
+            connection.release()
+            if self._intake.held_bytes or connection.pending_bytes > RESERVE_BYTES:
+                await self._intake.hold(connection.pending_bytes, patient=not self.consumes)
+            await stream.wait_readable()
+
+    async def _give_turn(self) -> None:
+        self._has_more = False
         self._in_a_row = 0
         self.outbox.flush()
-        return await stream.receive_into(connection.buffer())
+        await trio.lowlevel.checkpoint()
 
     def _handle(self, count: int) -> None:
         """Carry out the requests that are whole now; their answers are sent before the session waits for more."""
@@ -281,24 +340,33 @@ class Session:
             self.outbox.put(frames)
 
     def _handle_events(self, count: int) -> None:
-        handlers = self._handlers
-        for event in self._connection.received(count):
+        for number, event in enumerate(self._connection.received(count), 1):
             self._heard = True
-            handler = handlers.get(type(event.message))
+            handler = _HANDLERS.get(type(event.message))
             if handler is None:
                 raise ProtocolError(f"a client does not send {type(event.message).__name__}")
+            part, carry_out = handler
             try:
-                handler(event)
+                carry_out(getattr(self, part) if part else self, event)
             except LinnError as error:
                 self.fail(event.correlation, error)
             except Exception as error:
                 self.fail_unforeseen(event.correlation, error)
+            if number == REQUESTS_IN_A_ROW_MAX:
+                self._has_more = True
+                return
+
+    @property
+    def consumes(self) -> bool:
+        """Whether the client has subscriptions, whose settlements make room."""
+        return not self._subscribing.is_empty
 
     def _is_over_budget(self) -> bool:
         return (
             not self.outbox.has_room()
             or self._inflight >= self.settings.inflight_requests_max
-            or self._publishing.waiting_bytes >= self.settings.connection_bytes_max
+            or self._publishing.is_full()
+            or self._intake.waits
         )
 
     async def _wait_budget(self) -> None:
@@ -375,7 +443,7 @@ class Session:
             partition.when_committed(end, committed)
 
     def _ping(self, event: Event) -> None:
-        self.outbox.put(frames_of(m.Pong(), event.correlation))
+        self._send(frames_of(m.Pong(), event.correlation))
 
     def _nothing(self, event: Event) -> None:
         """Being heard is all."""
@@ -394,3 +462,22 @@ def _first(group: BaseExceptionGroup[BaseException]) -> LinnError:
         return _first(error)
     assert isinstance(error, LinnError)
     return error
+
+
+_HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = {
+    m.Publish: ("_publishing", Publishing.publish),
+    m.Settle: ("_subscribing", Subscribing.settle),
+    m.Credit: ("_subscribing", Subscribing.credit),
+    m.Fetch: ("_reading", Reading.fetch),
+    m.Pull: ("_subscribing", Subscribing.pull),
+    m.Subscribe: ("_subscribing", Subscribing.subscribe),
+    m.Unsubscribe: ("_subscribing", Subscribing.unsubscribe),
+    m.FindOffset: ("_reading", Reading.find_offset),
+    m.Describe: ("_administering", Administering.describe),
+    m.Administer: ("_administering", Administering.administer),
+    m.Ping: ("", Session._ping),
+    m.Pong: ("", Session._nothing),
+    m.Goodbye: ("", Session._goodbye),
+    m.Unknown: ("", Session._unknown),
+}
+"""What carries out a request, and which part of its session it belongs to; one table for all sessions."""

@@ -27,6 +27,11 @@ class Subscribing:
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_ids = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return not self._subscribers
+
     def pause(self) -> None:
         """Push nothing more."""
         for subscriber in self._subscribers.values():
@@ -75,7 +80,9 @@ class Subscribing:
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
-        """Bytes of one delivery, such that one for each subscription fits into half of the outbox."""
+        """Bytes of one delivery, such that one for each subscription fits into half of the outbox; few where short."""
+        if self._session.outbox.is_short:
+            return DELIVERY_BYTES_MIN
         share = self._session.settings.connection_bytes_max // (2 * len(self._subscribers) + 1)
         return max(DELIVERY_BYTES_MIN, min(share, DELIVERY_BYTES_MAX))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from linn.core.env import Env
+from linn.core.memory_budget import MemoryShare
 from linn.core.storage import Capabilities, PartitionId
 from linn.storage_engines.dram.log import DramLog
 from linn.storage_engines.dram.scratch import ScratchFolder
@@ -19,14 +20,19 @@ class DramEngine:
         self._env = env
         self._scratch = ScratchFolder(folder, env.disk, count())
         self._cleared = False
-        self.capabilities = Capabilities(survives_restart=False)
+        self._memory = MemoryShare("dram")
+        self.capabilities = Capabilities(survives_restart=False, keeps_in_memory=True)
+
+    def count_in(self, share: MemoryShare) -> None:
+        """As `MemoryEngine` says."""
+        self._memory = share
 
     async def open(self, partition: PartitionId) -> DramLog:
         """An empty log. The first one opened deletes what an earlier process left in the folder."""
         if not self._cleared:
             self._scratch.clear()
             self._cleared = True
-        return DramLog(str(partition), self._settings, self._env, self._scratch, self.capabilities)
+        return DramLog(str(partition), self._settings, self._env, self._scratch, self._memory, self.capabilities)
 
     async def close(self) -> None:
         """Nothing is held beside the logs."""

@@ -1,8 +1,9 @@
 """DramLog: a partition's log in memory, spilling to scratch files. Read on: `memory`, `scratch`.
 
 Laws: the log is a list of runs in order of their offsets, each in memory or in one scratch file; an append goes to the
-last run or begins a new one, so spilling never changes the order. Once memory is full everything new is spilled until
-half of it is free again, so that runs are long. Nothing is durable beyond the process, hence everything is at once.
+last run or begins a new one, so spilling never changes the order. Once memory is full, the log's own or the share of
+the broker's that all such logs have, everything new is spilled until half of it is free again, so that runs are long.
+Nothing is durable beyond the process, hence everything is at once.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 from linn.core.batch import RecordBatch
 from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange
+from linn.core.memory_budget import MemoryShare
 from linn.core.storage import Capabilities
-from linn.storage_engines.dram.memory import Bound, MemoryRun, held_bytes
+from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
 from linn.storage_engines.dram.scratch import ScratchFolder, ScratchRun
 from linn.storage_engines.dram.settings import DramSettings
 
@@ -25,9 +27,16 @@ class DramLog:
     """One partition's log. See `linn.core.storage.PartitionLog` for what each method promises."""
 
     def __init__(
-        self, name: str, settings: DramSettings, env: Env, scratch: ScratchFolder, capabilities: Capabilities
+        self,
+        name: str,
+        settings: DramSettings,
+        env: Env,
+        scratch: ScratchFolder,
+        memory: MemoryShare,
+        capabilities: Capabilities,
     ) -> None:
         self.capabilities = capabilities
+        self._memory = memory
         self._name = name
         self._settings = settings
         self._clock = env.clock
@@ -43,19 +52,21 @@ class DramLog:
 
     def append(self, batch: RecordBatch) -> int:
         """As the port says. Keeps the batch's buffer, or a copy where that is more than twice the batch."""
-        self._check_usable()
+        if self._refusal is not None:
+            self._check_usable()
         now_ms = max(self._clock.now_ms(), self._append_time_ms)
         offset = self._end
         batch.stamp(offset, now_ms, offset)
-        held = held_bytes(batch)
+        held = batch.size + BATCH_OVERHEAD_BYTES
         if self._must_spill(held):
             self._spill(batch)
         else:
             self._memory_run().append(batch)
             self._held_bytes += held
+            self._memory.used_bytes += held
         self._append_time_ms = now_ms
         self._size_bytes += batch.size
-        self._end = batch.end_offset
+        self._end = offset + batch.count
         return offset
 
     def _check_usable(self) -> None:
@@ -63,10 +74,11 @@ class DramLog:
             raise LogClosed(f"{self._name}: {self._refusal}")
 
     def _must_spill(self, held: int) -> bool:
-        room = self._settings.memory_bytes_max - self._held_bytes
-        if self._spilling and 2 * room >= self._settings.memory_bytes_max:
+        own_bytes, memory = self._settings.memory_bytes_max, self._memory
+        room = own_bytes - self._held_bytes
+        if self._spilling and 2 * room >= own_bytes and 2 * memory.used_bytes <= memory.bytes_max:
             self._spilling = False
-        if held > room:
+        if held > room or held + memory.used_bytes > memory.bytes_max:
             self._spilling = True
         return self._spilling
 
@@ -168,12 +180,16 @@ class DramLog:
             size, held = first.size_bytes, first.held_bytes
             first.forget(self._start)
             self._size_bytes += first.size_bytes - size
-            self._held_bytes += first.held_bytes - held
+            self._count_held(first.held_bytes - held)
+
+    def _count_held(self, more: int) -> None:
+        self._held_bytes += more
+        self._memory.used_bytes += more
 
     def _drop(self, place: int) -> None:
         run = self._runs.pop(place)
         self._size_bytes -= run.size_bytes
-        self._held_bytes -= run.held_bytes
+        self._count_held(-run.held_bytes)
         run.drop()
 
     async def _forget_after(self, after: int) -> None:
@@ -191,7 +207,7 @@ class DramLog:
             self._refusal = None
             raise
         self._size_bytes += run.size_bytes - size
-        self._held_bytes += run.held_bytes - held
+        self._count_held(run.held_bytes - held)
         while self._runs and self._runs[-1].base_offset >= after:
             self._drop(len(self._runs) - 1)
         self._end = after

@@ -23,11 +23,6 @@ def owned(batch: RecordBatch) -> RecordBatch:
     return batch
 
 
-def held_bytes(batch: RecordBatch) -> int:
-    """The memory that keeping `batch` takes."""
-    return batch.size + BATCH_OVERHEAD_BYTES
-
-
 @dataclass(frozen=True, slots=True)
 class Bound:
     """What retention drops, apart from what exceeds a size."""
@@ -65,7 +60,7 @@ class MemoryRun:
         self._batches.append(owned(batch))
         self._bases.append(batch.base_offset)
         self.size_bytes += batch.size
-        self.end_offset = batch.end_offset
+        self.end_offset = batch.base_offset + batch.count
         self.last_append_ms = batch.append_time_ms
 
     async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:

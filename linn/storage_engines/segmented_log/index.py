@@ -68,6 +68,15 @@ class Summary:
     last_append_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class IndexImage:
+    """An index file that is yet to be written."""
+
+    covered_bytes: int
+    """Of the segment."""
+    data: bytes
+
+
 def encode_index(summary: Summary, index: SparseIndex) -> bytes:
     """An index file: the header, then three columns of little-endian Int64."""
     columns = b"".join(_little(column).tobytes() for column in (index.offsets, index.positions, index.times_ms))

@@ -5,6 +5,8 @@ Laws:
 - `append` writes once, to the page cache, and starts a new segment without waiting for the old one's sync; so more than
   one segment may lie behind `durable`. `sync` and `enforce_retention` sync those, oldest first, and seal them: their
   index files and then the checkpoint say that they are whole.
+- `enforce_retention` also indexes the active segment as it grows: what an opening scans after a crash does not depend
+  on the log's size, nor on that of a segment.
 - What changes files other than by appending holds `_lock`.
 - After a failed sync nothing that was not synced is believed in, and the log takes no more work.
 """
@@ -25,6 +27,7 @@ from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFail
 from linn.core.log_fields import log_fields
 from linn.core.storage import Capabilities, LogStatistics, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
+from linn.storage_engines.segmented_log.index import IndexImage
 from linn.storage_engines.segmented_log.recovery import Recovery
 from linn.storage_engines.segmented_log.retention import count_to_drop
 from linn.storage_engines.segmented_log.segment import Segment
@@ -34,6 +37,11 @@ logger = logging.getLogger("linn.storage")
 
 _OPEN_SEGMENTS_MAX = 8
 """Sealed segments that stay open for readers, per log: readers far behind are few, and descriptors are scarce."""
+_SCAN_BYTES_MAX = 2 << 20
+"""Of the active segment, what may be left to scan after a crash before an index file covers it: with 1,000 partitions
+that are all written to, two seconds of scanning at the worst."""
+_SCAN_SHARE = 8
+"""A large active segment is indexed again when this part of it is new, so that writing indexes costs little."""
 
 
 class SegmentedLog:
@@ -176,6 +184,22 @@ class SegmentedLog:
         except StorageError as error:
             # The data is safe; only the next opening takes longer. The next call tries again.
             logger.warning("%(folder)s: a finished segment can't be sealed now: %(error)s", self._about(error))
+
+    def _wants_index(self, active: Segment) -> bool:
+        few = min(_SCAN_BYTES_MAX, self._settings.segment_bytes_max // 2)
+        return active.size_bytes - active.indexed_bytes >= max(few, active.size_bytes // _SCAN_SHARE)
+
+    async def _index_active(self, active: Segment, image: IndexImage) -> None:
+        """Write what was the active segment's index before the sync, unless a segment before it waits to be sealed."""
+        if self._finished_unsealed(active):
+            return
+        try:
+            await active.put_index(image)
+            await self._disk.sync_dir(self._folder)
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            logger.warning("%(folder)s: the active segment can't be indexed now: %(error)s", self._about(error))
 
     def _about(self, error: StorageError) -> dict[str, object]:
         """Fields of a log line."""
@@ -325,11 +349,18 @@ class SegmentedLog:
         """As the port says. Seals what `append` left behind first, so that only little is scanned after a crash."""
         async with self._working():
             self._roll_if_old(now_ms, age_ms)
-            if self._finished_unsealed(self._active):
+            active = self._active
+            image = active.index_image() if self._wants_index(active) else None
+            if image is not None or self._finished_unsealed(active):
                 await self._sync_all()
                 await self._seal_finished()
+            if image is not None:
+                await self._index_active(active, image)
             finished = self._segments[:-1]
-            count = count_to_drop(finished, now_ms, age_ms=age_ms, bytes_max=self._budget(bytes_max), before=before)
+            budget, dead_bytes = self._budget(bytes_max), self._size_bytes - self.size_bytes()
+            count = count_to_drop(
+                finished, now_ms, age_ms=age_ms, bytes_max=budget, before=before, dead_bytes=dead_bytes
+            )
             self._start = max(self._start, self._bases[count])
             await self._drop(bisect_right(self._bases, self._start) - 1)
             return self._start

@@ -15,10 +15,19 @@ class Droppable(Protocol):
 
 
 def count_to_drop(
-    parts: Sequence[Droppable], now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
+    parts: Sequence[Droppable],
+    now_ms: int,
+    *,
+    age_ms: int | None,
+    bytes_max: int | None,
+    before: int | None,
+    dead_bytes: int = 0,
 ) -> int:
-    """How many of `parts`, oldest first, are over a bound. Age counts from the last append, by the broker's clock."""
-    total = sum(part.size_bytes for part in parts)
+    """How many of `parts`, oldest first, are over a bound. Age counts from the last append, by the broker's clock.
+
+    `dead_bytes` of the first part lie before the start of the log: they are not what has to fit into `bytes_max`.
+    """
+    total = sum(part.size_bytes for part in parts) - dead_bytes
     count = 0
     for part in parts:
         old = age_ms is not None and part.last_append_ms < now_ms - age_ms
@@ -26,6 +35,7 @@ def count_to_drop(
         below = before is not None and part.end_offset <= before
         if not (old or over or below):
             break
-        total -= part.size_bytes
+        total -= part.size_bytes - dead_bytes
+        dead_bytes = 0
         count += 1
     return count

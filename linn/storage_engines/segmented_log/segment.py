@@ -17,6 +17,7 @@ from linn.core.storage import StoredBatch
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
     NO_TIME,
+    IndexImage,
     SparseIndex,
     Summary,
     decode_entries,
@@ -360,9 +361,14 @@ class Segment:
     async def write_index(self) -> None:
         """Put an index file of what is in the segment, which is synced, in place; durable after `sync_dir`.
 
-        Raises DiskFull, StorageError, SyncFailed.
+        Raises DiskFull, StorageError, SyncFailed, LogCorrupt.
         """
-        index = await self.index()
+        await self.index()
+        await self.put_index(self.index_image())
+
+    def index_image(self) -> IndexImage:
+        """The index file of what is in the segment now. The index is in memory."""
+        assert self._index is not None, "the index of a growing segment is in memory"
         summary = Summary(
             self.base_offset,
             self.end_offset,
@@ -372,16 +378,20 @@ class Segment:
             self.first_append_ms,
             self.last_append_ms,
         )
+        return IndexImage(self.size_bytes, encode_index(summary, self._index))
+
+    async def put_index(self, image: IndexImage) -> None:
+        """Put an index file in place; what it covers was synced. Durable after `sync_dir`. Raises as `write_index`."""
         temporary = f"{self.index_path}.tmp"
         self._disk.unlink(temporary)
         file = self._disk.open(temporary, create=True)
         try:
-            file.write((encode_index(summary, index),))
+            file.write((image.data,))
             await file.sync()
         finally:
             file.close()
         self._disk.rename(temporary, self.index_path)
-        self.indexed_bytes = summary.size_bytes
+        self.indexed_bytes = image.covered_bytes
 
     async def read_summary(self) -> Summary | None:
         """What the index file says, or None where there is no whole one of this segment."""

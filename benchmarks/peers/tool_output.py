@@ -1,0 +1,65 @@
+"""What load tools print, read. Pure: text in, a reading out; ToolFailed where it does not say what it should."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+from benchmarks.peers.tool import Reading, ToolFailed
+
+
+def linn_bench(text: str) -> Reading:
+    """`linn bench publish --json` and `linn bench consume --json`: the last line."""
+    try:
+        data = json.loads(text.strip().splitlines()[-1])
+        return Reading(float(data["messages_per_s"]), int(data["messages"]))
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise _unreadable("linn bench", text) from error
+
+
+_SENT = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
+_LATENCY = re.compile(r"([\d.]+) ms (50th|99th)")
+
+
+def producer_performance(text: str) -> Reading:
+    """Kafka's ProducerPerformance: the last summary, which is that of the whole run."""
+    summaries = [line for line in text.splitlines() if "50th" in line]
+    found = _SENT.search(summaries[-1]) if summaries else None
+    if found is None:
+        raise _unreadable("ProducerPerformance", text)
+    latencies = {name: float(ms) * 1000 for ms, name in _LATENCY.findall(summaries[-1])}
+    return Reading(float(found[2]), int(found[1]), latencies.get("50th"), latencies.get("99th"))
+
+
+def consumer_performance(text: str) -> Reading:
+    """Kafka's ConsumerPerformance: a header and a row; the rate is that of fetching, without joining the group."""
+    rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+    for header, row in zip(rows, rows[1:], strict=False):
+        if "fetch.nMsg.sec" in header and len(row) == len(header):
+            named = dict(zip(header, row, strict=True))
+            return Reading(float(named["fetch.nMsg.sec"]), int(named["data.consumed.in.nMsg"]))
+    raise _unreadable("ConsumerPerformance", text)
+
+
+def perf_test(text: str, direction: str) -> Reading:
+    """RabbitMQ's PerfTest; `direction` is "sending" or "receiving". It counts nothing itself."""
+    found = re.search(rf"{direction} rate avg: ([\d.]+) msg/s", text)
+    if found is None:
+        raise _unreadable("PerfTest", text)
+    return Reading(float(found[1]))
+
+
+def redis_benchmark(text: str) -> Reading:
+    """`redis-benchmark --csv`: a header and a row; a latency is that of a whole pipeline."""
+    rows = [row for row in csv.reader(text.splitlines()) if row]
+    for header, row in zip(rows, rows[1:], strict=False):
+        if "rps" in header and len(row) == len(header):
+            named = dict(zip(header, row, strict=True))
+            p50, p99 = (float(named[f"{name}_latency_ms"]) * 1000 for name in ("p50", "p99"))
+            return Reading(float(named["rps"]), None, p50, p99)
+    raise _unreadable("redis-benchmark", text)
+
+
+def _unreadable(tool: str, text: str) -> ToolFailed:
+    return ToolFailed(f"{tool} said nothing that can be read: {text[-300:].strip()!r}")

@@ -1,0 +1,120 @@
+"""What is done for all sessions of one listener by three tasks, so that a session that is idle has only its own.
+
+Laws: each session is looked at once per keepalive interval, a slice of them at a time, so that many of them hold up
+nobody. A bug that one session's care meets ends that session alone. Without sessions there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from linn.core.broker import Broker
+from linn.core.errors import InternalError
+from linn.protocols.capnp.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
+
+if TYPE_CHECKING:
+    from linn.protocols.capnp.session import Session
+
+logger = logging.getLogger("linn.capnp")
+
+SLICES = 16
+"""Of a keepalive interval: with 10,000 sessions less than a millisecond of work each time."""
+SESSIONS_IN_A_ROW_MAX = 256
+"""Sessions that are served before others get their turn."""
+DRAIN_POLL_S = 0.01
+
+
+class Caretaker:
+    """For the sessions of one listener. Its tasks begin with the first of them, in the broker's nursery."""
+
+    def __init__(self, keepalive_s: float) -> None:
+        self.keepalive_s = keepalive_s
+        self.free_buffers = ReceiveBuffers(SHARED_BYTES_MAX)
+        self._slices: list[dict[Session, None]] = [{} for _ in range(SLICES)]
+        self._slice = 0
+        """The one that was looked at last: who joins it is looked at when nearly a whole interval has passed."""
+        self._count = 0
+        self._works = False
+        self._draining = False
+        self._joined = trio.Event()
+        self._unsent: list[Session] = []
+        self._put: trio.Event | None = None
+
+    def join(self, session: Session) -> None:
+        """Take care of a session until it leaves."""
+        session.slice = self._slices[self._slice]
+        session.slice[session] = None
+        self._count += 1
+        self._joined.set()
+        if not self._works:
+            self._works = True
+            broker = session.broker
+            broker.spawn(self._flush)
+            broker.spawn(partial(self._watch, broker))
+            broker.spawn(partial(self._see_off, broker))
+        if self._draining:
+            session.say_goodbye()
+
+    def leave(self, session: Session) -> None:
+        """The session has ended. Idempotent; nothing happens to one that never joined."""
+        if session in session.slice:
+            del session.slice[session]
+            self._count -= 1
+
+    def send_soon(self, session: Session) -> None:
+        """Have the session's outbox flushed once all who may run now have put what they have."""
+        self._unsent.append(session)
+        if self._put is not None:
+            self._put.set()
+            self._put = None
+
+    async def _flush(self) -> None:
+        while True:
+            if not self._unsent:
+                self._put = trio.Event()
+                await self._put.wait()
+            unsent, self._unsent = self._unsent, []
+            await self._each(unsent, lambda session: session.flush())
+
+    async def _watch(self, broker: Broker) -> None:
+        """End who has been silent for too long."""
+        while True:
+            await self._wait_joined()
+            await broker.env.clock.sleep(self.keepalive_s / SLICES)
+            self._slice = (self._slice + 1) % SLICES
+            await self._each([*self._slices[self._slice]], lambda session: session.watch())
+
+    async def _see_off(self, broker: Broker) -> None:
+        """When the broker stops: let go at once who has nothing under way, and the others when they are done."""
+        await broker.listening.wait_draining()
+        self._draining = True
+        await self._each(self._everybody(), lambda session: session.say_goodbye())
+        while True:
+            await self._wait_joined()
+            await broker.env.clock.sleep(DRAIN_POLL_S)
+            await self._each(self._everybody(), lambda session: session.leave_if_done())
+
+    def _everybody(self) -> list[Session]:
+        return [session for joined in self._slices for session in joined]
+
+    async def _wait_joined(self) -> None:
+        if not self._count:
+            if self._joined.is_set():
+                self._joined = trio.Event()
+            await self._joined.wait()
+
+    async def _each(self, sessions: Sequence[Session], care: Callable[[Session], None]) -> None:
+        for number, session in enumerate(sessions, 1):
+            try:
+                care(session)
+            except Exception as error:
+                about = {"connection": session.stream.peer, "code": InternalError.code}
+                logger.error("%(connection)s: closed for a bug", about, exc_info=error)
+                session.end()
+            if number % SESSIONS_IN_A_ROW_MAX == 0:
+                await trio.lowlevel.checkpoint()

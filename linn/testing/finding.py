@@ -1,0 +1,55 @@
+"""Finding: an invariant that a history breaks, with the events that show it; and the error made of some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from linn.testing.history import Entry, History
+
+SHOWN_MAX = 5
+"""Findings that an error tells; the first ones say most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One invariant, broken."""
+
+    name: str
+    """Of the invariant."""
+    text: str
+    entries: tuple[Entry, ...]
+
+    def __str__(self) -> str:
+        return "\n    ".join([f"{self.name}: {self.text}", *map(str, self.entries)])
+
+
+class Findings:
+    """What was found so far, each (invariant, text) once."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._found: dict[tuple[str, str], Finding] = {}
+
+    def add(self, name: str, text: str, *indices: int) -> None:
+        """An invariant is broken, as the events with these indices show."""
+        entries = tuple(self._history.entries[index] for index in sorted({*indices}))
+        self._found.setdefault((name, text), Finding(name, text, entries))
+
+    @property
+    def all(self) -> list[Finding]:
+        """In the order in which they were found."""
+        return list(self._found.values())
+
+
+class InvariantBroken(AssertionError):
+    """A history breaks an invariant."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        told = [str(finding) for finding in findings[:SHOWN_MAX]]
+        if len(findings) > SHOWN_MAX:
+            told.append(f"and {len(findings) - SHOWN_MAX} more")
+        super().__init__("\n".join(told))
+        self.findings = tuple(findings)
+        self.name = findings[0].name
+        """Of the invariant that was broken first."""

@@ -1,0 +1,178 @@
+"""GroupReading: what members of consumer groups owned, read and committed.
+
+Law: a member hears of its share before it is sent records under it, so the generation that it knows tells which of its
+shares a delivery belongs to. Where no generation is known nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from linn.testing.finding import Findings
+from linn.testing.history import Answered, Asked, Assigned, Delivered, Entry
+from linn.testing.log_lives import LogLives
+
+OWNER = "a partition has one owner in a generation"
+FENCED = "only the owner commits"
+GOES_ON = "a group goes on where it committed"
+READS_ON = "a group reads in order"
+GROUP_ONCE = "at most once is never twice"
+
+Where = tuple[str, str, int]
+"""(topic, group, partition)."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    entry: Entry
+    event: Asked
+    answer: Entry | None = None
+    accepted: bool = False
+
+
+@dataclass(slots=True)
+class _Share:
+    """A partition, from when a member came to own it until it lost it."""
+
+    entry: Entry
+    event: Assigned
+    next: int | None = None
+
+
+class GroupReading:
+    """Fed with every entry of a history, in order, after `lives`."""
+
+    def __init__(self, lives: LogLives, findings: Findings) -> None:
+        self._lives = lives
+        self._findings = findings
+        self._owners: dict[tuple[Where, int, int], tuple[Entry, str]] = {}
+        self._owned: dict[str, list[tuple[Entry, Assigned]]] = defaultdict(list)
+        """By member."""
+        self._shares: dict[tuple[str, int], _Share] = {}
+        """By (member, partition)."""
+        self._commits: dict[int, _Commit] = {}
+        self._firsts: list[tuple[Entry, Delivered, _Share]] = []
+        """The first delivery of each share."""
+        self._handed: dict[tuple[Where, int, int], tuple[Entry, Delivered]] = {}
+        self._set_back: dict[tuple[str, int], int] = {}
+
+    def observe(self, entry: Entry) -> None:
+        """Take note of what concerns groups."""
+        match entry.event:
+            case Assigned():
+                self._assign(entry, entry.event)
+            case Delivered(group=group) if group:
+                self._deliver(entry, entry.event)
+            case Asked(group=group) if group:
+                self._ask(entry, entry.event)
+            case Answered(asked, code) if asked in self._commits:
+                self._commits[asked].answer, self._commits[asked].accepted = entry, code == ""
+
+    def _assign(self, entry: Entry, event: Assigned) -> None:
+        life = 0 if self._lives.topics[event.topic].durability == "always" else event.life
+        for partition in event.partitions:
+            where = event.topic, event.group, partition
+            first, owner = self._owners.setdefault((where, event.generation, life), (entry, event.consumer))
+            if owner != event.consumer:
+                text = f"partition {partition} of {event.topic} has two owners in generation {event.generation}"
+                self._findings.add(OWNER, f"{text} of {event.group}", first.index, entry.index)
+        before = self._owned[event.consumer][-1][1].partitions if self._owned[event.consumer] else ()
+        self._owned[event.consumer].append((entry, event))
+        for partition in event.partitions:
+            if partition not in before:
+                self._shares[event.consumer, partition] = _Share(entry, event)
+
+    def _ask(self, entry: Entry, event: Asked) -> None:
+        if event.verdict == "ack":
+            self._commits[entry.index] = _Commit(entry, event)
+        elif event.verdict == "nack" and (share := self._shares.get((event.consumer, event.partition))) is not None:
+            share.next = None
+            self._set_back[event.consumer, event.partition] = event.first
+
+    def _deliver(self, entry: Entry, event: Delivered) -> None:
+        self._check_once(entry, event)
+        share = self._shares.get((event.consumer, event.partition))
+        if share is None or not event.generation:
+            return
+        set_back = self._set_back.pop((event.consumer, event.partition), None)
+        if share.next is not None and event.first != share.next:
+            gap = event.first > share.next and self._lives.topics[event.topic].retains
+            if not gap:
+                text = f"{event.consumer} reads offset {event.first} where {share.next} is next"
+                self._findings.add(READS_ON, text, entry.index)
+        elif share.next is None and set_back is None:
+            self._firsts.append((entry, event, share))
+        share.next = event.end
+
+    def _check_once(self, entry: Entry, event: Delivered) -> None:
+        if self._lives.topics[event.topic].delivery != "at-most-once":
+            return
+        where = event.topic, event.group, event.partition
+        for offset in range(event.first, event.end):
+            era = self._lives.era((event.topic, event.partition), event.life, offset)
+            first, other = self._handed.setdefault((where, era, offset), (entry, event))
+            if first is entry:
+                continue
+            since, until = sorted((other.life, event.life))
+            if self._lives.may_lose(event.topic, first.at_s, since, until) is None:
+                text = f"offset {offset} of {where} was handed over twice"
+                self._findings.add(GROUP_ONCE, text, first.index, entry.index)
+
+    # --- at the end ---
+
+    def finish(self) -> None:
+        """Hold commits against what was read."""
+        for commit in self._commits.values():
+            if commit.accepted and commit.event.generation:
+                self._check_owner(commit)
+        for entry, event, share in self._firsts:
+            self._check_place(entry, event, share)
+
+    def _check_owner(self, commit: _Commit) -> None:
+        """A member that knows another owner of a later generation, and was not given the partition again."""
+        event, answer = commit.event, commit.answer
+        assert answer is not None
+        for member, shares in self._owned.items():
+            for entry, share in shares:
+                later = share.generation > event.generation and share.life == event.life
+                same = (share.topic, share.group) == (event.topic, event.group) and event.partition in share.partitions
+                if member == event.consumer or not later or not same or entry.index > commit.entry.index:
+                    continue
+                if not self._owns_after(event, share.generation, answer.index):
+                    text = f"a commit of {event.consumer} counts although {member} owns partition {event.partition}"
+                    self._findings.add(FENCED, text, entry.index, answer.index)
+
+    def _owns_after(self, event: Asked, generation: int, before: int) -> bool:
+        return any(
+            share.generation > generation and event.partition in share.partitions and entry.index < before
+            for entry, share in self._owned[event.consumer]
+        )
+
+    def _check_place(self, entry: Entry, event: Delivered, share: _Share) -> None:
+        """The first offset of a share is one that was committed, and none before what the broker said it keeps."""
+        promise = self._lives.topics[event.topic]
+        if promise.delivery == "at-most-once":
+            return
+        earlier = [commit for commit in self._commits.values() if self._is_before(commit, event, share)]
+        for commit in earlier:
+            answer = commit.answer
+            if not commit.accepted or answer is None or commit.event.end <= event.first:
+                continue
+            if self._lives.may_lose(event.topic, answer.at_s, commit.event.life, event.life) is None:
+                text = f"{event.group} reads offset {event.first} again, which it had committed"
+                self._findings.add(GOES_ON, text, answer.index, entry.index)
+        furthest = max((commit.event.end for commit in earlier), default=0)
+        if event.first > furthest and not promise.retains:
+            text = f"{event.group} goes on at offset {event.first} and had committed {furthest} at most"
+            self._findings.add(GOES_ON, text, entry.index)
+
+    @staticmethod
+    def _is_before(commit: _Commit, event: Delivered, share: _Share) -> bool:
+        """Whether a commit can only have come before the share began."""
+        mine = commit.event
+        if (mine.topic, mine.group, mine.partition) != (event.topic, event.group, event.partition):
+            return False
+        if mine.life == event.life:
+            return 0 < mine.generation < share.event.generation
+        return mine.life < event.life

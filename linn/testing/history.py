@@ -1,0 +1,310 @@
+"""History: what clients saw of a broker, event by event, for `linn.testing.invariants` to judge.
+
+Laws: an event is recorded when its client sees it, so one that was on its way may come after what the broker did later;
+what an invariant may conclude from that is its own affair. Records are told apart by their value, which names each
+once. A **life** is the time from one start of the broker to its end; they are numbered from 1, and an event belongs to
+the life in which its connection was made. Offsets, delivery ids and generations are the broker's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
+
+Durability = Literal["memory", "os", "interval", "always"]
+"""What becomes of records when the broker ends: as storage `dram`, and the segmented log's `fsync`."""
+How = Literal["stopped", "killed", "lost power", "sync failed"]
+"""How a life ended. After a failed sync it is not known what the disk holds: it counts as a loss of power."""
+Verdict = Literal["ack", "nack", "reject", "extend"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPromise:
+    """What a topic's settings promise."""
+
+    name: str
+    durability: Durability = "always"
+    flush_interval_s: float = 0.1
+    """With durability "interval"."""
+    delivery: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    lease_ms: int = 30_000
+    redelivery_delay_ms: int = 0
+    max_deliveries: int | None = None
+    dead_letter: str | None = None
+    is_queue: bool = False
+    """Whether there is a queue at the end, which is then drained."""
+    is_kept: bool = True
+    """Whether the log begins at 0 for ever: a stream without retention that was never a queue alone."""
+    retains: bool = False
+    """Whether retention or overflow may drop what nobody has settled."""
+    grows: bool = False
+    """Whether partitions were added: the same key may go elsewhere then."""
+
+
+class DeadLabels(NamedTuple):
+    """What a dead letter says of itself."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    attempts: int
+
+
+class Copy(NamedTuple):
+    """A stored record as somebody read it."""
+
+    record: str
+    key: str = ""
+    dead: DeadLabels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Anything that happened."""
+
+
+# --- the broker's lives ---
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Event):
+    """A partition as a life began, before any other client of that life did anything."""
+
+    life: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """A life is over."""
+
+    life: int
+    how: How
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed(Event):
+    """A fault began that may keep messages from arriving, or events from being written."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calmed(Event):
+    """That fault is over."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Altered(Event):
+    """A topic's settings were changed, or the change was asked for."""
+
+    topic: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained(Event):
+    """A queue at the end, when consumers had all the time they needed."""
+
+    topic: str
+    unsettled: int
+    leased: int
+    dead: int
+
+
+# --- publishing ---
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Event):
+    """A publish is about to be sent. Records of one producer are numbered in the order of its calls."""
+
+    record: str
+    producer: str
+    number: int
+    topics: tuple[str, ...]
+    """Where it is to be stored, once in each."""
+    key: str = ""
+    committed: bool = True
+    """Whether a confirmation says that it is committed; False with acks "none": it is in the log."""
+    repeats: bool = False
+    """Whether the producer sends again what was not answered: it may be stored several times then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed(Event):
+    """The broker answered that a record is stored; where, if it went to one partition of one topic."""
+
+    life: int
+    record: str
+    partition: int = -1
+    offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Event):
+    """The broker answered a publish with an error of its own."""
+
+    life: int
+    record: str
+    code: str
+
+
+# --- reading ---
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Event):
+    """The answer to a fetch from offset `first` on, which was asked when the history had `asked_at` events."""
+
+    life: int
+    topic: str
+    partition: int
+    asked_at: int
+    first: int
+    start: int
+    end: int
+    """The high watermark."""
+    copies: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadThrough(Event):
+    """A topic was read from its start to its end, in all partitions, when nobody published any more."""
+
+    life: int
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Event):
+    """A consumer subscribed; `group` is "" for a queue's. A name is one consumer for ever."""
+
+    life: int
+    consumer: str
+    topic: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Event):
+    """A consumer is gone: it unsubscribed, or its connection was lost, perhaps with deliveries unread."""
+
+    consumer: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned(Event):
+    """A member of a group heard which partitions it owns."""
+
+    life: int
+    consumer: str
+    topic: str
+    group: str
+    generation: int
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Event):
+    """Records came to a consumer, from offset `first` on."""
+
+    life: int
+    consumer: str
+    topic: str
+    partition: int
+    first: int
+    records: tuple[str, ...]
+    delivery_id: int = 0
+    """0 on a stream."""
+    attempt: int = 0
+    granted_after_s: float = 0.0
+    """The broker can't have taken the lease before; 0: not known."""
+    group: str = ""
+    generation: int = 0
+    """The one the member knew; 0: not known."""
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return self.first + len(self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Event):
+    """A settlement is about to be sent. In a group "ack" commits `end`, and "nack" reads again from `first` on."""
+
+    life: int
+    consumer: str
+    topic: str
+    partition: int
+    first: int
+    end: int
+    verdict: Verdict
+    delivery_id: int = 0
+    ms: int = 0
+    group: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Event):
+    """The broker's word on the settlement with index `asked`; `code` is "" where it was carried out."""
+
+    asked: int
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event, its place in the history and when it was seen, in monotonic seconds."""
+
+    index: int
+    at_s: float
+    event: Event
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{field.name}={getattr(self.event, field.name)!r}" for field in fields(self.event))
+        return f"{self.index} {self.at_s:.6f} {type(self.event).__name__}({told})"
+
+
+class History:
+    """Events in the order in which they were recorded.
+
+    Example:
+        history = History([TopicPromise(name="t")], clock.monotonic)
+        history.add(Published("a", "p", 0, ("t",)))
+        history.add(Confirmed(1, "a", partition=0, offset=0))
+        check(history)
+    """
+
+    def __init__(self, topics: list[TopicPromise], monotonic: Callable[[], float]) -> None:
+        self.topics = {topic.name: topic for topic in topics}
+        self.entries: list[Entry] = []
+        self._monotonic = monotonic
+
+    def add(self, event: Event) -> int:
+        """Record an event; returns its index."""
+        index = len(self.entries)
+        self.entries.append(Entry(index, self._monotonic(), event))
+        return index
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def lines(self) -> list[str]:
+        """The whole history as text, an event a line. The same in every process that saw the same."""
+        return [str(entry) for entry in self.entries]
+
+    def digest(self) -> str:
+        """A hash of `lines`."""
+        return hashlib.sha256("\n".join(self.lines()).encode()).hexdigest()

@@ -1,0 +1,80 @@
+"""The promises of linn as invariants: `check` holds a history of what clients saw against all of them.
+
+Read on: `history` (the events), `log_lives` (what a crash may take), then what is judged by whom: `stored_records`,
+`queue_deliveries`, `dead_letters`, `group_reading`.
+
+Laws: everything follows from what clients saw, so it holds for any broker, simulated or real. What an event can't
+prove, because a message was lost or late, is not concluded: a finding is a bug, of the broker or of an invariant.
+"""
+
+from __future__ import annotations
+
+from linn.testing import dead_letters as dead
+from linn.testing import group_reading as group
+from linn.testing import queue_deliveries as queue
+from linn.testing import stored_records as stored
+from linn.testing.dead_letters import DeadLetters
+from linn.testing.finding import Finding, Findings, InvariantBroken
+from linn.testing.group_reading import GroupReading
+from linn.testing.history import History
+from linn.testing.log_lives import LogLives
+from linn.testing.queue_deliveries import QueueDeliveries
+from linn.testing.stored_records import StoredRecords
+
+__all__ = ["INVARIANTS", "Finding", "InvariantBroken", "broken", "check"]
+
+INVARIANTS: dict[str, str] = {
+    stored.STAYS: "An offset holds one record, in every life, until a crash that may take it has taken it.",
+    stored.LOST: "What was confirmed or read outlives what the topic's durability says it outlives.",
+    stored.READABLE: "Whoever asks after a confirmation finds the record below the high watermark, and reads it.",
+    stored.WATERMARK: "Whoever asks later sees no lower high watermark than anybody saw before.",
+    stored.START: "Whoever asks later, in the same life, sees no lower start.",
+    stored.ORDER: "Records of one producer are stored in the order of its calls, in each partition.",
+    stored.ONCE: "A record is in a topic once, unless its producer sends again what was not answered.",
+    stored.KEYS: "Records with one key are in one partition of a topic, as long as it does not grow.",
+    stored.REFUSED: "A publish to one topic that the broker refused has stored nothing.",
+    stored.FOREIGN: "A topic holds what was published to it, unchanged.",
+    queue.IDS: "A delivery id is one lease of one consumer, also over restarts.",
+    queue.AT_MOST_ONCE: "At most once: a record is handed over once, to one consumer, or to one member of a group.",
+    queue.SETTLED: "A record is not leased again once an ack or a reject was answered.",
+    queue.CURRENT: "A settlement counts only for the latest lease of a record.",
+    queue.ATTEMPTS: "Each lease of a record is one attempt more; none is beyond `max_deliveries`.",
+    queue.HOLDS: "A settlement is not refused before the lease's deadline, unless it was settled already.",
+    queue.PLACE: "What is returned without delay is leased again before what was never delivered.",
+    queue.IN_ORDER: "What was never delivered is leased from the lowest offset on.",
+    queue.LEASES: "With consumers that ack, a queue becomes empty: no lease, delay or dead letter stays for ever.",
+    dead.DEAD_ONCE: "A dead letter is copied once.",
+    dead.DEAD_TRUE: "A dead letter names its source, a reason that happened, and its attempts.",
+    dead.DEAD_THERE: "What was rejected, or used up its attempts, is in the dead-letter topic.",
+    dead.SETTLED_ONE_WAY: "A record whose ack was answered is no dead letter.",
+    group.OWNER: "In a generation of a group a partition has one owner.",
+    group.FENCED: "A commit counts only from the member that owns the partition.",
+    group.GOES_ON: "Who comes to own a partition begins where the group committed.",
+    group.READS_ON: "A member reads a partition without gaps and without repetition.",
+}
+"""What each says, by name."""
+
+
+def broken(history: History) -> list[Finding]:
+    """What is broken in a history, in the order in which it shows."""
+    findings = Findings(history)
+    lives = LogLives(history)
+    records = StoredRecords(lives, findings)
+    queues = QueueDeliveries(lives, records, findings)
+    letters = DeadLetters(lives, records, queues, findings)
+    groups = GroupReading(lives, findings)
+    for entry in history.entries:
+        for each in (lives, records, queues, letters, groups):
+            each.observe(entry)
+    records.finish(history.entries)
+    queues.finish()
+    letters.finish()
+    groups.finish()
+    return findings.all
+
+
+def check(history: History) -> None:
+    """Raises InvariantBroken, with the events that show it, where a history breaks an invariant."""
+    found = broken(history)
+    if found:
+        raise InvariantBroken(found)

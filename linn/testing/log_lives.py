@@ -1,0 +1,102 @@
+"""LogLives: what each life of a broker found on its disk, and what each end of a life may have taken.
+
+Laws: a log that is recovered is a prefix of what it was. An offset at or beyond a recovered end is given anew, so a
+record's place is its offset together with the life since which that offset is in use: its **era**.
+
+What an end of a life may take of a topic, by its durability:
+
+| durability | stopped | killed | lost power, sync failed |
+|---|---|---|---|
+| memory | all | all | all |
+| os | nothing | nothing | anything |
+| interval | nothing | nothing | what was seen less than `flush_interval` (and some slack) before the end |
+| always | nothing | nothing | what nobody was told is committed |
+"""
+
+from __future__ import annotations
+
+from linn.testing.history import Ended, Entry, History, Recovered, TopicPromise
+
+FLUSH_SLACK_S = 1.0
+"""With fsync = "interval": how long a sync may take beside the interval, on a disk that is slow."""
+
+Place = tuple[str, int]
+"""(topic, partition)."""
+
+
+class LogLives:
+    """Fed with every entry of a history, in order."""
+
+    def __init__(self, history: History) -> None:
+        self.topics = history.topics
+        self.life = 0
+        """The latest one that began."""
+        self._bounds: dict[Place, dict[int, tuple[int, int]]] = {}
+        self._ends: dict[int, Entry] = {}
+
+    def observe(self, entry: Entry) -> None:
+        """Take note of beginnings and ends."""
+        match entry.event:
+            case Recovered(life, topic, partition, start, end):
+                self.life = max(self.life, life)
+                self._bounds.setdefault((topic, partition), {})[life] = start, end
+            case Ended(life):
+                self._ends[life] = entry
+
+    def era(self, place: Place, life: int, offset: int) -> int:
+        """Since which life the offset is in use, as that life saw it."""
+        bounds = self._bounds.get(place, {})
+        for earlier in range(life, 0, -1):
+            if earlier in bounds and bounds[earlier][1] <= offset:
+                return earlier
+        return 0
+
+    def lost_in(self, place: Place, life: int, offset: int) -> int | None:
+        """The life that began without what an earlier one had at this offset; None: it is still there."""
+        bounds = self._bounds.get(place, {})
+        for later in range(life + 1, self.life + 1):
+            if later in bounds and bounds[later][1] <= offset:
+                return later
+        return None
+
+    def known_before(self, place: Place, life: int) -> int:
+        """The latest life before this one of which it is known what it found there; 0: none."""
+        return max((earlier for earlier in self._bounds.get(place, {}) if earlier < life), default=0)
+
+    def may_lose(self, topic: str, seen_at_s: float, since: int, until: int, *, committed: bool = True) -> Entry | None:
+        """The end of a life, from `since` up to and without `until`, that may have taken what was seen then."""
+        promise = self.topics[topic]
+        for life in range(since, until):
+            end = self._ends.get(life)
+            if end is not None and _may_take(promise, end, seen_at_s, committed):
+                return end
+        return None
+
+    def lost_power(self, since: int, until: int) -> bool:
+        """Whether a life, from `since` up to and without `until`, ended so that what was not synced may be gone."""
+        ends = [self._ends[life].event for life in range(since, until) if life in self._ends]
+        return any(isinstance(end, Ended) and _is_hard(end) for end in ends)
+
+    @property
+    def ends(self) -> list[int]:
+        """Lives that have ended."""
+        return list(self._ends)
+
+    def end_of(self, life: int) -> Entry:
+        """How a life ended."""
+        return self._ends[life]
+
+
+def _is_hard(end: Ended) -> bool:
+    return end.how in ("lost power", "sync failed")
+
+
+def _may_take(promise: TopicPromise, end: Entry, seen_at_s: float, committed: bool) -> bool:
+    assert isinstance(end.event, Ended)
+    if promise.durability == "memory":
+        return True
+    if not _is_hard(end.event):
+        return False
+    if promise.durability == "interval":
+        return seen_at_s + promise.flush_interval_s + FLUSH_SLACK_S > end.at_s
+    return promise.durability == "os" or not committed

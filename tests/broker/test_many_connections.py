@@ -1,0 +1,86 @@
+"""Connections that wait cost little, in memory and in work, however they were used before."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from crowd import Crowd, crowd
+from raw_client import records
+
+from linn.protocols.capnp import messages as m
+from linn.testing.process import BrokerProcess
+
+CONFIG = '[broker]\nconnections_max = 12_000\n[topics.stream]\nkind = "stream"\n[topics.queue]\n'
+BYTES_MAX = 25 << 10
+"""Of the broker's memory, for a connection that waits."""
+WARM = 100
+"""Connections before the first measurement: what the broker takes once for all of them is not theirs."""
+IDLE_S = 5.0
+BATCH = records([b"x" * 128] * 100)
+
+
+def use(those: Crowd) -> None:
+    """Publish, and read what was published."""
+    those.ask(m.Publish("stream"), [BATCH])
+    those.ask(m.Fetch("stream", 0, 0, bytes_max=20_000))
+
+
+def subscribe(those: Crowd) -> None:
+    those.ask(m.Subscribe("queue", credit=10))
+
+
+def say_nothing(those: Crowd) -> None:
+    pass
+
+
+def rss(broker: BrokerProcess) -> int:
+    return int(psutil.Process(broker.pid).memory_info().rss)
+
+
+def bytes_each(broker: BrokerProcess, those: Crowd, count: int, then) -> float:  # type: ignore[no-untyped-def]
+    """Memory that one connection takes once it waits."""
+    those.come(WARM)
+    then(those)
+    before = rss(broker)
+    those.come(count)
+    then(those)
+    those.ask(m.Ping())
+    return (rss(broker) - before) / count
+
+
+@pytest.mark.parametrize("then", [say_nothing, use, subscribe])
+def test_a_connection_that_waits_takes_little_memory(tmp_path: Path, then) -> None:  # type: ignore[no-untyped-def]
+    with BrokerProcess(tmp_path, CONFIG) as broker, crowd(broker.address) as those:
+        assert bytes_each(broker, those, 1_000, then) < BYTES_MAX
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 11_000, reason="needs 11,000 descriptors")
+@pytest.mark.parametrize("then", [say_nothing, use, subscribe])
+def test_ten_thousand_come_wait_and_leave(tmp_path: Path, then) -> None:  # type: ignore[no-untyped-def]
+    with BrokerProcess(tmp_path, CONFIG) as broker, crowd(broker.address) as those:
+        process = psutil.Process(broker.pid)
+        assert bytes_each(broker, those, 10_000, then) < BYTES_MAX
+        worked = processor_s(process)
+        time.sleep(IDLE_S)
+        assert processor_s(process) - worked < 0.05 * IDLE_S
+        descriptors = process.num_fds()
+        after = []
+        for _ in range(3):
+            those.leave()
+            deadline = time.monotonic() + 30
+            while process.num_fds() > descriptors - 10_000:
+                assert time.monotonic() < deadline, "connections that are gone are still open"
+                time.sleep(0.05)
+            after.append(rss(broker))
+            those.come(10_100, within_s=30)
+        assert after[-1] < 1.2 * after[0], "who comes and leaves again takes no more memory"
+
+
+def processor_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

@@ -1,0 +1,324 @@
+"""The memory budget holds: with long queues, with clients that never read, with publishers that are too quick."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+from raw_client import ALWAYS, HEAD, RawClient, broker_on, connected, records, simulated
+
+from linn.core.batch_builder import BatchColumns, build_batch
+from linn.core.broker import Broker
+from linn.core.memory_budget import RESERVE_BYTES
+from linn.core.real_env import RealEnv
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import frames_of, hello
+from linn.testing.deterministic import run_simulation
+from linn.testing.process import BrokerProcess
+from linn.testing.sim_env import SimEnv
+
+MIB = 1 << 20
+BUDGET_BYTES = 16 * MIB
+UNCOUNTED_BYTES = 24 * MIB
+"""What a broker under load takes beside its budget: shared buffers, freed memory that is kept, garbage."""
+CONNECTION_BYTES = 64 << 10
+"""What a connection with a subscription takes beside what it is counted for, one delivery of these tests included."""
+IN_FLIGHT = 32
+LIMITED = f'memory_bytes_max = "{BUDGET_BYTES // MIB}MiB"\n'
+
+
+# --- queues that grow ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def peak_bytes(pid: int) -> AsyncIterator[list[int]]:
+    """The greatest memory of a process meanwhile, beyond what it had at first."""
+    process = psutil.Process(pid)
+    before = process.memory_info().rss
+    peak = [0]
+
+    async def watch() -> None:
+        while True:
+            peak[0] = max(peak[0], process.memory_info().rss - before)
+            await trio.sleep(0.02)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        yield peak
+        nursery.cancel_scope.cancel()
+
+
+async def fill(client: RawClient, topic: str, batches: int, records_each: int, record_bytes: int) -> None:
+    """Publish records that are numbered through."""
+    waiting: list[int] = []
+    for number in range(batches):
+        first = number * records_each
+        numbered = tuple(b"%0*d" % (record_bytes, first + place) for place in range(records_each))
+        waiting.append(await client.send(m.Publish(topic), [build_batch(BatchColumns(numbered, 0, 1))]))
+        if len(waiting) >= IN_FLIGHT:
+            await client.answer(waiting.pop(0))
+    for correlation in waiting:
+        await client.answer(correlation)
+
+
+async def take_all(client: RawClient, topic: str, count: int) -> None:
+    """Take everything out of a queue: all of it must come, in order."""
+    subscription = (await client.call(m.Subscribe(topic))).subscription
+    expected = 0
+    while expected < count:
+        event = await client.pull(subscription, 100_000, 1000)
+        for batch in event.batches:
+            assert batch.base_offset == expected
+            assert int(batch.value(0) or b"-1") == expected
+            expected = batch.end_offset
+        await client.settle(subscription, event)
+
+
+async def _queue_up(folder: Path, topics: int, batches: int, records_each: int, record_bytes: int) -> None:
+    names = [f"q{number}" for number in range(topics)]
+    text = f"[broker]\n{LIMITED}" + "".join(f'[topics.{name}]\nstorage = "dram"\n' for name in names)
+    with BrokerProcess(folder, text) as broker:
+        client = await connected(RealEnv(), broker.address)
+        async with peak_bytes(broker.pid) as peak:
+            for name in names:
+                await fill(client, name, batches, records_each, record_bytes)
+            for name in names:
+                await take_all(client, name, batches * records_each)
+        await client.stream.aclose()
+    assert peak[0] < BUDGET_BYTES + UNCOUNTED_BYTES
+
+
+async def test_queues_that_grow_go_to_the_disk_and_come_out_whole_and_in_order(tmp_path: Path) -> None:
+    await _queue_up(tmp_path, topics=4, batches=2_000, records_each=100, record_bytes=128)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("topics", "batches", "records_each"), [(10, 1_000, 1_000), (4, 25_000, 100)])
+async def test_ten_million_records_fit(tmp_path: Path, topics: int, batches: int, records_each: int) -> None:
+    await _queue_up(tmp_path, topics, batches, records_each, record_bytes=16)
+
+
+# --- clients that never read -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stalled(path: str, topic: str, count: int) -> Iterator[None]:
+    """Clients that subscribe with a credit that never ends, and never read."""
+    said = b"".join([*frames_of(hello("stalled"), 1), *frames_of(m.Subscribe(topic, credit=1 << 31), 2)])
+    with ExitStack() as stack:
+        for _ in range(count):
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.connect(path)
+            client.sendall(said)
+        yield
+
+
+async def take_some(client: RawClient, topic: str, count: int) -> None:
+    """Take so many records out of a topic, whoever else is there."""
+    subscription = (await client.call(m.Subscribe(topic))).subscription
+    with trio.fail_after(60):
+        while count > 0:
+            event = await client.pull(subscription, 1000, 1000)
+            count -= sum(batch.count for batch in event.batches)
+            if event.batches and event.message.delivery_id:
+                await client.settle(subscription, event)
+
+
+async def _stall(folder: Path, topic: str, count: int, batches: int) -> None:
+    path, text = str(folder / "s"), f"[broker]\n{LIMITED}[topics.t]\n{topic}\n"
+    with BrokerProcess(folder, text, listen=["127.0.0.1:0", f"unix:{path}"]) as broker:
+        client = await connected(RealEnv(), broker.address)
+        async with peak_bytes(broker.pid) as peak:
+            with stalled(path, "t", count):
+                await fill(client, "t", batches, 100, 200)
+                await take_some(client, "t", 10_000)
+        await client.stream.aclose()
+    assert peak[0] < BUDGET_BYTES + UNCOUNTED_BYTES + count * CONNECTION_BYTES
+
+
+@pytest.mark.parametrize("topic", ['storage = "dram"\nlease = "1h"', 'lease = "1h"'])
+async def test_clients_that_never_read_fill_no_memory_and_starve_nobody(tmp_path: Path, topic: str) -> None:
+    await _stall(tmp_path, topic, 20, 4_000)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("topic", ['storage = "dram"\nlease = "1h"', 'lease = "1h"', 'kind = "stream"'])
+async def test_a_thousand_clients_that_never_read_fill_no_memory(tmp_path: Path, topic: str) -> None:
+    await _stall(tmp_path, topic, 1_000, 200_000)
+
+
+# --- publishes that wait ---------------------------------------------------------------------------------------------
+
+FULL = '[topics.t]\nbytes_max = "1MiB"\nlease = "1h"\n'
+LARGE = "x" * (256 << 10)
+PUBLISHES = 20
+
+
+def received_bytes(broker: Broker) -> int:
+    return broker.memory.received.used_bytes
+
+
+@simulated
+async def test_publishers_to_a_full_topic_are_held_back_and_nothing_is_lost(env: SimEnv) -> None:
+    async with broker_on(env, FULL, HEAD + LIMITED) as broker, trio.open_nursery() as nursery:
+        count = 10
+
+        async def publish() -> None:
+            client = await connected(env)
+            for _ in range(PUBLISHES):
+                await client.send(m.Publish("t"), [records([LARGE])])
+            for correlation in range(2, PUBLISHES + 2):
+                await client.answer(correlation)
+            await client.stream.aclose()
+
+        for _ in range(count):
+            nursery.start_soon(publish)
+        await trio.sleep(60)
+        share = broker.memory.received
+        assert share.bytes_max <= received_bytes(broker) < share.bytes_max + count * (RESERVE_BYTES + 2 * len(LARGE))
+        await take_some(await connected(env), "t", count * PUBLISHES)
+    assert received_bytes(broker) == 0
+
+
+@simulated
+async def test_who_publishes_and_consumes_on_one_connection_gets_on_though_memory_is_short(env: SimEnv) -> None:
+    async with broker_on(env, FULL, HEAD + LIMITED) as broker:
+        client, others = await connected(env), [await connected(env) for _ in range(8)]
+        subscription = (await client.call(m.Subscribe("t"))).subscription
+        async with trio.open_nursery() as nursery:
+            for other in others:
+                nursery.start_soon(_flood, other)
+            await trio.sleep(1)
+            assert broker.memory.received.is_over
+            own = [await client.send(m.Publish("t"), [records([LARGE])]) for _ in range(8)]
+            with trio.fail_after(3600):
+                while not all(client.is_answered(correlation) for correlation in own):
+                    event = await client.pull(subscription, 100, 1000)
+                    if event.batches:
+                        await client.settle(subscription, event)
+            nursery.cancel_scope.cancel()
+
+
+async def _flood(client: RawClient) -> None:
+    while True:
+        await client.tell(m.Publish("t"), [records([LARGE])])
+
+
+@simulated
+async def test_large_requests_that_come_at_once_come_in_turns(env: SimEnv) -> None:
+    text = '[topics.t]\nkind = "stream"\nmessage_bytes_max = "8MiB"\n'
+    head = HEAD + LIMITED + 'message_bytes_max = "8MiB"\nbatch_bytes_max = "9MiB"\n'
+    frames = frames_of(m.Publish("t"), 2, [records(["y" * 4 * MIB])])
+    whole = b"".join(frames)
+    async with broker_on(env, text, head) as broker:
+        clients = [await connected(env) for _ in range(10)]
+        peak = 0
+        async with trio.open_nursery() as nursery:
+
+            async def publish(client: RawClient) -> None:
+                nonlocal peak
+                for place in range(0, len(whole), 64 << 10):
+                    await client.stream.send([whole[place : place + (64 << 10)]])
+                    await trio.sleep(0.01)
+                    peak = max(peak, received_bytes(broker))
+                await client.answer(2)
+
+            for client in clients:
+                nursery.start_soon(publish, client)
+        assert broker.memory.received.bytes_max <= peak < broker.memory.received.bytes_max + 4 * MIB + 10 * 512 * 1024
+        assert received_bytes(broker) == 0
+        assert broker.topics["t"].partitions[0].high_watermark == 10
+
+
+@simulated
+async def test_who_stops_in_the_middle_of_a_large_request_holds_the_others_up_until_it_is_let_go(env: SimEnv) -> None:
+    text = '[topics.t]\nkind = "stream"\nmessage_bytes_max = "8MiB"\n'
+    head = HEAD + LIMITED + 'message_bytes_max = "8MiB"\nbatch_bytes_max = "9MiB"\n'
+    whole = b"".join(frames_of(m.Publish("t"), 2, [records(["y" * 7 * MIB])]))
+    async with broker_on(env, text, head) as broker, trio.open_nursery() as nursery:
+        stopped, other = await connected(env), await connected(env)
+        await stopped.stream.send([whole[: 6 * MIB]])
+        await trio.sleep(1)
+        nursery.start_soon(other.stream.send, [whole])
+        await trio.sleep(30)
+        await (await connected(env)).publish("t", ["small"])
+        assert broker.topics["t"].partitions[0].high_watermark == 1
+        with trio.fail_after(60):
+            await other.answer(2)
+        assert received_bytes(broker) == 0
+
+
+# --- a disk that is too slow -----------------------------------------------------------------------------------------
+
+BATCH = "z" * (64 << 10)
+DISK_BYTES_PER_S = 4 * MIB
+
+
+def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_lost() -> None:
+    confirmed, sent = 0, 0
+
+    async def publish(client: RawClient) -> None:
+        nonlocal sent
+        while True:
+            await client.send(m.Publish("t"), [records([BATCH])])
+            sent += 1
+            await trio.sleep(len(BATCH) / (2 * DISK_BYTES_PER_S))
+
+    async def life(env: SimEnv) -> None:
+        nonlocal confirmed
+        env.disk.sync_bytes_per_s = DISK_BYTES_PER_S
+        head = HEAD + LIMITED + "inflight_requests_max = 20\n"
+        async with broker_on(env, ALWAYS + TEXT_OF_STREAM, head) as broker, trio.open_nursery() as nursery:
+            client, other = await connected(env), await connected(env)
+            nursery.start_soon(publish, client)
+            for correlation in range(2, 300):
+                await client.answer(correlation)
+                confirmed += 1
+                log = broker.topics["t"].partitions[0].log
+                waiting_bytes = log.size_bytes() * (log.bounds()[1] - log.durable()) // max(1, log.bounds()[1])
+                assert waiting_bytes < 2 * 20 * len(BATCH)
+            assert sent - confirmed < 100
+            await other.publish("t", ["others are served"])
+            env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        began = trio.current_time()
+        assert await env.run_until_death(life)
+        assert trio.current_time() - began > 298 * len(BATCH) / DISK_BYTES_PER_S
+        after = env.restart()
+        async with broker_on(after, ALWAYS + TEXT_OF_STREAM):
+            found = await (await connected(after)).fetch("t", offset=confirmed - 1)
+            assert found[0] == BATCH
+
+    run_simulation(0, scenario)
+
+
+TEXT_OF_STREAM = '[topics.t]\nkind = "stream"\n'
+
+
+@simulated
+async def test_connections_that_are_gone_have_given_back_all_that_was_counted_for_them(env: SimEnv) -> None:
+    text = FULL + '[topics.s]\nkind = "stream"\nstorage = "dram"\n'
+    async with broker_on(env, text, HEAD + LIMITED) as broker:
+        for wait_s in (0.001, 0.1, 5):
+            clients = [await connected(env) for _ in range(5)]
+            filler, stalled, fetcher, blocked, broken = clients
+            await filler.publish("s", [LARGE])
+            await stalled.tell(m.Subscribe("s", credit=1 << 20))
+            for _ in range(5):
+                await fetcher.send(m.Fetch("s", 0, 0, bytes_max=1 << 20))
+                await blocked.tell(m.Publish("t"), [records([LARGE])])
+            await broken.stream.send([b"".join(frames_of(m.Publish("t"), 2, [records([LARGE])]))[:200_000]])
+            await trio.sleep(wait_s)
+            if wait_s == 5:
+                assert broker.memory.unsent.used_bytes > len(LARGE)
+                assert received_bytes(broker) > len(LARGE)
+            for client in clients:
+                await client.stream.aclose()
+            await trio.sleep(5)
+            assert (broker.memory.unsent.used_bytes, received_bytes(broker)) == (0, 0)

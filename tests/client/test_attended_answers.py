@@ -1,0 +1,173 @@
+"""A publisher that is alone on its link reads its own answer; nobody else waits for anything because of that."""
+
+from __future__ import annotations
+
+import time
+
+import anyio
+import pytest
+from both_loops import on_both_loops
+from scripted_peer import Peer, running_peer
+
+import linn
+from linn.client.client import Client
+from linn.client.producer import Producer
+from linn.core.errors import ConnectionLost, RequestTimeout, TopicUnknown
+from linn.protocols.capnp import messages as m
+
+ALONE = 20
+"""Publishes after which publishers surely read for themselves."""
+
+
+async def warm(client: Client, producer: Producer) -> None:
+    """Publish until the publisher reads."""
+    for _ in range(ALONE):
+        await producer.publish(b"warm")
+    assert client.link is not None
+    assert client.link.attended_count > 0
+
+
+async def answer_late(peer: Peer) -> None:
+    """Confirm the last publish."""
+    event = next(event for event in reversed(peer.events) if event.batches)
+    await peer.sessions[0].send(m.Published([m.Placement(0, 0, 1)]), event.correlation)
+
+
+@on_both_loops
+async def test_publishes_one_after_the_other_are_confirmed_in_order(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream")
+        async with client.producer(name) as producer:
+            receipts = [await producer.publish(b"%d" % number) for number in range(100)]
+            assert [receipt.offset for receipt in receipts] == list(range(100))
+            assert client.link is not None
+            assert client.link.attended_count > 50
+        fetched = await client.fetch(name, 0, 0)
+        messages = [message for batch in fetched.batches for message in batch]
+        assert [message.value for message in messages] == [b"%d" % number for number in range(100)]
+        assert [message.id for message in messages] == [receipt.id for receipt in receipts]
+
+
+@on_both_loops
+async def test_a_publish_that_is_not_answered_times_out_while_its_publisher_reads() -> None:
+    async with running_peer() as peer, linn.connect(peer.url, request_timeout_s=0.2) as client:
+        async with client.producer("t") as producer:
+            await warm(client, producer)
+            answer = peer.answers.pop(m.Publish)
+            with pytest.raises(RequestTimeout), anyio.fail_after(5):
+                await producer.publish(b"unheard")
+            peer.answers[m.Publish] = answer
+            with anyio.fail_after(5):
+                await producer.publish(b"heard")
+
+
+@on_both_loops
+async def test_who_is_cancelled_while_it_reads_leaves_the_link_to_others() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        answer = peer.answers.pop(m.Publish)
+        with anyio.move_on_after(0.05) as scope:
+            await producer.publish(b"left alone")
+        assert scope.cancelled_caught
+        peer.answers[m.Publish] = answer
+        with anyio.fail_after(5):
+            await client.describe("t")
+            await answer_late(peer)
+            assert (await producer.publish(b"next")).partition == 0
+
+
+@on_both_loops
+async def test_a_request_beside_a_publisher_that_reads_is_answered() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        answer = peer.answers.pop(m.Publish)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(producer.publish, b"waits")
+            await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
+            with anyio.fail_after(5):
+                for _ in range(3):
+                    await client.describe("t")
+                await answer_late(peer)
+        peer.answers[m.Publish] = answer
+
+
+@on_both_loops
+async def test_a_link_that_is_lost_while_a_publisher_reads_is_replaced_and_the_batch_comes_again() -> None:
+    async with running_peer() as peer, linn.connect(peer.url, backoff_s=0.01) as client:
+        async with client.producer("t") as producer:
+            await warm(client, producer)
+            answer = peer.answers.pop(m.Publish)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.publish, b"comes again")
+                await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
+                peer.answers[m.Publish] = answer
+                with anyio.fail_after(5):
+                    await peer.cut()
+        assert peer.logs["t/0"][-1] == b"comes again"
+
+
+@on_both_loops
+async def test_a_client_that_is_closed_fails_the_publisher_that_reads() -> None:
+    async with running_peer() as peer, anyio.create_task_group() as tasks:
+        failed: list[ConnectionLost] = []
+        async with linn.connect(peer.url) as client:
+            producer = client.producer("t")
+            await producer.__aenter__()
+            await warm(client, producer)
+            del peer.answers[m.Publish]
+
+            async def publish() -> None:
+                try:
+                    await producer.publish(b"in vain")
+                except ConnectionLost as error:
+                    failed.append(error)
+
+            tasks.start_soon(publish)
+            await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
+        with anyio.fail_after(5):
+            while not failed:
+                await anyio.sleep(0.001)
+
+
+@on_both_loops
+async def test_a_refusal_reaches_the_publisher_that_reads() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        peer.answers[m.Publish] = lambda session, event: m.Failed("topic.unknown", "gone", False)
+        with pytest.raises(TopicUnknown):
+            await producer.publish(b"refused")
+
+
+@on_both_loops
+async def test_who_consumes_hears_at_once_though_publishers_read_before(broker: str, name: str) -> None:
+    """Publishing, a subscription, and publishing again over one link."""
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="queue")
+        async with client.producer(name) as producer:
+            for _ in range(ALONE):
+                await producer.publish(b"warm")
+            async with client.consumer(name) as consumer:
+                with anyio.fail_after(10):
+                    for number in range(50):
+                        await producer.publish(b"%d" % number)
+                    got = [await anext(consumer) for _ in range(ALONE + 50)]
+        assert [message.value for message in got[ALONE:]] == [b"%d" % number for number in range(50)]
+
+
+@on_both_loops
+async def test_what_the_broker_says_on_its_own_is_read_soon_after_the_last_publish() -> None:
+    """Nobody reads when the last publisher has gone; the link's own task goes on by itself."""
+
+    async def goodbye(peer: Peer) -> None:
+        await peer.sessions[0].send(m.Goodbye("soon"))
+
+    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        link = client.link
+        assert link is not None
+        started = time.monotonic()
+        await goodbye(peer)
+        with anyio.fail_after(5):
+            while link.ready:
+                await anyio.sleep(0.001)
+        assert time.monotonic() - started < 1

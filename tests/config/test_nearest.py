@@ -1,0 +1,19 @@
+"""What somebody probably meant is looked for where that costs little."""
+
+from __future__ import annotations
+
+import time
+
+from linn.core.nearest import did_you_mean, nearest
+
+
+def test_the_nearest_word_is_found_among_some() -> None:
+    assert nearest("retenton", ["retention", "lease"]) == "retention"
+    assert did_you_mean("zzz", ["b", "a"]) == "; known: a, b"
+
+
+def test_among_ten_thousand_topics_nothing_is_looked_for_so_that_a_wrong_name_costs_no_time() -> None:
+    known = [f"orders-{number:05}" for number in range(10_000)]
+    started = time.process_time()
+    assert did_you_mean("orders-x", known).startswith("; known: orders-00000, ")
+    assert time.process_time() - started < 0.05

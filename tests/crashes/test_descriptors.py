@@ -1,0 +1,152 @@
+"""Descriptors that run out, in a broker that is a process: by connections, and by the files of topics."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+
+import linn
+from linn.core.errors import ConnectFailed, ConnectionLost, DescriptorsExhausted
+from linn.testing.process import BrokerProcess
+
+LEFT = 48
+"""Descriptors that a broker may still open, in these tests."""
+WITHIN_S = 20.0
+SMALL_SEGMENTS = """
+[storage.segmented-log]
+segment_bytes_max = "64KiB"
+fsync = "always"
+
+[topics.events]
+kind = "stream"
+"""
+
+
+def limit(broker: BrokerProcess, left: int) -> None:
+    """Let the broker open only so many more."""
+    _, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (psutil.Process(broker.pid).num_fds() + left, hard))
+
+
+@contextlib.contextmanager
+def crowd_at(broker: BrokerProcess, count: int) -> Iterator[None]:
+    """Connections that say nothing."""
+    host, port = broker.address.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            with contextlib.suppress(ConnectionError):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        yield
+
+
+async def test_a_crowd_of_connections_harms_nobody_who_is_there(tmp_path: Path) -> None:
+    values = [b"%04d " % number + bytes(10_000) for number in range(200)]
+    with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
+        async with linn.connect(broker.url, request_timeout_s=10) as client, client.producer("events") as producer:
+            await producer.publish(values[0])
+            limit(broker, LEFT)
+            with crowd_at(broker, 2 * LEFT):
+                # Every few of them begin a file, and have its folder synced.
+                for value in values[1:]:
+                    await producer.publish(value)
+                before_s = psutil.Process(broker.pid).cpu_times()
+                await trio.sleep(1)
+                after_s = psutil.Process(broker.pid).cpu_times()
+                assert after_s.user + after_s.system - before_s.user - before_s.system < 0.3, "it runs in a circle"
+            await connect_soon(broker)
+            fetched = [batch async for batch in everything(client)]
+        assert fetched == values
+        assert "storage." not in broker.log_text()
+        assert "Traceback" not in broker.log_text()
+        assert "refused" in broker.log_text()
+
+
+async def everything(client: linn.Client):  # type: ignore[no-untyped-def]
+    offset = 0
+    while batches := (await client.fetch("events", 0, offset)).batches:
+        for batch in batches:
+            for value in batch.values:
+                yield bytes(value)
+        offset = batches[-1].end_offset
+
+
+async def connect_soon(broker: BrokerProcess) -> None:
+    """Wait until somebody new is let in."""
+    with trio.fail_after(WITHIN_S):
+        while True:
+            with contextlib.suppress(ConnectFailed, ConnectionLost):
+                async with linn.connect(broker.url) as client:
+                    await client.describe("events")
+                    return
+            await trio.sleep(0.05)
+
+
+async def test_a_topic_of_too_many_files_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client, client.producer("events") as producer:
+            limit(broker, LEFT)
+            with pytest.raises(DescriptorsExhausted) as caught:
+                await client.admin.create_topic("wide", kind="stream", partitions=2 * LEFT)
+            assert caught.value.code == "storage.descriptors_exhausted"
+            await producer.publish(bytes(100_000))
+            await producer.publish(bytes(100_000))
+            await client.admin.create_topic("narrow", kind="stream", partitions=LEFT // 4)
+            _, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (hard, hard))
+            await client.admin.create_topic("wide", kind="stream", partitions=2 * LEFT)
+        broker.kill()
+        broker.start()
+        async with linn.connect(broker.url) as client:
+            assert len(await client.admin.topics()) == 3
+        assert "Traceback" not in broker.log_text()
+
+
+async def has_logged(broker: BrokerProcess) -> None:
+    """Have it write a line, for which it loads a library when it is the first."""
+    host, port = broker.address.split(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        with trio.fail_after(WITHIN_S):
+            while "protocol." not in broker.log_text():
+                await trio.sleep(0.01)
+
+
+async def test_publishing_waits_for_a_descriptor_and_goes_on(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
+        async with linn.connect(broker.url, retries_max=100, backoff_max_s=0.1) as client:
+            async with client.producer("events") as producer:
+                await producer.publish(b"first")
+                await has_logged(broker)
+                limit(broker, 0)
+                for _ in range(20):
+                    producer.publish_nowait(bytes(50_000))
+                await trio.sleep(0.3)
+                assert "Traceback" not in broker.log_text()
+                limit(broker, LEFT)
+                with trio.fail_after(WITHIN_S):
+                    await producer.flush()
+            (topic,) = await client.admin.topics()
+            assert topic["partitions"][0]["end"] == 21
+
+
+async def test_a_broker_may_open_as_many_files_as_its_hard_limit_says(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        broker = BrokerProcess(tmp_path).start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        with trio.fail_after(WITHIN_S):
+            while f"{hard} files and connections may be open" not in broker.log_text():
+                await trio.sleep(0.01)
+    finally:
+        broker.kill()

@@ -1,0 +1,250 @@
+"""A disk that is full, under a broker that is a process: what goes on, what is refused, and the ways out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from small_disk import FileSizeQuota, Scarce, SmallDisk
+
+import linn
+from linn.client.client import Client
+from linn.client.message import Message
+from linn.core.errors import DiskFull
+from linn.testing import CrashableBroker
+from linn.testing.process import BrokerNotReady, BrokerProcess
+
+TOPICS = {
+    "events": {"kind": "stream"},
+    "jobs": {"kind": "queue", "lease": "1h", "max_deliveries": 100},
+    "fleeting": {"kind": "stream", "storage": "dram"},
+}
+VALUE = bytes(20_000)
+WITHIN_S = 20.0
+"""For anything that the broker does by itself."""
+
+
+def broker_on(scarce: Scarce, **more: dict[str, object]) -> CrashableBroker:
+    """With its data where room is scarce, and its log elsewhere."""
+    broker = CrashableBroker(scarce.folder.parent, topics=TOPICS | more)
+    broker.data_dir = scarce.folder / "data"
+    return broker
+
+
+async def publish_until_full(client: Client, topic: str, value: bytes = VALUE) -> list[bytes]:
+    """What was confirmed, each with a number, before the disk was full."""
+    confirmed: list[bytes] = []
+    async with client.producer(topic) as producer:
+        while True:
+            numbered = b"%06d " % len(confirmed) + value
+            try:
+                await producer.publish(numbered)
+            except DiskFull:
+                return confirmed
+            confirmed.append(numbered)
+
+
+async def everything_in(client: Client, topic: str) -> list[bytes]:
+    values: list[bytes] = []
+    offset = 0
+    while True:
+        fetched = await client.fetch(topic, 0, offset)
+        if not fetched.batches:
+            return values
+        for batch in fetched.batches:
+            values += [bytes(value) for value in batch.values]
+        offset = fetched.batches[-1].end_offset
+
+
+async def take(client: Client, count: int) -> list[Message]:
+    async with client.consumer("jobs", prefetch=count) as consumer:
+        return [await anext(consumer) for _ in range(count)]
+
+
+def delivery_id_of(message: Message) -> int:
+    assert message.batch.delivery is not None
+    return message.batch.delivery.delivery_id
+
+
+async def retried(attempt: Callable[[], object]) -> None:
+    """Until it works, as a client does with an error that is retriable."""
+    with trio.fail_after(WITHIN_S):
+        while True:
+            try:
+                await attempt()  # type: ignore[misc]
+                return
+            except DiskFull:
+                await trio.sleep(0.05)
+
+
+@pytest.fixture(params=["a file system of its own", "a quota"])
+def scarce(request: pytest.FixtureRequest, tmp_path: Path) -> Scarce:
+    if request.param == "a quota":
+        return FileSizeQuota(tmp_path / "scarce")
+    disk: SmallDisk = request.getfixturevalue("small_disk")
+    return disk
+
+
+async def test_publishing_goes_on_once_there_is_room(scarce: Scarce) -> None:
+    with broker_on(scarce) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            async with client.producer("events") as producer:
+                await producer.publish(b"before")
+            scarce.fill(broker.pid)
+            confirmed = await publish_until_full(client, "events")
+            assert await everything_in(client, "events") == [b"before", *confirmed]
+            async with client.producer("fleeting") as producer:
+                await producer.publish(b"others go on")
+            scarce.make_room(broker.pid)
+            async with client.producer("events") as producer:
+                await producer.publish(b"after")
+        broker.crash()
+        async with linn.connect(broker.url) as client:
+            assert await everything_in(client, "events") == [b"before", *confirmed, b"after"]
+        assert "Traceback" not in broker.log_text()
+
+
+async def test_a_client_that_repeats_loses_nothing_over_a_full_disk(small_disk: SmallDisk) -> None:
+    with broker_on(small_disk) as broker:
+        async with linn.connect(broker.url, retries_max=100, backoff_max_s=0.1) as client:
+            small_disk.fill(broker.pid)
+            async with client.producer("events") as producer:
+                for number in range(50):
+                    producer.publish_nowait(b"%06d " % number + VALUE)
+                await trio.to_thread.run_sync(small_disk.make_room, broker.pid)
+                with trio.fail_after(WITHIN_S):
+                    await producer.flush()
+            assert [value[:6] for value in await everything_in(client, "events")] == [b"%06d" % n for n in range(50)]
+
+
+async def test_settlements_are_refused_or_kept_never_lost(small_disk: SmallDisk) -> None:
+    with broker_on(small_disk) as broker:
+        async with linn.connect(broker.url) as client:
+            async with client.producer("jobs") as producer:
+                await producer.publish_many([b"%04d" % number for number in range(2000)])
+            small_disk.fill(broker.pid)
+            acked: list[int] = []
+            async with client.consumer("jobs") as consumer:
+                held = [await anext(consumer) for _ in range(1000)]
+                with contextlib.suppress(DiskFull):
+                    for message in held[::2]:
+                        await message.ack()
+                        acked.append(message.offset)
+                assert len(acked) < 500, "the disk was not full"
+                assert [bytes(message.value or b"") for message in held[:3]] == [b"0000", b"0001", b"0002"]
+                small_disk.make_room(broker.pid)
+                # The refused one is settled already, and its event is written with the next one.
+                await retried(held[999].ack)
+                acked += [held[2 * len(acked)].offset, held[999].offset]
+        broker.crash()
+        async with linn.connect(broker.url) as client:
+            left = [message.offset for message in await take(client, 2000 - len(acked))]
+            assert sorted(left + acked) == list(range(2000))
+
+
+async def test_a_broker_starts_on_a_full_disk_and_its_streams_are_read(small_disk: SmallDisk) -> None:
+    with broker_on(small_disk) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            small_disk.fill(broker.pid)
+            confirmed = await publish_until_full(client, "events", VALUE[:100])
+        broker.crash()
+        assert small_disk.is_full()
+        async with linn.connect(broker.url, retries_max=0) as client:
+            assert await everything_in(client, "events") == confirmed
+            await publish_until_full(client, "events")
+            small_disk.make_room(broker.pid)
+            async with client.producer("events") as producer:
+                await producer.publish(b"after")
+
+
+async def test_a_queue_on_a_full_disk_waits_and_then_delivers_what_was_leased_again(small_disk: SmallDisk) -> None:
+    with broker_on(small_disk) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            async with client.producer("jobs") as producer:
+                await producer.publish_many([b"%04d" % number for number in range(1000)])
+            await fill_with_settlements(client, small_disk)
+            ids = {delivery_id_of(message) for message in await take(client, 100)}
+        broker.crash()
+        assert small_disk.is_full()
+        async with linn.connect(broker.url) as client, client.consumer("jobs", prefetch=2000) as consumer:
+            with trio.move_on_after(0.5) as waited:
+                await anext(consumer)
+            assert waited.cancelled_caught, "an id of a delivery that is not on the disk could be given twice"
+            small_disk.make_room(broker.pid)
+            with trio.fail_after(WITHIN_S):
+                message = await anext(consumer)
+            assert delivery_id_of(message) not in ids
+            assert message.attempt > 1
+            await message.ack()
+        assert "Traceback" not in broker.log_text()
+
+
+async def fill_with_settlements(client: Client, disk: SmallDisk) -> None:
+    """Fill the disk down to the last bytes of the queue's state log."""
+    disk.fill()
+    async with client.consumer("jobs", prefetch=1000) as consumer:
+        with contextlib.suppress(DiskFull):
+            for number in range(1000):
+                message = await anext(consumer)
+                if number % 3 == 0:
+                    await message.ack()
+            pytest.fail("there was room for everything")
+
+
+async def test_a_torn_tail_is_cut_off_on_a_full_disk(small_disk: SmallDisk) -> None:
+    with broker_on(small_disk) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            confirmed = await publish_until_full(client, "events")
+        broker.kill()
+        (segment,) = (broker.data_dir / "segmented-log" / "events" / "0").glob("*.log")
+        with segment.open("ab", buffering=0) as file:
+            file.write(os.urandom(50))
+        small_disk.fill()
+        broker.start()
+        async with linn.connect(broker.url) as client:
+            assert await everything_in(client, "events") == confirmed
+
+
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+async def test_deleting_a_topic_makes_room_on_a_full_disk(small_disk: SmallDisk, kind: str) -> None:
+    with broker_on(small_disk, doomed={"kind": kind}) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            await publish_until_full(client, "doomed")
+            small_disk.fill(broker.pid)
+            await client.admin.delete_topic("doomed")
+            async with client.producer("events") as producer:
+                await producer.publish(VALUE)
+        broker.kill()
+
+
+async def test_shortening_retention_makes_room_on_a_full_disk(small_disk: SmallDisk) -> None:
+    settings = '[storage.segmented-log]\nsegment_bytes_max = "1MiB"\n[topics.long]\nkind = "stream"\n'
+    broker = BrokerProcess(small_disk.folder.parent, settings)
+    broker.data_dir = small_disk.folder / "data"
+    with broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            await publish_until_full(client, "long")
+            small_disk.fill()
+            await client.admin.alter_topic("long", retention_bytes=2 << 20)
+            async with client.producer("long") as producer:
+                await retried(lambda: producer.publish(VALUE))
+
+
+async def test_a_start_that_needs_room_says_so_and_works_when_there_is_some(small_disk: SmallDisk) -> None:
+    with broker_on(small_disk):
+        pass
+    small_disk.fill()
+    grown = broker_on(small_disk, added={"kind": "stream"})
+    with pytest.raises(BrokerNotReady) as caught:
+        grown.start()
+    assert caught.value.returncode == 5
+    assert "[storage.disk_full]" in caught.value.text
+    assert "Traceback" not in caught.value.text
+    small_disk.make_room()
+    with grown:
+        async with linn.connect(grown.url) as client, client.producer("added") as producer:
+            await producer.publish(b"there")

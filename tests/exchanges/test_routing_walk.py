@@ -1,0 +1,18 @@
+"""Routers and their model agree on ways that follow from a seed."""
+
+from __future__ import annotations
+
+import pytest
+from routing_walk import walk
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_routes_are_what_the_model_says(seed: int) -> None:
+    walk(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(100))
+def test_routes_are_what_the_model_says_on_many_more_ways(chunk: int) -> None:
+    for seed in range(20 + 100 * chunk, 20 + 100 * (chunk + 1)):
+        walk(seed)

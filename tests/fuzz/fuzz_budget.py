@@ -1,0 +1,58 @@
+"""What one input may do to what reads it: raise a `LinnError`, in bounded time, with memory in proportion to its size."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from linn.core.errors import LinnError, all_errors
+
+T = TypeVar("T")
+
+CPU_S_MAX = 2.0
+"""Many times of what the slowest input takes, for memory is traced and, under atheris, every branch counted."""
+MEMORY_FACTOR_MAX = 64
+"""Of the input's size: objects of Python for a list whose entries have a byte each."""
+MEMORY_BYTES_FREE = 4 << 20
+"""Whatever the size: buffers, the memory that the head of a frame alone may ask for, caches."""
+
+_CODES = all_errors()
+
+
+@contextmanager
+def within_budget(size: int) -> Iterator[None]:
+    """Fails where the block takes more time, or more of Python's memory at once, than an input of `size` bytes may."""
+    # Starting and stopping costs some KiB for good: who runs for an hour starts it once.
+    is_traced = tracemalloc.is_tracing()
+    if not is_traced:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    began_s = time.process_time()
+    try:
+        yield
+        took_s, peak = time.process_time() - began_s, tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not is_traced:
+            tracemalloc.stop()
+    assert took_s < CPU_S_MAX, f"{size} bytes took {took_s:.2f} s"
+    assert peak < MEMORY_FACTOR_MAX * size + MEMORY_BYTES_FREE, f"{size} bytes took {peak} bytes of memory"
+
+
+def outcome(work: Callable[[], T]) -> T | str:
+    """What `work` gives, or the code of the error that it raises; any other exception is a bug, and goes on."""
+    try:
+        return work()
+    except LinnError as error:
+        assert _CODES[error.code] is type(error)
+        return error.code
+
+
+def said(error: LinnError) -> str:
+    """The text of an error, which is one line that a terminal can show."""
+    assert _CODES[error.code] is type(error)
+    assert error.text.isprintable(), error.text
+    return error.text

@@ -1,0 +1,58 @@
+"""The harness notices what it is there to notice: a broker that stands still, a disturbed bystander, no verdict."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+import wire
+from attack import WatchedBroker, attacked
+
+from linn.protocols.capnp import messages as m
+
+
+def test_a_broker_that_does_nothing_for_a_second_fails_the_attack(broker: WatchedBroker) -> None:
+    def stand_still() -> None:
+        with attacked(broker) as attack:
+            attack.connect().is_served()
+            broker.signal(signal.SIGSTOP)
+            threading.Event().wait(1.0)
+            broker.signal(signal.SIGCONT)
+
+    with pytest.raises(AssertionError, match="rate kept"):
+        stand_still()
+
+
+def test_an_attacker_of_whom_nobody_asks_what_became_fails_the_attack(broker: WatchedBroker) -> None:
+    def forget() -> None:
+        with attacked(broker) as attack:
+            attack.connect()
+
+    with pytest.raises(AssertionError, match="the test says how"):
+        forget()
+
+
+def test_memory_and_processor_time_over_their_bounds_fail_the_attack(broker: WatchedBroker) -> None:
+    def cost(**bounds: float) -> None:
+        with attacked(broker, **bounds) as attack:  # type: ignore[arg-type]
+            peer = attack.connect()
+            for _ in range(20):
+                assert isinstance(peer.ask(m.Publish("t"), wire.plain([bytes(500_000)] * 8)), m.Failed)
+            peer.is_served()
+
+    cost(cpu_s=1.0, memory_bytes=64 << 20)
+    for bounds in ({"cpu_s": 0.0001, "memory_bytes": 64 << 20}, {"cpu_s": 1.0, "memory_bytes": 1000}):
+        with pytest.raises(AssertionError, match="rate kept"):
+            cost(**bounds)
+
+
+def test_a_record_that_is_not_its_own_disturbs_the_bystander(broker: WatchedBroker) -> None:
+    def interfere() -> None:
+        with attacked(broker) as attack:
+            peer = attack.connect()
+            peer.ask(m.Publish("bystander-queue"), wire.plain([b"alien"]))
+            peer.is_served()
+
+    with pytest.raises(AssertionError, match="in the place of"):
+        interfere()

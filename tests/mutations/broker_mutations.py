@@ -1,0 +1,250 @@
+"""Bugs on the way through the broker: confirmations, routing, reading, groups, and changes while it runs."""
+
+from __future__ import annotations
+
+from mutation import Mutation
+
+_PARTITION = "linn.core.partition"
+_GROUP = "linn.core.group"
+_CONSUMER = "linn.core.group_consumer"
+_CONFIRMED = "What a confirmation means"
+_ONCE = "At least once"
+_CHANGES = "Changes while it runs"
+
+BROKER_MUTATIONS = (
+    Mutation(
+        name="confirmed before it is durable",
+        breaks='A confirmed message survives a power loss with `fsync = "always"`.',
+        guarantee=_CONFIRMED,
+        module="linn.protocols.capnp.session",
+        original="missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]",
+        planted="missing = [(partition, end) for partition, end in awaits if partition.log.bounds()[1] < end]",
+        simulation="clients",
+        seed=2,
+        says="a group goes on where it committed",
+    ),
+    Mutation(
+        name="acks of leader are taken for acks of none",
+        breaks="`acks = none` alone is confirmed when it is accepted.",
+        guarantee=_CONFIRMED,
+        module="linn.core.semantics",
+        original='"leader": ConfirmWhen.DURABLE,',
+        planted='"leader": ConfirmWhen.ACCEPTED,',
+        simulation="clients",
+        seed=11,
+        says="all of them, once, in order",
+    ),
+    Mutation(
+        name="the high watermark is ahead of what is durable",
+        breaks="Readers never see what a power loss could still take back.",
+        guarantee=_CONFIRMED,
+        module=_PARTITION,
+        original="""
+            if self._confirm_after_sync:
+                self._start_sync(self._sync_until_durable)
+        """,
+        planted="""
+            if self._confirm_after_sync:
+                self._start_sync(self._sync_until_durable)
+                self._advance(base_offset + batch.count)
+        """,
+        simulation="clients",
+        seed=0,
+        says="a group goes on where it committed",
+    ),
+    Mutation(
+        name="a confirmation comes one record too early",
+        breaks="A batch is confirmed when the watermark has passed it.",
+        guarantee=_CONFIRMED,
+        module=_PARTITION,
+        original="while committed and committed[0][0] <= offset:",
+        planted="while committed and committed[0][0] <= offset + 1:",
+        simulation="clients",
+        seed=12,
+        says="settled_twice",
+    ),
+    Mutation(
+        name="a slice holds its neighbours' values",
+        breaks="Records of a partition have offsets that never change: a part of a batch holds the same records.",
+        guarantee="Order",
+        module="linn.core.body",
+        original="self.values.slice(first, last),",
+        planted="self.values.slice(max(first - 1, 0), last - (first > 0)),",
+        simulation="routing",
+        seed=0,
+        says="each topic gets its records, in their order",
+    ),
+    Mutation(
+        name="a slice ends one record too late",
+        breaks="No other consumer has a record while its lease lasts.",
+        guarantee=_ONCE,
+        module=_PARTITION,
+        original="batches.append(self._cut(last, last.base_offset, end))",
+        planted="batches.append(self._cut(last, last.base_offset, min(end + 1, last.end_offset)))",
+        simulation="sharing",
+        seed=0,
+        says="no other consumer has a record",
+    ),
+    Mutation(
+        name="a fanout reaches one topic alone",
+        breaks="A confirmed message is in every topic that its exchange sends it to.",
+        guarantee=_CONFIRMED,
+        module="linn.core.router",
+        original="return [(topic, batch) for topic in first]",
+        planted="return [(topic, batch) for topic in first[:1]]",
+        simulation="clients",
+        seed=0,
+        says="all of them, once, in order",
+    ),
+    Mutation(
+        name="routes are remembered after an unbind",
+        breaks="A change of bindings counts once it is answered.",
+        guarantee=_CHANGES,
+        module="linn.core.router",
+        original="""
+            self._exchange.unbind(binding)
+            if binding.target.is_exchange:
+                self._exits = None
+            self._graph.changed()
+        """,
+        planted="""
+            self._exchange.unbind(binding)
+            if binding.target.is_exchange:
+                self._exits = None
+        """,
+        simulation="routing",
+        seed=0,
+        says="each topic gets its records, in their order",
+    ),
+    Mutation(
+        name="a publish overtakes those that wait for room",
+        breaks="What one connection publishes to one partition is stored in the order in which it was sent.",
+        guarantee="Order",
+        module="linn.protocols.capnp.publishing",
+        original="must_wait = self._waiting or self._wants_topic(event) or self._takes_long(event)",
+        planted="must_wait = self._wants_topic(event) or self._takes_long(event)",
+        simulation="sharing",
+        seed=0,
+        says="one connection's records",
+    ),
+    Mutation(
+        name="two members own a partition",
+        breaks="In a generation each partition of a group has one owner.",
+        guarantee=_ONCE,
+        module=_GROUP,
+        original="free = iter([partition for partition in range(self._partitions) if partition not in kept])",
+        planted="free = iter([0, *[partition for partition in range(1, self._partitions) if partition not in kept]])",
+        simulation="group",
+        seed=0,
+        says="each partition has one owner",
+    ),
+    Mutation(
+        name="a member goes on reading what it has lost",
+        breaks="A partition that moves is read by its new owner; the former one stops.",
+        guarantee=_ONCE,
+        module=_CONSUMER,
+        original="""
+            for partition in lost:
+                self.reader.stop_reading(partition)
+        """,
+        planted="pass",
+        simulation="sharing",
+        seed=0,
+        says="a member reads what it owns",
+    ),
+    Mutation(
+        name="a former owner may commit",
+        breaks="Only the owner of a partition commits; a former owner is refused.",
+        guarantee=_ONCE,
+        module=_GROUP,
+        original="""
+            if self._owner.get(partition) != member:
+                raise GroupFenced(f'"{member}" does not own partition {partition} of group "{self.name}"')
+            self._offsets[partition] = self._offsets_pending[partition] = offset
+        """,
+        planted="self._offsets[partition] = self._offsets_pending[partition] = offset",
+        simulation="group",
+        seed=0,
+        says="only the owner commits, and only in the current generation",
+    ),
+    Mutation(
+        name="a commit is answered before it is durable",
+        breaks="After a crash reading goes on at the last commit.",
+        guarantee=_ONCE,
+        module=_CONSUMER,
+        original="return ((state.partition, state.partition.log.bounds()[1]),)",
+        planted="return ()",
+        simulation="clients",
+        seed=0,
+        says="a group goes on where it committed",
+    ),
+    Mutation(
+        name="a commit of an earlier generation is accepted",
+        breaks="Only the owner of a partition commits; who was told of another generation is refused.",
+        guarantee=_ONCE,
+        module=_GROUP,
+        original="""
+            if generation != self.generation:
+                raise GroupFenced(f'group "{self.name}" is at generation {self.generation}, not {generation}')
+        """,
+        planted="pass",
+        simulation="group",
+        seed=0,
+        says="only the owner commits, and only in the current generation",
+    ),
+    Mutation(
+        name="a generation is used again after a restart",
+        breaks="A generation is greater than every one before, so that a former owner is told from the present one.",
+        guarantee=_ONCE,
+        module=_GROUP,
+        original="self.generation = max(self.generation, generation)",
+        planted="self.generation = max(self.generation, generation - 1)",
+        simulation="group",
+        seed=0,
+        says="generations grow, also over restarts",
+    ),
+    Mutation(
+        name="a restart brings an earlier commit back",
+        breaks="After a crash reading goes on at the last commit.",
+        guarantee=_ONCE,
+        module=_GROUP,
+        original="""
+            case OffsetCommitted(partition, offset):
+                self._offsets[partition] = offset
+        """,
+        planted="""
+            case OffsetCommitted(partition, offset):
+                self._offsets.setdefault(partition, offset)
+        """,
+        simulation="clients",
+        seed=0,
+        says="a group goes on where it committed",
+    ),
+    Mutation(
+        name="a commit is not logged",
+        breaks="After a crash reading goes on at the last commit.",
+        guarantee=_ONCE,
+        module=_GROUP,
+        original="events += [OffsetCommitted(*item) for item in self._offsets_pending.items()]",
+        planted="assert self._offsets_pending is not None",
+        simulation="clients",
+        seed=0,
+        says="a group goes on where it committed",
+    ),
+    Mutation(
+        name="metadata gets its name before it is synced",
+        breaks="A change is kept before it is answered.",
+        guarantee=_CHANGES,
+        module="linn.core.metadata",
+        original="""
+            try:
+                await file.sync()
+            finally:
+                file.close()
+        """,
+        planted="file.close()",
+        simulation="clients",
+        seed=3,
+        says="metadata.json can't be read",
+    ),
+)

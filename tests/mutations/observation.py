@@ -1,0 +1,53 @@
+"""What one run of one seed came to, in words that a catalogue can name."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from simulations import Run
+
+
+@dataclass(frozen=True)
+class Observation:
+    """`symptoms` is empty where the seed passed."""
+
+    symptoms: list[str]
+    seconds: float
+    """Of processor time."""
+
+    def __str__(self) -> str:
+        return "; ".join(self.symptoms)[:300] or "passed"
+
+
+def observed(run: Run, seed: int) -> Observation:
+    """Run one seed. An interrupt is the user's, and no symptom."""
+    started = time.process_time()
+    symptoms: list[str] = []
+    try:
+        run(seed)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        symptoms = [_symptom(leaf) for leaf in _leaves(error)]
+    return Observation(symptoms, time.process_time() - started)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+def _symptom(error: BaseException) -> str:
+    """The type and the text, with an invariant's name; of an assertion without a text, which check failed where."""
+    text = str(error)
+    if not text:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{last.name}: {last.line}"
+    named = f"[{error.name}] " if isinstance(error, AssertionError) and hasattr(error, "name") else ""
+    return f"{type(error).__name__}: {named}{text}"

@@ -1,0 +1,315 @@
+"""Bugs in the segmented log: what is on the disk, and what is said of it."""
+
+from __future__ import annotations
+
+from mutation import Mutation
+
+_LOG = "linn.storage_engines.segmented_log.log"
+_SEGMENT = "linn.storage_engines.segmented_log.segment"
+_RECOVERY = "linn.storage_engines.segmented_log.recovery"
+_CHECKPOINT = "linn.storage_engines.segmented_log.checkpoint"
+_INDEX = "linn.storage_engines.segmented_log.index"
+_DISK = "What is on the disk stays right"
+
+STORAGE_MUTATIONS = (
+    Mutation(
+        name="a sync is skipped",
+        breaks="A log holds, after a power loss, at least all that a sync covered.",
+        guarantee=_DISK,
+        module=_SEGMENT,
+        original="await self.file().sync()",
+        planted="self.file()",
+        simulation="log lives",
+        seed=5,
+        says="was durable, but the log ends at",
+    ),
+    Mutation(
+        name="only the active segment is synced",
+        breaks="A log holds, after a power loss, at least all that a sync covered, in however many segments it lies.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="""
+            for segment in self._finished_unsealed(active):
+                await segment.sync()
+        """,
+        planted="pass",
+        simulation="log lives",
+        seed=45,
+        says="was durable, but the log ends at",
+    ),
+    Mutation(
+        name="a new segment's name is not synced",
+        breaks="A log holds, after a power loss, at least all that a sync covered: also the files that hold it.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="""
+            await self._disk.sync_dir(self._folder)
+            self._folder_changes_synced = changes
+        """,
+        planted="self._folder_changes_synced = changes",
+        simulation="log lives",
+        seed=6,
+        says="was durable, but the log ends at",
+    ),
+    Mutation(
+        name="durable before the sync has ended",
+        breaks="Nothing counts as durable, and is confirmed, before the sync that covers it has come back.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="""
+            await active.sync()
+            self._durable = end
+        """,
+        planted="""
+            self._durable = end
+            await active.sync()
+        """,
+        simulation="log lives",
+        seed=44,
+        says="was durable, but the log ends at",
+    ),
+    Mutation(
+        name="what was appended during a sync counts as synced",
+        breaks="A sync covers what was appended before it began, and nothing that came meanwhile.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="self._durable = end",
+        planted="self._durable = self._end",
+        simulation="log lives",
+        seed=13,
+        says="was durable, but the log ends at",
+    ),
+    Mutation(
+        name="a failed sync is forgotten",
+        breaks="A failed fsync is never repeated, because nobody knows what is on the disk.",
+        guarantee=_DISK,
+        module=_LOG,
+        original='self._refusal = "a sync failed, so what is on the disk is not known"',
+        planted="self._refusal = None",
+        simulation="log lives",
+        seed=2,
+        says="a log whose sync failed takes no more work",
+    ),
+    Mutation(
+        name="a failed sync is taken for a sync",
+        breaks="A failed fsync confirms nothing.",
+        guarantee=_DISK,
+        module=_SEGMENT,
+        original="await self.file().sync()",
+        planted="""
+            try:
+                await self.file().sync()
+            except StorageError as error:
+                logger.warning("%(error)s", {"error": error})
+        """,
+        simulation="log lives",
+        seed=2,
+        says="a failed sync is reported",
+    ),
+    Mutation(
+        name="the stamp claims more than was durable",
+        breaks="A torn tail is cut off and is no damage: a batch says of those before it only what is true.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="batch.stamp(offset, now_ms, self._durable)",
+        planted="batch.stamp(offset, now_ms, offset)",
+        simulation="log lives",
+        seed=2,
+        says="was written when offset",
+    ),
+    Mutation(
+        name="segments are dropped before the checkpoint says so",
+        breaks="A start that was moved can be interrupted anywhere, and the log opens again.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="""
+            await self._write_checkpoint()
+            dropped = self._segments[:count]
+        """,
+        planted="dropped = self._segments[:count]",
+        simulation="log lives",
+        seed=0,
+        says="the first segment is missing",
+    ),
+    Mutation(
+        name="a trim drops one segment too many",
+        breaks="What lies behind the start of a log is kept.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="""
+            async with self._working():
+                await self._drop(bisect_right(self._bases, self._start) - 1)
+        """,
+        planted="""
+            async with self._working():
+                await self._drop(min(bisect_right(self._bases, self._start), len(self._bases) - 1))
+        """,
+        simulation="log lives",
+        seed=40,
+        says="does not hold offset",
+    ),
+    Mutation(
+        name="retention drops one segment too many",
+        breaks="Retention keeps what is within its bounds.",
+        guarantee="Limits and overflow",
+        module="linn.storage_engines.segmented_log.retention",
+        original="over = bytes_max is not None and total > bytes_max",
+        planted="over = bytes_max is not None and total + part.size_bytes > bytes_max",
+        simulation="log lives",
+        seed=2,
+        says="but the start moved to",
+    ),
+    Mutation(
+        name="segments are sealed before they are durable",
+        breaks="An index file proves that its segment was on stable storage, so it is written after the sync.",
+        guarantee=_DISK,
+        module=_LOG,
+        original="finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]",
+        planted="finished = self._finished_unsealed(self._active)",
+        simulation="log lives",
+        seed=20,
+        says="was on stable storage; nothing was deleted",
+    ),
+    Mutation(
+        name="a full disk moves the end of the log",
+        breaks="A full disk refuses new batches and loses nothing.",
+        guarantee=_DISK,
+        module=_SEGMENT,
+        original="""
+            self._file.write((batch.message,))
+            self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
+        """,
+        planted="""
+            self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
+            self._file.write((batch.message,))
+        """,
+        simulation="log lives",
+        seed=1,
+        says="the file ends there, but everything before offset",
+    ),
+    Mutation(
+        name="recovery believes a torn tail",
+        breaks="A torn tail is cut off: every byte of a stored batch is covered by a CRC.",
+        guarantee=_DISK,
+        module=_SEGMENT,
+        original="""
+            batch.check_stored()
+            if batch.base_offset != self.end_offset:
+        """,
+        planted="if batch.base_offset != self.end_offset:",
+        simulation="log lives",
+        seed=4,
+        says="the CRC of a batch",
+    ),
+    Mutation(
+        name="the CRC leaves out what is behind the first page",
+        breaks="Every byte of a stored batch is covered by one of two CRCs.",
+        guarantee=_DISK,
+        module="linn.core.batch",
+        original="return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))",
+        planted="return crc32c(message[_SEALED_AT:512], crc32c(message[:DATA_AT]))",
+        simulation="log lives",
+        seed=4,
+        says="is not what was read",
+    ),
+    Mutation(
+        name="recovery cuts one batch too many",
+        breaks="A log holds, after a power loss, at least all that a sync covered.",
+        guarantee=_DISK,
+        module=_SEGMENT,
+        original="file.truncate(self.size_bytes)",
+        planted="file.truncate(self.last_position)",
+        simulation="log lives",
+        seed=13,
+        says="bytes too early",
+    ),
+    Mutation(
+        name="recovery believes in the page cache",
+        breaks="What a dead process left in the page cache is synced before it counts as durable.",
+        guarantee=_DISK,
+        module=_RECOVERY,
+        original="""
+            if segment.indexed_bytes != segment.size_bytes:
+                await segment.sync()
+        """,
+        planted="pass",
+        simulation="log lives",
+        seed=9,
+        says="was on stable storage; nothing was deleted",
+    ),
+    Mutation(
+        name="a cut that was interrupted is not finished",
+        breaks="A trim of the end that was begun is finished by the next opening.",
+        guarantee=_DISK,
+        module=_RECOVERY,
+        original="""
+            if self._checkpoint.cut is not None:
+                await self._finish_cut(self._checkpoint.cut)
+        """,
+        planted="pass",
+        simulation="log lives",
+        seed=3,
+        says="is not what was read",
+    ),
+    Mutation(
+        name="the checkpoint has one slot",
+        breaks="A write of the checkpoint that is torn leaves the former one.",
+        guarantee=_DISK,
+        module=_CHECKPOINT,
+        original="file.write_at(_encode(sequence, checkpoint), _SLOT_BYTES * ((sequence + 1) % 2))",
+        planted="file.write_at(_encode(sequence, checkpoint), 0)",
+        simulation="log lives",
+        seed=63,
+        says="neither of its two slots is whole",
+    ),
+    Mutation(
+        name="the checkpoint is not synced",
+        breaks="A segment goes only after the new start of the log is on stable storage.",
+        guarantee=_DISK,
+        module=_CHECKPOINT,
+        original="""
+            await file.sync()
+            self._sequence = sequence
+        """,
+        planted="self._sequence = sequence",
+        simulation="log lives",
+        seed=5,
+        says="the first segment is missing",
+    ),
+    Mutation(
+        name="the checkpoint gets its name before it is synced",
+        breaks="A new log's checkpoint is whole or not there.",
+        guarantee=_DISK,
+        module=_CHECKPOINT,
+        original="""
+            file.write((slot, bytes(_SLOT_BYTES)))
+            await file.sync()
+        """,
+        planted="file.write((slot, bytes(_SLOT_BYTES)))",
+        simulation="log lives",
+        seed=59,
+        says="neither of its two slots is whole",
+    ),
+    Mutation(
+        name="the index is off by one",
+        breaks="Records of a partition have dense offsets, and are found by them.",
+        guarantee="Order",
+        module=_INDEX,
+        original="place = bisect_right(self.offsets, offset) - 1",
+        planted="place = min(bisect_right(self.offsets, offset), len(self.offsets) - 1)",
+        simulation="log lives",
+        seed=1,
+        says="does not hold offset",
+    ),
+    Mutation(
+        name="the time index is off by one",
+        breaks="Reading from a time on leaves out no record of that time.",
+        guarantee="Order",
+        module=_INDEX,
+        original="place = bisect_left(self.times_ms, timestamp_ms) - 1",
+        planted="place = bisect_right(self.times_ms, timestamp_ms) - 1",
+        simulation="log lives",
+        seed=4,
+        says="ms on begins at",
+    ),
+)

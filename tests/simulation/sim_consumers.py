@@ -1,0 +1,241 @@
+"""Who consumes: queues' consumers and groups' members, by hand, that ack, nack, reject, extend, are late and leave."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+from raw_client import RawClient, Refused
+from sim_plan import ConsumerPlan
+from sim_world import REQUEST_S_MAX, World, check_foreseen
+
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Event
+from linn.testing.history import Answered, Asked, Assigned, Delivered, Joined, Left, Verdict
+
+PULL_WAIT_MS = 500
+IDLE_S = 0.5
+"""How long a consumer by push waits before it looks whether the run is over."""
+_VERDICTS: dict[Verdict, m.Verdict] = {
+    "ack": m.Verdict.ACK,
+    "nack": m.Verdict.NACK,
+    "reject": m.Verdict.REJECT,
+    "extend": m.Verdict.EXTEND,
+}
+
+
+@dataclass
+class _Subscription:
+    """One subscription on one connection: what the history calls a consumer."""
+
+    name: str
+    id: int
+    kind: m.SubscriptionKind
+    lease_ms: int
+    generation: int = 0
+
+
+class RawConsumer:
+    """One consumer, that subscribes again whenever it has left or was thrown out."""
+
+    def __init__(self, world: World, plan: ConsumerPlan) -> None:
+        self.world = world
+        self.plan = plan
+        self.rng = world.rng(plan.name)
+        self._count = 0
+        self._life = 0
+        self._allowed: deque[float] = deque()
+        """For each record that may be pushed, when it was allowed."""
+        self._asked_s = 0.0
+
+    async def run(self) -> None:
+        while not self.world.is_over:
+            await self.world.keep_at(self.plan.node, f"{self.plan.name}/{self._count}", self._work)
+            await trio.sleep(self.rng.uniform(0, 0.1))
+
+    async def _work(self, client: RawClient, life: int) -> None:
+        """Subscribe, and consume until it is time to leave."""
+        plan, self._life = self.plan, life
+        self._allowed.clear()
+        self._asked_s = trio.current_time()
+        credit = plan.credit if plan.mode == "push" else 0
+        self._allow(credit)
+        answer = await self._call(client, m.Subscribe(plan.topic, group=plan.group, credit=credit))
+        self._count += 1
+        name = f"{plan.name}#{self._count}"
+        subscription = _Subscription(name, answer.subscription, m.SubscriptionKind(answer.kind), answer.lease_ms)
+        if subscription.kind == m.SubscriptionKind.READER:
+            await trio.sleep(0.3)  # It is a stream at present; perhaps a queue later.
+            return
+        self.world.history.add(Joined(life, name, plan.topic, plan.group))
+        try:
+            await self._consume(client, subscription)
+        finally:
+            self.world.history.add(Left(name, plan.topic))
+
+    async def _consume(self, client: RawClient, subscription: _Subscription) -> None:
+        while not self.world.is_over:
+            event = await self._next(client, subscription)
+            if event is None:
+                continue
+            if isinstance(event.message, m.Ended):
+                return
+            await self._deal_with(client, subscription, event)
+            if not self.world.is_closing and self.rng.random() < self.plan.leave:
+                if self.rng.random() < 0.5:
+                    await self._call(client, m.Unsubscribe(subscription.id))
+                return
+
+    def _allow(self, records: int) -> None:
+        self._allowed.extend([trio.current_time()] * records)
+
+    async def _call(self, client: RawClient, message: m.Message) -> m.Message:
+        with trio.fail_after(REQUEST_S_MAX):
+            return await client.call(message)
+
+    async def _next(self, client: RawClient, subscription: _Subscription) -> Event | None:
+        """The next delivery or end; None: nothing came for a while."""
+        if self.plan.mode == "pull" and not client.pushed:
+            self._asked_s = trio.current_time()
+            with trio.fail_after(REQUEST_S_MAX):
+                event = await client.pull(subscription.id, self.plan.credit, PULL_WAIT_MS)
+            while client.pushed:  # The share was told before the records.
+                self._take_push(subscription, client.pushed.popleft())
+            return self._told(subscription, event) if event.batches else None
+        try:
+            event = await client.push(IDLE_S)
+        except trio.TooSlowError:
+            return None
+        return self._take_push(subscription, event)
+
+    def _take_push(self, subscription: _Subscription, event: Event) -> Event | None:
+        match event.message:
+            case m.Assigned(generation=generation, partitions=partitions):
+                subscription.generation = generation
+                plan = self.plan
+                self.world.history.add(
+                    Assigned(self._life, subscription.name, plan.topic, plan.group, generation, tuple(partitions))
+                )
+                return None
+            case m.Deliver():
+                return self._told(subscription, event)
+            case m.Failed(code=code):
+                check_foreseen(code)
+                return None
+            case m.Ended(code=code):
+                check_foreseen(code)
+                return event
+        return None
+
+    def _told(self, subscription: _Subscription, event: Event) -> Event:
+        """Tell the history of a delivery."""
+        deliver = event.message
+        assert isinstance(deliver, m.Deliver)
+        values = tuple((record.value or b"").decode() for batch in event.batches for record in batch.records())
+        granted_after_s = self._asked_s
+        if self.plan.mode == "push":
+            granted_after_s = self._allowed[0]
+            for _ in values:
+                self._allowed.popleft()
+        self.world.history.add(
+            Delivered(
+                self._life,
+                subscription.name,
+                self.plan.topic,
+                deliver.partition,
+                event.batches[0].base_offset,
+                values,
+                deliver.delivery_id,
+                deliver.attempt,
+                granted_after_s,
+                self.plan.group,
+                subscription.generation,
+            )
+        )
+        return event
+
+    # --- settling ---
+
+    async def _deal_with(self, client: RawClient, subscription: _Subscription, event: Event) -> None:
+        first, end = event.batches[0].base_offset, event.batches[-1].end_offset
+        if self.plan.group:
+            await self._commit(client, subscription, event, first, end)
+        elif self.world.is_closing or not subscription.lease_ms:
+            await self._settle(client, subscription, event, "ack", first, end)
+        else:
+            await self._settle_somehow(client, subscription, event, first, end)
+        if self.plan.mode == "push":
+            self._allow(end - first)
+            await client.tell(m.Credit(subscription.id, end - first))
+
+    async def _commit(
+        self, client: RawClient, subscription: _Subscription, event: Event, first: int, end: int
+    ) -> None:
+        if self.world.is_closing or self.rng.random() < 0.7:
+            await self._settle(client, subscription, event, "ack", first, end)
+        elif self.rng.random() < self.plan.nack and self._counts_attempts():
+            await self._settle(client, subscription, event, "nack", first, end)
+
+    def _counts_attempts(self) -> bool:
+        return self.world.history.topics[self.plan.topic].delivery == "at-least-once"
+
+    async def _settle_somehow(
+        self, client: RawClient, subscription: _Subscription, event: Event, first: int, end: int
+    ) -> None:
+        plan, rng = self.plan, self.rng
+        if rng.random() < plan.extend:
+            await self._settle(client, subscription, event, "extend", first, end, ms=rng.choice([500, 3000]))
+        if rng.random() < plan.late:
+            await trio.sleep(subscription.lease_ms / 1000 * rng.uniform(0.5, 1.5))
+        elif rng.random() < 0.3:
+            await trio.sleep(rng.uniform(0, 0.2))
+        middle = rng.randint(first, end) if rng.random() < 0.3 else end
+        for begin, stop in ((first, middle), (middle, end)):
+            if begin < stop:
+                await self._settle(client, subscription, event, self._verdict(), begin, stop)
+
+    def _verdict(self) -> Verdict:
+        chance = self.rng.random()
+        if chance < self.plan.nack:
+            return "nack"
+        return "reject" if chance < self.plan.nack + self.plan.reject else "ack"
+
+    async def _settle(
+        self,
+        client: RawClient,
+        subscription: _Subscription,
+        event: Event,
+        verdict: Verdict,
+        first: int,
+        end: int,
+        ms: int = 0,
+    ) -> None:
+        deliver, plan, add = event.message, self.plan, self.world.history.add
+        assert isinstance(deliver, m.Deliver)
+        asked = add(
+            Asked(
+                self._life,
+                subscription.name,
+                plan.topic,
+                deliver.partition,
+                first,
+                end,
+                verdict,
+                deliver.delivery_id,
+                ms,
+                plan.group,
+                subscription.generation,
+            )
+        )
+        entry = m.Settlement(deliver.partition, deliver.delivery_id, first, end, _VERDICTS[verdict], ms)
+        try:
+            settled = await self._call(client, m.Settle(subscription.id, [entry]))
+        except Refused as refused:
+            check_foreseen(refused)
+            add(Answered(asked, refused.code))
+            if refused.code == "subscription.unknown":
+                raise
+            return
+        assert isinstance(settled, m.Settled)
+        add(Answered(asked, settled.refused[0].code if settled.refused else ""))
