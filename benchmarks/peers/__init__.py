@@ -5,7 +5,7 @@ what was confirmed is counted and looked at when it is consumed, or the measurem
 is said, not imitated; the figures go to the page as they came out.
 
 Read on: `peer` (what a system has to be able to do), `cargo` (the records, and the proof that they came back),
-`stopwatch`, `plan` (sizes and times), `trial` (which work is done in which order), `figure` and `page` (what comes out).
-Then one file per system: `linn_broker`, `rabbitmq`, `kafka`, `jetstream`, `redis_streams`, and what they share:
-`server_process`, `jars`, `tool`, `tool_output`.
+`stopwatch`, `plan` (sizes and times), `trial` (which work is done, in which order), `figure` and `page` (what comes
+out). Then one file per system: `linn_broker`, `rabbitmq` with `amqp_session`, `kafka`, `jetstream`, `redis_streams`; and
+what they share: `systems`, `server_process`, `jars`, `tool`, `tool_output`.
 """

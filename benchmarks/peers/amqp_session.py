@@ -13,12 +13,12 @@ from benchmarks.peers.peer import PeerFailed
 LIMIT_S = 60.0
 """A piece of work that takes longer is given up."""
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-Work = Callable[[Any], None]
+Begin = Callable[[Any], None]
 """Is called with the open channel, and returns when it has begun."""
 
 
 class Session:
-    """Runs work on a channel until it says that it is done."""
+    """Runs what begins on a channel, until `done` is called."""
 
     def __init__(self, port: int) -> None:
         self._parameters = pika.ConnectionParameters("127.0.0.1", port, heartbeat=0)
@@ -26,12 +26,12 @@ class Session:
         self._is_done = False
         self._connection: Any = None
 
-    def run(self, work: Work) -> None:
-        """Connect, do the work, close. Raises PeerFailed, and what callbacks raise."""
+    def run(self, begin: Begin) -> None:
+        """Connect, begin, wait for `done`. Raises PeerFailed, and what callbacks raise."""
         connection = self._connection = pika.SelectConnection(
             self._parameters,
             on_open_callback=lambda connection: connection.channel(
-                on_open_callback=lambda channel: self._open(work, channel)
+                on_open_callback=lambda channel: self._open(begin, channel)
             ),
             on_open_error_callback=self._failed,
             on_close_callback=self._closed,
@@ -47,9 +47,9 @@ class Session:
         self._is_done = True
         self._connection.close()
 
-    def _open(self, work: Work, channel: Any) -> None:
+    def _open(self, begin: Begin, channel: Any) -> None:
         channel.add_on_close_callback(lambda channel, reason: None if self._is_done else self._failed(channel, reason))
-        work(channel)
+        begin(channel)
 
     def _failed(self, where: Any, reason: Any) -> None:
         self._error = reason if isinstance(reason, BaseException) else PeerFailed(str(reason))
@@ -113,8 +113,10 @@ class Consuming:
 
     def begin(self, channel: Any, arguments: dict[str, str]) -> None:
         """Subscribe."""
-        consume = lambda _: channel.basic_consume(self._queue, self._arrived, arguments=arguments)  # noqa: E731
-        channel.basic_qos(prefetch_count=self._prefetch, callback=consume)
+        channel.basic_qos(
+            prefetch_count=self._prefetch,
+            callback=lambda _: channel.basic_consume(self._queue, self._arrived, arguments=arguments),
+        )
 
     def _arrived(self, channel: Any, method: Any, properties: Any, value: bytes) -> None:
         tally = self._tally

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka import version as client_version
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.peers import tool_output
 from benchmarks.peers.cargo import Supply, Tally
@@ -66,7 +66,11 @@ class KafkaServer:
         self._address = f"127.0.0.1:{port}"
         self._jars = jars
         self._durability = durability
-        self._client = {"bootstrap.servers": self._address, "socket.nagle.disable": True, "log_level": 2}
+        self._client: dict[str, Any] = {
+            "bootstrap.servers": self._address,
+            "socket.nagle.disable": True,
+            "log_level": 2,
+        }
         self._admin = AdminClient(self._client)
         until_answered(lambda: self._admin.list_topics(timeout=2), KafkaException, "Kafka")
 
@@ -140,7 +144,9 @@ class KafkaServer:
             consumer.subscribe([topic], on_assign=on_assign)
             while not tally.is_full:
                 tally.add(_values(consumer.consume(min(CHUNK, tally.left), TIMEOUT_S)))
-                consumer.commit(asynchronous=not tally.is_full)
+                if not tally.is_full:
+                    consumer.commit()
+            consumer.commit(asynchronous=False)
             watch.end()
         finally:
             consumer.close()
@@ -199,8 +205,8 @@ class KafkaPeer:
             "page cache": "acks=all, one replica, flush.messages at its default (never)",
             "fsync": "acks=all, one replica, flush.messages=1",
         },
-        queue=f"a group of one consumer that commits its place after each {CHUNK:,} records: it has no acks of records",
-        batched=f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB, at most {UNCONFIRMED_MAX:,} records unconfirmed",
+        queue=f"a group of one consumer that commits its place after each {CHUNK:,} records: records have no acks",
+        batched=f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB, at most {UNCONFIRMED_MAX:,} unconfirmed",
         notes=(
             "The broker uses several cores, and so does librdkafka, which has threads of its own.",
             "Each run of its tools is a new Java process: a run of a few seconds is partly the compiler's warm-up, and "

@@ -17,8 +17,8 @@ HEAD = """# linn and its peers, side by side
 <!-- Written by `python -m benchmarks.peers --page docs/benchmarks`. Do not edit: measure again. -->
 
 The same work, with the same records, one system after another on one machine: {machine}. Measured on {date} in
-{minutes:.0f} minutes, at a load average of {load} at the start. All figures are as they came out, also where linn loses;
-[peers.json](peers.json) has every repetition.
+{minutes:.0f} minutes, at a load average of {load} at the start. All figures are as they came out, also where linn
+loses; [peers.json](peers.json) has every repetition.
 
 """
 METHOD = """## How it was measured

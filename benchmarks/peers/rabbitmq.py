@@ -14,7 +14,7 @@ from benchmarks.peers import tool_output
 from benchmarks.peers.amqp_session import PERSISTENT, ConfirmedPublishing, Consuming, Session
 from benchmarks.peers.cargo import Supply, Tally
 from benchmarks.peers.jars import class_path, java
-from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed, PeerMissing
+from benchmarks.peers.peer import Durability, Facts, Kind, PeerMissing
 from benchmarks.peers.server_process import free_ports, program, running, until_answered
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from itertools import pairwise
 
 from benchmarks.peers.tool import Reading, ToolFailed
 
@@ -35,7 +36,7 @@ def producer_performance(text: str) -> Reading:
 def consumer_performance(text: str) -> Reading:
     """Kafka's ConsumerPerformance: a header and a row; the rate is that of fetching, without joining the group."""
     rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
-    for header, row in zip(rows, rows[1:], strict=False):
+    for header, row in pairwise(rows):
         if "fetch.nMsg.sec" in header and len(row) == len(header):
             named = dict(zip(header, row, strict=True))
             return Reading(float(named["fetch.nMsg.sec"]), int(named["data.consumed.in.nMsg"]))
@@ -53,7 +54,7 @@ def perf_test(text: str, direction: str) -> Reading:
 def redis_benchmark(text: str) -> Reading:
     """`redis-benchmark --csv`: a header and a row; a latency is that of a whole pipeline."""
     rows = [row for row in csv.reader(text.splitlines()) if row]
-    for header, row in zip(rows, rows[1:], strict=False):
+    for header, row in pairwise(rows):
         if "rps" in header and len(row) == len(header):
             named = dict(zip(header, row, strict=True))
             p50, p99 = (float(named[f"{name}_latency_ms"]) * 1000 for name in ("p50", "p99"))

@@ -23,8 +23,13 @@ from benchmarks.servers import fresh_folder, set_apart
 WARM_UP = 0.3
 """Of a repetition's time."""
 TOOL_RECORDS = 20_000
-"""Of a load tool's warm-up, which says how many a repetition takes."""
-Samples = dict[Work, list[Sample]]
+"""Of a load tool's warm-up."""
+TOOL_SHARE = 2.0
+"""Of a repetition's time. More, because the first second of a new Java process is slow."""
+_BATCHED: dict[Kind, tuple[Work, Work]] = {
+    "queue": ("publish to a queue", "consume and ack"),
+    "stream": ("publish to a stream", "read a stream"),
+}
 
 
 class Trial:
@@ -91,10 +96,8 @@ class Trial:
             supply, watch = self._supply(cargo, share), Stopwatch(server.pids)
             server.publish_batched(topic, kind, supply, watch)
             consumed = self._consumed(server, kind, topic, cargo, supply.taken)
-        published = _sample(supply.taken, watch)
-        if kind == "queue":
-            return {"publish to a queue": published, "consume and ack": consumed}
-        return {"publish to a stream": published, "read a stream": consumed}
+        published, read = _BATCHED[kind]
+        return {published: _sample(supply.taken, watch), read: consumed}
 
     def _consumed(self, server: Server, kind: Kind, topic: str, cargo: Cargo, expected: int) -> Sample:
         if not expected:
@@ -106,12 +109,14 @@ class Trial:
         return _sample(tally.count, watch)
 
     def _with_tool(self, server: Server, durability: Durability, record_bytes: int) -> None:
-        """The tool's warm-up says how many records fill a repetition's time."""
+        """The warm-up, and what the client published before, say how many records fill the time."""
         runs = self._tool_runs(server, record_bytes, TOOL_RECORDS)
         if not runs:
             return
-        rate = min(sample.records_per_s for sample in runs.values())
-        count = min(self._plan.records_max(record_bytes), max(TOOL_RECORDS, int(rate * self._plan.repetition_s)))
+        published = [figure.records_per_s for figure in self.figures if figure.record_bytes == record_bytes]
+        rate = max([sample.records_per_s for sample in runs.values()] + published)
+        count = max(TOOL_RECORDS, int(rate * self._plan.repetition_s * TOOL_SHARE))
+        count = min(count, self._plan.records_max(record_bytes))
         rounds = [self._tool_runs(server, record_bytes, count) for _ in range(REPETITIONS)]
         for work in runs:
             self._add(work, durability, record_bytes, [samples[work] for samples in rounds])

@@ -163,8 +163,8 @@ class Batching:
             self._client.timers.after(self._linger_s, lambda: self.seal(lane) if lane.open is batch else None)
         return batch
 
-    def seal(self, lane: Lane) -> None:
-        """Finish the open batch of a lane and have it sent."""
+    def seal(self, lane: Lane, *, attended: bool = False) -> None:
+        """Finish the open batch of a lane and have it sent. `attended`: see `Link.ask`."""
         batch, lane.open = lane.open, None
         if not batch:
             return
@@ -178,12 +178,17 @@ class Batching:
         except LinnError as error:
             confirmation.settle(None, error)
             return
-        self.shipping.enqueue(lane, sealed, confirmation, batch.mandatory)
+        self.shipping.enqueue(lane, sealed, confirmation, batch.mandatory, attended)
 
-    def seal_if_idle(self, lane: Lane, batch: OpenBatch) -> None:
-        """Send a batch at once where nothing of its lane is on the way, unless messages are to wait for others."""
-        if not self._linger_s and lane.open is batch and lane.idle:
-            self.seal(lane)
+    def seal_if_idle(self, lane: Lane, batch: OpenBatch) -> bool:
+        """Send a batch at once where nothing of its lane is on the way, unless messages are to wait for others.
+
+        Whether it was sent; its publisher attends then.
+        """
+        if self._linger_s or lane.open is not batch or not lane.idle:
+            return False
+        self.seal(lane, attended=True)
+        return True
 
     def unsettled(self) -> list[Confirmation]:
         """Finish all open batches; the confirmations of all that is on its way."""

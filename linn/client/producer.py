@@ -205,28 +205,30 @@ class Producer:
             sent = self._batching.send_alone(value)
             if sent is not None:
                 return await self._sent_alone(*sent)
-        message = self.prepared(value, properties, mandatory)
+        return await self._sent_with_others(self.prepared(value, properties, mandatory))
+
+    async def _sent_with_others(self, message: Prepared) -> Receipt:
         lane, batch, index = self._batching.add(message, waits=True)
-        self._batching.seal_if_idle(lane, batch)
-        confirmation = batch.confirmation
-        if confirmation.settled:
-            await anyio.lowlevel.checkpoint()
+        attended = self._batching.seal_if_idle(lane, batch)
         try:
-            placement = await confirmation.wait()
+            placement = await self._confirmed(batch.confirmation, attended)
         except BaseException:
             if lane.open is batch:
                 batch.withdraw(index)
             raise
-        message_id = properties.id or UUID(int=batch.id(index))
+        message_id = message.properties.id or UUID(int=batch.id(index))
         return self._receipt(message_id, batch.place(index), placement, message.mandatory)
 
     async def _sent_alone(self, message_id: int, confirmation: Confirmation) -> Receipt:
+        return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True))
+
+    async def _confirmed(self, confirmation: Confirmation, attended: bool) -> Placement | None:
         link = self._client.link
         if confirmation.settled:
             await anyio.lowlevel.checkpoint()
-        elif link is not None:
+        elif attended and link is not None:
             await link.attend(confirmation)
-        return self._receipt(UUID(int=message_id), 0, await confirmation.wait())
+        return await confirmation.wait()
 
     def _receipt(self, message_id: UUID, place: int, placement: Placement | None, mandatory: bool = False) -> Receipt:
         """Of the message at `place` in its batch. Raises Unroutable."""

@@ -7,6 +7,7 @@ shares a delivery belongs to. Where no generation is known nothing is concluded.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linn.testing.finding import Findings
@@ -19,6 +20,7 @@ GOES_ON = "a group goes on where it committed"
 READS_ON = "a group reads in order"
 GROUP_ONCE = "at most once is never twice"
 
+FENCED_CODE = "group.fenced"
 Where = tuple[str, str, int]
 """(topic, group, partition)."""
 
@@ -55,7 +57,8 @@ class GroupReading:
         self._firsts: list[tuple[Entry, Delivered, _Share]] = []
         """The first delivery of each share."""
         self._handed: dict[tuple[Where, int, int], tuple[Entry, Delivered]] = {}
-        self._set_back: dict[tuple[str, int], int] = {}
+        self._set_back: dict[tuple[str, int], list[int]] = defaultdict(list)
+        """By (member, partition): where reading may begin again at any time, because it was nacked."""
 
     def observe(self, entry: Entry) -> None:
         """Take note of what concerns groups."""
@@ -67,7 +70,11 @@ class GroupReading:
             case Asked(group=group) if group:
                 self._ask(entry, entry.event)
             case Answered(asked, code) if asked in self._commits:
-                self._commits[asked].answer, self._commits[asked].accepted = entry, code == ""
+                # Refused for another reason, a full disk say, it may count nevertheless.
+                if code == FENCED_CODE:
+                    del self._commits[asked]
+                else:
+                    self._commits[asked].answer, self._commits[asked].accepted = entry, code == ""
 
     def _assign(self, entry: Entry, event: Assigned) -> None:
         life = 0 if self._lives.topics[event.topic].durability == "always" else event.life
@@ -86,23 +93,20 @@ class GroupReading:
     def _ask(self, entry: Entry, event: Asked) -> None:
         if event.verdict == "ack":
             self._commits[entry.index] = _Commit(entry, event)
-        elif event.verdict == "nack" and (share := self._shares.get((event.consumer, event.partition))) is not None:
-            share.next = None
-            self._set_back[event.consumer, event.partition] = event.first
+        elif event.verdict == "nack":
+            self._set_back[event.consumer, event.partition].append(event.first)
 
     def _deliver(self, entry: Entry, event: Delivered) -> None:
         self._check_once(entry, event)
         share = self._shares.get((event.consumer, event.partition))
         if share is None or not event.generation:
             return
-        set_back = self._set_back.pop((event.consumer, event.partition), None)
-        if share.next is not None and event.first != share.next:
-            gap = event.first > share.next and self._lives.topics[event.topic].retains
-            if not gap:
+        if share.next is None:
+            self._firsts.append((entry, event, share))
+        elif event.first != share.next and event.first not in self._set_back[event.consumer, event.partition]:
+            if event.first < share.next or not self._lives.topics[event.topic].retains:
                 text = f"{event.consumer} reads offset {event.first} where {share.next} is next"
                 self._findings.add(READS_ON, text, entry.index)
-        elif share.next is None and set_back is None:
-            self._firsts.append((entry, event, share))
         share.next = event.end
 
     def _check_once(self, entry: Entry, event: Delivered) -> None:
@@ -155,17 +159,25 @@ class GroupReading:
         if promise.delivery == "at-most-once":
             return
         earlier = [commit for commit in self._commits.values() if self._is_before(commit, event, share)]
-        for commit in earlier:
+        earlier.sort(key=lambda commit: (commit.event.life, commit.event.generation, commit.entry.index))
+        ends, shown = self._places_after(earlier, event)
+        if event.first in ends or (event.first > max(ends) and promise.retains):
+            return
+        text = f"{event.group} goes on at offset {event.first} of {event.topic}, and is at {ends[-1]}"
+        self._findings.add(GOES_ON, text, entry.index, *shown)
+
+    def _places_after(self, commits: list[_Commit], event: Delivered) -> tuple[Sequence[int], list[int]]:
+        """Where a group may be after these commits, the likeliest last; and the events that say so."""
+        ends: list[int] = []
+        for commit in reversed(commits):
+            ends.insert(0, commit.event.end)
             answer = commit.answer
-            if not commit.accepted or answer is None or commit.event.end <= event.first:
+            if answer is None or not commit.accepted:
                 continue
             if self._lives.may_lose(event.topic, answer.at_s, commit.event.life, event.life) is None:
-                text = f"{event.group} reads offset {event.first} again, which it had committed"
-                self._findings.add(GOES_ON, text, answer.index, entry.index)
-        furthest = max((commit.event.end for commit in earlier), default=0)
-        if event.first > furthest and not promise.retains:
-            text = f"{event.group} goes on at offset {event.first} and had committed {furthest} at most"
-            self._findings.add(GOES_ON, text, entry.index)
+                return ends, [commit.entry.index, answer.index]
+            return range(max(earlier.event.end for earlier in commits) + 1), []
+        return [0, *ends], []
 
     @staticmethod
     def _is_before(commit: _Commit, event: Delivered, share: _Share) -> bool:

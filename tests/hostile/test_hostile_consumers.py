@@ -1,4 +1,4 @@
-"""Consumers that take everything, settle nothing, never read, or speak of deliveries and offsets that are not theirs."""
+"""Consumers that take everything, settle nothing, never read, or name deliveries and offsets that are not theirs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import wire
-from attack import Attack, Peer, WatchedBroker, attacked, request
+from attack import Peer, WatchedBroker, attacked, request
 
 from linn.core.batch import RecordBatch
 from linn.protocols.capnp import messages as m
@@ -33,6 +32,12 @@ kind = "stream"
 [topics.s]
 kind = "stream"
 partitions = 2
+[topics.large]
+kind = "stream"
+[topics.offsets]
+kind = "stream"
+[topics.committed]
+kind = "stream"
 [topics.wide-0]
 kind = "stream"
 storage = "dram"
@@ -83,6 +88,13 @@ def refused(peer: Peer, subscription: int, *entries: m.Settlement) -> dict[int, 
     return {refusal.entry: refusal.code for refusal in answer.refused}
 
 
+def fails(peer: Peer, message: m.Message) -> str:
+    """The code with which a request fails."""
+    answer = peer.ask(message)
+    assert isinstance(answer, m.Failed), answer
+    return answer.code
+
+
 def administer(peer: Peer, verb: str, **arguments: object) -> Any:
     """What a verb gives, or the code of its error."""
     answer = peer.ask(m.Administer(verb, json.dumps(arguments)))
@@ -92,7 +104,7 @@ def administer(peer: Peer, verb: str, **arguments: object) -> Any:
     return json.loads(answer.result)
 
 
-# --- 21: takes everything ---------------------------------------------------------------------------------------------
+# --- 21: takes everything --------------------------------------------------------------------------------------------
 
 
 def test_who_takes_everything_and_settles_nothing_gives_it_all_back(broker: WatchedBroker) -> None:
@@ -116,7 +128,7 @@ def test_who_takes_everything_and_settles_nothing_gives_it_all_back(broker: Watc
         administer(other, "topic.purge", name="q")
 
 
-# --- 22: never reads ---------------------------------------------------------------------------------------------------
+# --- 22: never reads -------------------------------------------------------------------------------------------------
 
 
 def send_without_reading(peer: Peer, requests: list[bytes]) -> bytes:
@@ -135,6 +147,7 @@ def send_without_reading(peer: Peer, requests: list[bytes]) -> bytes:
 
 def read_after_all(peer: Peer, rest: bytes, answers: int) -> None:
     """Read what was not read, so that the rest can be sent; nothing was lost."""
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     sender = threading.Thread(target=peer.send, args=(rest,))
     sender.start()
     found = 0
@@ -150,35 +163,224 @@ def test_who_reads_no_replies_is_not_read_from_and_fills_no_memory(broker: Watch
     batch = wire.plain([bytes(10)])
     kinds = {
         "publishes": [request(m.Publish("s", partition=0), wire.CORRELATION, 1) + batch] * 8_000,
-        "fetches": [request(m.Fetch("s", 1, 0, bytes_max=UINT32_MAX))] * 100,
+        "fetches": [request(m.Fetch("s", 1, 0, bytes_max=UINT32_MAX))] * 40,
         "descriptions": [request(m.Describe([]))] * 500,
         "pings": [request(m.Ping())] * 20_000,
     }
     with attacked(broker, cpu_s=4, memory_bytes=32 << 20, answer_s=20) as attack:
-        publish(attack.connect(), "s", 10, size=10_000, batches=10, partition=1)
+        reader = attack.connect()
+        publish(reader, "s", 10, size=10_000, batches=10, partition=1)
         peers = {kind: attack.connect() for kind in kinds}
         rests = {kind: send_without_reading(peers[kind], requests) for kind, requests in kinds.items()}
-        reader = attack.connect()
-        subscribe(reader, "s", credit=UINT32_MAX)
+        for _ in range(8):
+            reader.send(request(m.Subscribe("s", credit=UINT32_MAX), 0))
         for kind, peer in peers.items():
             read_after_all(peer, rests[kind], len(kinds[kind]))
         reader.is_served()
-        attack.connect_judged()
 
 
-# --- 23: fetches everything at once --------------------------------------------------------------------------------------
+# --- 23: fetches everything at once ----------------------------------------------------------------------------------
 
 
-def test_fetches_of_the_largest_size_on_ten_thousand_partitions_hold_next_to_nothing(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=8, memory_bytes=128 << 20, answer_s=20) as attack:
-        places = [(topic, partition) for topic, count in WIDE.items() for partition in range(count)]
-        peers = [attack.connect() for _ in range(10)]
+def test_fetches_of_the_largest_size_on_ten_thousand_partitions_hold_little(broker: WatchedBroker) -> None:
+    places = [(topic, partition) for topic, count in WIDE.items() for partition in range(count)]
+    with attacked(broker, cpu_s=6, memory_bytes=128 << 20, answer_s=20) as attack:
+        peers = [attack.connect() for _ in range(11)]
         for number, (topic, partition) in enumerate(places):
             fetch = m.Fetch(topic, partition, 0, UINT32_MAX, UINT32_MAX, UINT32_MAX)
             peers[number % len(peers)].send(request(fetch))
-        other = attack.connect()
-        for topic in WIDE:
-            publish(other, topic, 10, size=1_000, partition=7)
-        other.is_served()
         for peer in peers:
-            peer.is_served_later()
+            peer.is_served()
+        for topic in WIDE:
+            publish(peers[0], topic, 10, size=1_000, partition=7)
+        peers[0].is_served()
+
+
+def test_a_fetch_of_four_gigabytes_is_answered_with_sixteen_megabytes(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=2, memory_bytes=80 << 20, answer_s=20) as attack:
+        peer = attack.connect()
+        for _ in range(10):
+            publish(peer, "large", 8, size=1 << 19)
+        for _ in range(3):
+            peer.send(request(m.Fetch("large", 0, 0, bytes_max=UINT32_MAX)))
+            _, answer, batches = peer.event()
+            assert isinstance(answer, m.Fetched), answer
+            assert 8 << 20 < sum(map(len, batches)) <= 16 << 20
+        peer.is_served()
+
+
+# --- 24: deliveries of others ----------------------------------------------------------------------------------------
+
+NOT_CURRENT = "delivery.not_current"
+
+
+def test_a_delivery_id_that_is_forged_reused_or_another_consumers_settles_nothing(broker: WatchedBroker) -> None:
+    verdicts = (m.Verdict.ACK, m.Verdict.NACK, m.Verdict.REJECT, m.Verdict.EXTEND)
+    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+        victim, thief = attack.connect(), attack.connect()
+        publish(victim, "leased", 10, partition=0)
+        mine, his = subscribe(victim, "leased", credit=10), subscribe(thief, "leased", credit=10)
+        elsewhere = subscribe(thief, "other", credit=10)
+        [(delivery, batch)] = delivered(victim, 10)
+        id, first, end = delivery.delivery_id, batch.base_offset, batch.end_offset
+        for verdict in verdicts:
+            forged = [
+                m.Settlement(0, other, first, end, verdict, 1_000)
+                for other in (id, 0, id - 1, id + 1, id + (1 << 32), UINT64_MAX)
+            ]
+            assert set(refused(thief, his, *forged).values()) == {NOT_CURRENT}
+            assert len(refused(thief, his, *forged)) == len(forged)
+            assert refused(thief, elsewhere, *forged[:1]) == {0: NOT_CURRENT}
+            assert fails(thief, m.Settle(99, forged[:1])) == "delivery.subscription_unknown"
+            assert refused(victim, mine, m.Settlement(1, id, first, end, verdict, 1_000)) == {0: NOT_CURRENT}
+            for partition in (-1, 2, 2**31 - 1, -(2**31)):
+                forged = [m.Settlement(partition, id, first, end, verdict, 1_000)]
+                assert refused(victim, mine, *forged) == {0: "topic.partition_unknown"}
+        odd_ranges = [
+            (first - 1, end),
+            (first, end + 1),
+            (end, first),
+            (first, first),
+            (-1, INT64_MAX),
+            (INT64_MAX, -1),
+        ]
+        for verdict in verdicts[:3]:
+            odd = [m.Settlement(0, id, begin, stop, verdict) for begin, stop in odd_ranges]
+            assert list(refused(victim, mine, *odd).values()) == [NOT_CURRENT] * len(odd)
+        assert refused(victim, mine, m.Settlement(0, id, first, end, 4)) == {0: "delivery.wrong_kind"}
+        shown = administer(victim, "subscription.show", topic="leased")
+        assert (shown["leased"], shown["unsettled"]) == (10, 10), "nothing of all this has settled anything"
+        assert refused(victim, mine, m.Settlement(0, id, first, end)) == {}
+        again = [m.Settlement(0, id, first, end, verdict, 1_000) for verdict in verdicts]
+        assert list(refused(victim, mine, *again).values()) == [NOT_CURRENT] * 4
+        for peer in (victim, thief):
+            peer.is_served()
+
+
+# --- 26: offsets -----------------------------------------------------------------------------------------------------
+
+
+def test_offsets_and_partitions_at_the_ends_of_their_range_are_refused_or_moved_to_the_log(
+    broker: WatchedBroker,
+) -> None:
+    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+        peer = attack.connect()
+        start, end = 0, publish(peer, "offsets", 10) + 10
+        fetches = {f"fetch from {odd}": request(m.Fetch("offsets", 0, odd, 1, 1000, 60_000)) for odd in ODD_OFFSETS}
+        attack.tries({name: (data, "failed log.offset_out_of_range") for name, data in fetches.items()})
+        for odd in (-1, 1, 2**31 - 1, -(2**31)):
+            for message in (m.Fetch("offsets", odd, 0), m.FindOffset("offsets", odd, 0)):
+                attack.tries({f"{message}": (request(message), "failed topic.partition_unknown")})
+        found = {odd: peer.ask(m.FindOffset("offsets", 0, odd)) for odd in ODD_OFFSETS}
+        assert found[-1] == found[INT64_MAX] == found[INT64_MAX - 1] == m.FoundOffset(end)
+        assert found[-2] == found[-(2**63)] == m.FoundOffset(start)
+        begins = {-1: None, -2: start, -3: start, -(2**63): start, INT64_MAX: None, INT64_MAX - 1: None}
+        for number, (odd, place) in enumerate(begins.items()):
+            assert begin(peer, start=odd) == place
+            assert begin(peer, starts=[odd]) == place
+            assert begin(peer, group=f"g{number}", start=odd) == place
+        for odd in (-1, 2, 2**31 - 1, -(2**31)):
+            assert fails(peer, m.Subscribe("offsets", partitions=[0, odd])) == "topic.partition_unknown"
+        peer.is_served()
+
+
+def begin(peer: Peer, **options: Any) -> int | None:
+    """The offset that a subscription of "offsets" gives first; None: it waits at the end."""
+    subscription = subscribe(peer, "offsets", **options)
+    peer.send(request(m.Pull(subscription, 1)))
+    correlation, answer, batches = peer.event()
+    while correlation == 0:
+        correlation, answer, batches = peer.event()
+    assert isinstance(answer, m.Deliver), answer
+    assert peer.ask(m.Unsubscribe(subscription)) == m.Done()
+    return RecordBatch(batches[0]).base_offset if batches else None
+
+
+def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+        peer = attack.connect()
+        end = publish(peer, "committed", 10) + 10
+        member = subscribe(peer, "committed", group="g")
+        odd = [(0, number) for number in ODD_OFFSETS] + [(number, 0) for number in ODD_OFFSETS]
+        acks = [m.Settlement(0, 0, first, stop) for first, stop in odd if not 0 <= stop <= end]
+        nacks = [m.Settlement(0, 0, first, stop, m.Verdict.NACK) for first, stop in odd if not 0 <= first <= end]
+        assert set(refused(peer, member, *acks, *nacks).values()) == {"log.offset_out_of_range"}
+        assert len(refused(peer, member, *acks, *nacks)) == len(acks) + len(nacks)
+        for partition in (-1, 1, 2**31 - 1, -(2**31)):
+            elsewhere = [m.Settlement(partition, 0, 0, 1), m.Settlement(partition, 0, 0, 1, m.Verdict.NACK)]
+            assert refused(peer, member, *elsewhere) == {0: "topic.partition_unknown", 1: "group.fenced"}
+        for verdict in (m.Verdict.REJECT, m.Verdict.EXTEND, 4):
+            assert refused(peer, member, m.Settlement(0, 0, 0, 1, verdict)) == {0: "delivery.wrong_kind"}
+        assert refused(peer, member, m.Settlement(0, 0, 0, 5)) == {}
+        peer.ask(m.Unsubscribe(member))
+        moved = {number: 0 for number in ODD_OFFSETS if number < 0} | {
+            number: end for number in ODD_OFFSETS if number > 0
+        }
+        for number, place in {**moved, 10**30: end, -(10**30): 0}.items():
+            for asked in ({"offset": number}, {"timestamp_ms": number}):
+                reset = administer(peer, "group.reset", topic="committed", group="g", **asked)
+                assert reset[0]["offset"] == place, (asked, reset)
+        for number in (-1, 1, 10**30):
+            reset = administer(peer, "group.reset", topic="committed", group="g", offset=0, partitions=[number])
+            assert reset == "topic.partition_unknown"
+        for odd_offset in (1.5, "0", True, None, [], {}):
+            reset = administer(peer, "group.reset", topic="committed", group="g", offset=odd_offset)
+            assert reset == "config.invalid"
+        peer.is_served()
+
+
+# --- 31: nacks -------------------------------------------------------------------------------------------------------
+
+
+def test_nacks_without_end_cost_what_their_requests_cost(broker: WatchedBroker) -> None:
+    turns = 500
+    with attacked(broker, cpu_s=3, memory_bytes=8 << 20) as attack:
+        peer = attack.connect()
+        publish(peer, "again", 3)
+        subscription = subscribe(peer, "again", credit=1)
+        attempts: dict[int, int] = {}
+        for _ in range(turns):
+            [(delivery, batch)] = delivered(peer, 1)
+            attempts[batch.base_offset] = delivery.attempt
+            nack = m.Settlement(0, delivery.delivery_id, batch.base_offset, batch.end_offset, m.Verdict.NACK)
+            peer.send(request(m.Settle(subscription, [nack]), 0), request(m.Credit(subscription, 1), 0))
+        assert sum(attempts.values()) >= turns
+        peer.is_served()
+        peer.close()
+        other = attack.connect()
+        subscribe(other, "again", credit=3)
+        assert {batch.count for _, batch in delivered(other, 3)} == {1, 2}, "another consumer gets them at once"
+        other.is_served()
+
+
+def test_who_nacks_everything_at_once_and_never_takes_it_again_keeps_nothing_busy(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=1, memory_bytes=16 << 20) as attack:
+        peer = attack.connect()
+        publish(peer, "leased", 10_000, partition=1)
+        subscription = subscribe(peer, "leased", credit=10_000)
+        for delivery, batch in delivered(peer, 10_000):
+            nacks = [
+                m.Settlement(1, delivery.delivery_id, offset, offset + 1, m.Verdict.NACK, 1 + offset % 1_000)
+                for offset in range(batch.base_offset, batch.end_offset)
+            ]
+            assert refused(peer, subscription, *nacks) == {}
+        peer.is_served()
+        time.sleep(1.2)  # Until every delay has passed: what is ready and nobody wants must cost nothing.
+
+
+def test_nacks_end_where_deliveries_are_counted(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+        peer = attack.connect()
+        publish(peer, "buried", 20)
+        subscription = subscribe(peer, "buried", credit=20)
+        left = 5 * 20
+        while left:
+            for delivery, batch in delivered(peer, 1):
+                left -= batch.count
+                nack = m.Settlement(0, delivery.delivery_id, batch.base_offset, batch.end_offset, m.Verdict.NACK)
+                peer.send(request(m.Settle(subscription, [nack]), 0), request(m.Credit(subscription, batch.count), 0))
+        deadline = time.monotonic() + 5
+        while administer(peer, "topic.show", name="dead")["partitions"][0]["end"] < 20:
+            assert time.monotonic() < deadline, "what nobody takes is never buried"
+        assert administer(peer, "subscription.show", topic="buried")["unsettled"] == 0
+        peer.is_served()

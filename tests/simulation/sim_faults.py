@@ -89,7 +89,8 @@ class Faults:
         if topic.kinds:
             settings["kind"] = self._rng.choice(topic.kinds)
         if topic.grows:
-            settings["partitions"] = topic.partitions + 1
+            topic.partitions += 1  # Also in TOML from now on: it may say more than there is, never less.
+            settings["partitions"] = topic.partitions
         if settings:
             await self.alter(topic.name, settings)
 

@@ -20,12 +20,12 @@ import trio
 
 from linn.core.broker import Broker
 from linn.core.env import AcceptedStream
+from linn.core.error_group import said_once
 from linn.core.errors import (
     ConnectionLost,
     InternalError,
     LinnError,
     ProtocolError,
-    RequestTimeout,
     RequestUnknown,
 )
 from linn.core.flat_message import Buffer
@@ -36,7 +36,8 @@ from linn.core.partition import Partition
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.caretaker import DRAIN_POLL_S, Caretaker
-from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
+from linn.protocols.capnp.connection import Connection, Event, frames_of
+from linn.protocols.capnp.handshake import Handshake, discard_rest
 from linn.protocols.capnp.outbox import Outbox
 from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
@@ -51,7 +52,6 @@ REQUESTS_IN_A_ROW_MAX = 64
 """Small requests are carried out in about as long; what came behind them waits until the others had their turn."""
 LAST_WORDS_S = 5.0
 """How long a connection that is closed for an error may take to be told why."""
-DISCARD_BYTES = 64 << 10
 HEARD_BYTES_MIN = 16 << 10
 """A client that sends no whole message lets itself be heard by this much of one; less is as good as silence."""
 
@@ -125,13 +125,12 @@ class Session:
             async with trio.open_nursery() as self.nursery:
                 self._caretaker.join(self)
                 await self._read()
+                self._end_waits()
                 self._subscribing.close()
                 await self._until_sent()
                 self.end()
         except BaseExceptionGroup as group:
-            if group.split(LinnError)[1] is not None:
-                raise
-            raise _first(group) from None
+            raise said_once(group) from None
         finally:
             self._caretaker.leave(self)
             self.outbox.close()
@@ -180,17 +179,16 @@ class Session:
 
     async def _shake_hands(self) -> None:
         """Hello and welcome. Raises LinnError after telling the client why."""
+        handshake = Handshake(self.stream, self._connection)
         try:
-            with trio.fail_after(self._hello_timeout_s):
-                event = await self._first_event()
-            version, features = agree(event.message)
-        except trio.TooSlowError:
-            raise RequestTimeout(f"{self.stream.peer} did not say hello in time") from None
-        except LinnError as error:
-            await self._refuse(error)
-            raise
+            await handshake.shake(self._welcome, self._hello_timeout_s)
+        finally:
+            self._received_bytes, self._welcome_bytes = handshake.received_bytes, handshake.sent_bytes
+        self._connection.allow_frames(self.settings.frame_bytes_max)
+
+    def _welcome(self, version: int, features: list[str]) -> m.Welcome:
         settings = self.settings
-        welcome = m.Welcome(
+        return m.Welcome(
             version,
             features,
             self.broker.name,
@@ -201,36 +199,6 @@ class Session:
             settings.inflight_requests_max,
             settings.subscriptions_max,
         )
-        self._connection.allow_frames(settings.frame_bytes_max)
-        frames = frames_of(welcome, event.correlation)
-        await self.stream.send(frames)
-        self._welcome_bytes = sum(map(len, frames))
-
-    async def _first_event(self) -> Event:
-        while True:
-            count = await self.stream.receive_into(self._connection.buffer())
-            if count == 0:
-                raise ConnectionLost(f"{self.stream.peer} left without saying hello")
-            self._received_bytes += count
-            for event in self._connection.received(count):
-                return event
-
-    async def _refuse(self, error: LinnError) -> None:
-        with trio.move_on_after(1):
-            try:
-                await self.stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
-                await self._discard_rest()
-            except ConnectionLost:
-                return
-
-    async def _discard_rest(self) -> None:
-        """Read what still comes. With unread bytes a close is a reset, which takes away what was sent last.
-
-        Raises ConnectionLost.
-        """
-        scratch = memoryview(bytearray(DISCARD_BYTES))
-        while await self.stream.receive_into(scratch):
-            pass
 
     def watch(self) -> None:
         """Once per keepalive interval: end a connection that has been silent for too long."""
@@ -273,7 +241,7 @@ class Session:
                 await self.broker.env.clock.sleep(DRAIN_POLL_S)
         with trio.move_on_after(1):
             try:
-                await self._discard_rest()
+                await discard_rest(self.stream)
             except ConnectionLost:
                 return
 
@@ -454,14 +422,6 @@ class Session:
     def _goodbye(self, event: Event) -> None:
         """The client will close when it has its answers."""
         self._subscribing.pause()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> LinnError:
-    error = group.exceptions[0]
-    if isinstance(error, BaseExceptionGroup):
-        return _first(error)
-    assert isinstance(error, LinnError)
-    return error
 
 
 _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = {

@@ -1,0 +1,69 @@
+"""Hello and welcome: how a connection begins, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from linn.core.env import AcceptedStream
+from linn.core.errors import ConnectionLost, LinnError, RequestTimeout
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
+
+DISCARD_BYTES = 64 << 10
+
+
+class Handshake:
+    """The broker's side of one."""
+
+    def __init__(self, stream: AcceptedStream, connection: Connection) -> None:
+        self._stream = stream
+        self._connection = connection
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    async def shake(self, welcome: Callable[[int, list[str]], m.Welcome], timeout_s: float) -> None:
+        """Wait for hello, and answer with the welcome for a version and features.
+
+        Raises LinnError after telling the client why.
+        """
+        try:
+            with trio.fail_after(timeout_s):
+                event = await self._first_event()
+            version, features = agree(event.message)
+        except trio.TooSlowError:
+            raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
+        except LinnError as error:
+            await self._refuse(error)
+            raise
+        frames = frames_of(welcome(version, features), event.correlation)
+        await self._stream.send(frames)
+        self.sent_bytes = sum(map(len, frames))
+
+    async def _first_event(self) -> Event:
+        while True:
+            count = await self._stream.receive_into(self._connection.buffer())
+            if count == 0:
+                raise ConnectionLost(f"{self._stream.peer} left without saying hello")
+            self.received_bytes += count
+            for event in self._connection.received(count):
+                return event
+
+    async def _refuse(self, error: LinnError) -> None:
+        with trio.move_on_after(1):
+            try:
+                await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
+                await discard_rest(self._stream)
+            except ConnectionLost:
+                return
+
+
+async def discard_rest(stream: AcceptedStream) -> None:
+    """Read what still comes. With unread bytes a close is a reset, which takes away what was sent last.
+
+    Raises ConnectionLost.
+    """
+    scratch = memoryview(bytearray(DISCARD_BYTES))
+    while await stream.receive_into(scratch):
+        pass
