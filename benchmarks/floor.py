@@ -13,12 +13,13 @@ import os
 import struct
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 RECEIVE_BYTES = 256 << 10
 BUFFER_BYTES = 1 << 20
+"""Default; a buffer holds a whole batch."""
 HEAD = struct.Struct("<II")
 Buffer = bytes | bytearray | memoryview
 ASK = struct.Struct("<IIII")
@@ -29,13 +30,21 @@ class Publishes:
     """One connection that publishes: a batch is every second frame, and is replied to."""
 
     def __init__(
-        self, socket: trio.socket.SocketType, reply: bytes, file: int | None, kept: deque[bytearray] | None
+        self,
+        socket: trio.socket.SocketType,
+        reply: bytes,
+        kept: deque[bytearray] | None = None,
+        file: int | None = None,
+        sync: bool = False,
+        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
+        """`sync`: put the file on stable storage before replies go out, once per receive."""
         self.socket = socket
         self.reply = reply
         self.file = file
+        self.sync = sync
         self.kept = kept
-        self.buffer = bytearray(BUFFER_BYTES)
+        self.buffer = bytearray(buffer_bytes)
         self.view = memoryview(self.buffer)
         self.begin = self.end = 0
         self.is_batch = False
@@ -43,14 +52,16 @@ class Publishes:
     async def run(self) -> None:
         """Read frames until the client leaves; all the replies that are due after one receive go out together."""
         while True:
-            if BUFFER_BYTES - self.end < RECEIVE_BYTES:
+            if len(self.buffer) - self.end < RECEIVE_BYTES:
                 self.move_to_front()
             count = await self.socket.recv_into(self.view[self.end : self.end + RECEIVE_BYTES])
             if count == 0:
                 return
             self.end += count
             batches = self.cut()
-            if batches:
+            if batches and self.sync and self.file is not None:
+                os.fdatasync(self.file)
+            if batches and self.reply:
                 await send_all(self.socket, [self.reply * batches])
 
     def move_to_front(self) -> None:
@@ -111,13 +122,13 @@ class Deliveries:
             if self.path is None:
                 self.make(count, size)
                 for first in range(0, count, per_delivery):
-                    await send_all(socket, [control, *self.batches[first : first + per_delivery]])
+                    await send_all(socket, [control, *self.batches[first : min(first + per_delivery, count)]])
             else:
                 await self.send_file(socket, self.path, control, count * size, per_delivery * size)
 
     def make(self, count: int, size: int) -> None:
         """Make the frames where they are not there yet."""
-        if len(self.batches) != count or len(self.batches[0]) != size:
+        if len(self.batches) < count or len(self.batches[0]) != size:
             self.batches = [frame_of(size) for _ in range(count)]
 
     async def send_file(
@@ -152,20 +163,26 @@ async def serve(options: argparse.Namespace) -> None:
     deliveries = Deliveries(options.file)
     kept = deque[bytearray](maxlen=options.keep) if options.keep else None
 
-    async def handle(stream: trio.SocketStream) -> None:
-        stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-        with contextlib.suppress(OSError):  # A client may leave in the middle.
-            await talk(stream.socket)
-
     async def talk(socket: trio.socket.SocketType) -> None:
         if options.mode == "consume":
             await deliveries.serve(socket)
         elif options.mode == "echo":
             await echo(socket)
         else:
-            await serve_publishes(socket, bytes(frame_of(options.reply_bytes)), options.file, kept)
+            await serve_publishes(socket, options, kept)
 
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    await listen(talk)
+
+
+async def listen(talk: Callable[[trio.socket.SocketType], Awaitable[None]]) -> None:
+    """Print a free port, and talk to all who connect there, until stdin ends."""
+
+    async def handle(stream: trio.SocketStream) -> None:
+        stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # A client may leave in the middle.
+            await talk(stream.socket)
+
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=1024)
     print(listeners[0].socket.getsockname()[1], flush=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, handle, listeners)
@@ -174,18 +191,19 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def serve_publishes(
-    socket: trio.socket.SocketType, reply: bytes, path: str | None, kept: deque[bytearray] | None
+    socket: trio.socket.SocketType, options: argparse.Namespace, kept: deque[bytearray] | None
 ) -> None:
-    """One connection's publishes, into a file that lasts as long as the connection where there is a path."""
-    if path is None:
-        await Publishes(socket, reply, None, kept).run()
+    """One connection's publishes, into a file of its own that lasts as long as it does where there is a path."""
+    reply = bytes(frame_of(options.reply_bytes)) if options.reply_bytes else b""
+    if options.file is None:
+        await Publishes(socket, reply, kept, buffer_bytes=options.buffer_bytes).run()
         return
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+    file = os.open(options.file, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+    os.unlink(options.file)  # It is gone when it is closed, and the next connection makes another.
     try:
-        await Publishes(socket, reply, file, kept).run()
+        await Publishes(socket, reply, kept, file, options.sync, options.buffer_bytes).run()
     finally:
         os.close(file)
-        os.unlink(path)
 
 
 def main() -> None:
@@ -194,7 +212,9 @@ def main() -> None:
     parser.add_argument("--mode", choices=["publish", "consume", "echo"], default="publish")
     parser.add_argument("--file", help="publish: one os.write per batch into it; consume: one os.preadv per delivery")
     parser.add_argument("--keep", type=int, metavar="COUNT", help="publish: the newest so many batches, in memory")
-    parser.add_argument("--reply-bytes", type=int, default=72)
+    parser.add_argument("--sync", action="store_true", help="publish: put the file on stable storage before replying")
+    parser.add_argument("--reply-bytes", type=int, default=72, help="publish: of the answer to a batch; 0 for none")
+    parser.add_argument("--buffer-bytes", type=int, default=BUFFER_BYTES, help="publish: more than a batch has")
     trio.run(serve, parser.parse_args())
 
 

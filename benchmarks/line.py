@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Unit = Literal["x floor", "x", "records/s", "s", "ms", "us", "MB"]
 
@@ -35,6 +35,14 @@ class Pair:
     """CPU time of the server per batch."""
 
 
+class Mark(NamedTuple):
+    """Where a line's figures stand in a chart: which chart and series, and at what on the x axis."""
+
+    chart: str
+    series: str
+    at: float | str
+
+
 @dataclass
 class Line:
     """One measurement over all rounds. `bound` None: for information."""
@@ -53,6 +61,7 @@ class Line:
     floor_cpu_us: float | None = None
     linn_cpu_us: float | None = None
     detail_unit: str = ""
+    mark: Mark | None = None
 
     @property
     def value(self) -> float:
@@ -92,7 +101,7 @@ class Line:
             "floor_cpu_us_per_batch": self.floor_cpu_us,
             "linn_cpu_us_per_batch": self.linn_cpu_us,
             "detail_unit": self.detail_unit or None,
-        }
+        } | (self.mark._asdict() if self.mark is not None else {})
 
 
 def line_of_pairs(group: str, name: str, bound: Bound | None, pairs: list[Pair], detail_unit: str) -> Line:

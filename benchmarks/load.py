@@ -152,7 +152,7 @@ async def send_all(socket: trio.socket.SocketType, data: bytes) -> None:
 # --- publish ---------------------------------------------------------------------------------------------------------
 
 
-class _Window:
+class Window:
     """Batches that may still be sent."""
 
     def __init__(self, free: int) -> None:
@@ -160,12 +160,14 @@ class _Window:
         self._given = trio.Event()
 
     async def take(self, count: int) -> None:
+        """Wait until so many may be sent."""
         while self.free < count:
             self._given = trio.Event()
             await self._given.wait()
         self.free -= count
 
     def give(self, count: int) -> None:
+        """So many were answered."""
         self.free += count
         self._given.set()
 
@@ -178,10 +180,10 @@ async def publish(target: Target, goods: Cargo, bytes_min: int) -> Run:
     sends = -(-bytes_min // (goods.count * goods.batch_bytes))
     batches = sends * goods.count
     async with connected(target) as socket:
-        window = _Window(max(goods.count, WINDOW_BYTES // goods.batch_bytes))
+        window = Window(max(goods.count, WINDOW_BYTES // goods.batch_bytes))
         cpu_before, started = cpu_s(target.pid), time.perf_counter()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_count_replies, socket, window, batches, goods.records if target.is_linn else 0)
+            nursery.start_soon(count_replies, socket, window, batches, goods.records if target.is_linn else 0)
             for _ in range(sends):
                 await window.take(goods.count)
                 await send_all(socket, goods.data)
@@ -189,7 +191,7 @@ async def publish(target: Target, goods: Cargo, bytes_min: int) -> Run:
         return Run(seconds, cpu_s(target.pid) - cpu_before, batches, batches * goods.batch_bytes)
 
 
-async def _count_replies(socket: trio.socket.SocketType, window: _Window, batches: int, records: int) -> None:
+async def count_replies(socket: trio.socket.SocketType, window: Window, batches: int, records: int) -> None:
     """Read so many replies; the last offset tells whether all batches of `records` were stored, where it is not 0."""
     data, left, first, last = b"", batches, b"", b""
     while left:
@@ -246,7 +248,7 @@ async def consume(target: Target, stock: Stock, passes: int) -> Run:
         async with connected(target) as socket:
             cpu_before, started = cpu_s(target.pid), time.perf_counter()
             begun = await _begin_consuming(target, socket, stock)
-            await _Batches(begun).read(socket, stock)
+            await Batches(begun).read(socket, stock)
             seconds += time.perf_counter() - started
             cpu += cpu_s(target.pid) - cpu_before
     return Run(seconds, cpu, passes * stock.batches, passes * stock.batches * stock.batch_bytes)
@@ -259,10 +261,13 @@ async def _begin_consuming(target: Target, socket: trio.socket.SocketType, stock
     return b""
 
 
-class _Batches:
+class Batches:
     """Counts the batches in what is received, by their frames' heads."""
 
-    def __init__(self, begun: bytes) -> None:
+    def __init__(self, begun: bytes = b"", answer_bytes: int = 0) -> None:
+        """`answer_bytes`: frames of this size may come between deliveries, and are counted too."""
+        self.answers = 0
+        self._answer_bytes = answer_bytes
         self._buffer = bytearray(1 << 20)
         self._view = memoryview(self._buffer)
         self._filled = len(begun)
@@ -275,11 +280,17 @@ class _Batches:
         """Receive until the whole stock has come. Raises LoadFailed where something else does."""
         self._count(stock.batch_bytes)
         while self.batches < stock.batches or self._skip:
-            count = await socket.recv_into(self._view[self._filled :])
-            if not count:
-                raise LoadFailed(f"the server closed the connection after {self.batches} of {stock.batches} batches")
-            self._filled += count
-            self._count(stock.batch_bytes)
+            await self.more(socket, stock.batch_bytes)
+
+    async def more(self, socket: trio.socket.SocketType, batch_bytes: int) -> int:
+        """Receive once; how many batches that brought. Raises LoadFailed where something else comes, or nothing."""
+        before = self.batches
+        count = await socket.recv_into(self._view[self._filled :])
+        if not count:
+            raise LoadFailed(f"the server closed the connection after {before} batches")
+        self._filled += count
+        self._count(batch_bytes)
+        return self.batches - before
 
     def _count(self, batch_bytes: int) -> None:
         at, filled = self._skip, self._filled
@@ -287,6 +298,8 @@ class _Batches:
             size = _frame_bytes(self._view, at)
             if size == batch_bytes:
                 self.batches += 1
+            elif size == self._answer_bytes:
+                self.answers += 1
             elif size != DELIVER_BYTES:
                 raise LoadFailed(f"a frame of {size} bytes is neither a delivery nor a batch")
             at += size

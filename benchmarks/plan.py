@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MIB = 1 << 20
 RING_BYTES = 128 * MIB
 """What the topic `ring` holds: few enough that they stay in memory, where each batch takes the place of an old one."""
+
+
+@dataclass(frozen=True)
+class MatrixPlan:
+    """Of the group `matrix`."""
+
+    rounds: int = 5
+    is_whole: bool = True
+    """Whether all values of an axis are measured, or its first two."""
+    run_bytes: int = 64 * MIB
+    """Of one run of publishing or consuming, and no more than `run_batches`."""
+    run_batches: int = 4_000
+    queue_records: int = 1_000_000
+    """Of one run through a queue with batch acks."""
+    single_records: int = 100_000
+    """The same with single acks."""
+    loads: tuple[float, ...] = (0.01, 0.5, 0.8)
+    """Shares of what linn bears, at which latency is measured."""
+    load_s: float = 6.0
+    """Of one run at one load."""
+    load_rounds: int = 3
+    saturating: int = 40_000
+    """Messages that find out how much linn bears."""
+    backlogs: tuple[int, ...] = (1_000_000, 10_000_000, 100_000_000)
+    backlog_records: int = 1_000_000
+    """Of one run at one backlog."""
+
+
+QUICK_MATRIX = MatrixPlan(
+    rounds=1,
+    is_whole=False,
+    run_bytes=1 * MIB,
+    run_batches=100,
+    queue_records=5_000,
+    single_records=1_000,
+    load_s=0.2,
+    load_rounds=1,
+    saturating=500,
+    backlogs=(100_000, 200_000),
+    backlog_records=100_000,
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +75,7 @@ class Plan:
     starts: int = 5
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
+    matrix: MatrixPlan = field(default_factory=MatrixPlan)
 
 
 def quick_plan(folder: Path) -> Plan:
@@ -50,4 +92,5 @@ def quick_plan(folder: Path) -> Plan:
         single_calls=20,
         starts=1,
         routings=20,
+        matrix=QUICK_MATRIX,
     )

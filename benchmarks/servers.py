@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +18,7 @@ from benchmarks.load import PUBLISHED_BYTES, Target
 from benchmarks.plan import RING_BYTES
 from linn.testing.process import BrokerProcess
 
+Bare = AbstractContextManager[Target]
 FREE_BYTES_MIN = 4 << 30
 END_TIMEOUT_S = 10.0
 
@@ -80,14 +81,24 @@ def set_apart(pid: int) -> None:
 _PROCESSORS = sorted(os.sched_getaffinity(0))
 
 
-@contextmanager
-def floor(mode: str, *, file: Path | None = None, keep: int = 0) -> Iterator[Target]:
+def floor(mode: str, *, file: Path | None = None, keep: int = 0, options: Sequence[str] = ()) -> Bare:
     """The floor in a process of its own; see its options."""
-    options = ["--mode", mode, "--reply-bytes", str(PUBLISHED_BYTES), "--keep", str(keep)]
+    found = ["--mode", mode, "--reply-bytes", str(PUBLISHED_BYTES), "--keep", str(keep)]
     if file is not None:
-        options += ["--file", str(file)]
+        found += ["--file", str(file)]
+    return bare("benchmarks.floor", [*found, *options])
+
+
+def relay() -> Bare:
+    """The floor of a queue."""
+    return bare("benchmarks.relay", ["--reply-bytes", str(PUBLISHED_BYTES)])
+
+
+@contextmanager
+def bare(module: str, options: Sequence[str]) -> Iterator[Target]:
+    """A bare server in a process of its own: one that prints its port and ends with its stdin."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.floor", *options],
+        [sys.executable, "-m", module, *options],
         cwd=Path(__file__).parents[1],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -6,6 +6,6 @@ is said, not imitated; the figures go to the page as they came out.
 
 Read on: `peer` (what a system has to be able to do), `cargo` (the records, and the proof that they came back),
 `stopwatch`, `plan` (sizes and times), `trial` (which work is done, in which order), `figure` and `page` (what comes
-out). Then one file per system: `linn_broker`, `rabbitmq` with `amqp_session`, `kafka`, `jetstream`, `redis_streams`; and
-what they share: `systems`, `server_process`, `jars`, `tool`, `tool_output`.
+out). Then one file per system: `linn_broker`, `rabbitmq` with `amqp_session`, `kafka`, `jetstream`, `redis_streams`;
+and what they share: `systems`, `server_process`, `jars`, `tool`, `tool_output`.
 """

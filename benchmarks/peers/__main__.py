@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import signal
 import sys
 import tempfile
@@ -71,7 +72,7 @@ class Run:
         self._figures: list[Figure] = []
         self._versions: dict[str, str] = {}
         self.missing: dict[str, str] = {}
-        self._machine = machine()
+        self._machine = machine() | {"system": f"{platform.system()} {platform.machine()}"}
         self._started = time.perf_counter()
 
     def measure(self, name: str) -> None:

@@ -184,4 +184,4 @@ class JetStreamPeer:
             yield JetStreamServer(port, pid)
 
 
-PEER = JetStreamPeer()
+PEERS = {"nats": JetStreamPeer()}

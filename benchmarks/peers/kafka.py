@@ -6,11 +6,11 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka import version as client_version
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.peers import tool_output
@@ -143,10 +143,11 @@ class KafkaServer:
         try:
             consumer.subscribe([topic], on_assign=on_assign)
             while not tally.is_full:
-                tally.add(_values(consumer.consume(min(CHUNK, tally.left), TIMEOUT_S)))
+                messages = consumer.consume(min(CHUNK, tally.left), TIMEOUT_S)
+                tally.add(_values(messages))
                 if not tally.is_full:
-                    consumer.commit()
-            consumer.commit(asynchronous=False)
+                    consumer.commit(message=messages[-1])
+            consumer.commit(message=messages[-1], asynchronous=False)
             watch.end()
         finally:
             consumer.close()
@@ -199,7 +200,7 @@ class KafkaPeer:
     tool_kind: Kind = "stream"
     facts = Facts(
         name="Kafka",
-        client=f"confluent-kafka {client_version()[0]} (C: librdkafka)",
+        client=f"confluent-kafka {version('confluent-kafka')} (C: librdkafka)",
         tool="ProducerPerformance, ConsumerPerformance (Java)",
         settings={
             "page cache": "acks=all, one replica, flush.messages at its default (never)",
@@ -233,4 +234,4 @@ class KafkaPeer:
             yield KafkaServer(port, pid, self._jars, durability)
 
 
-PEER = KafkaPeer()
+PEERS = {"kafka": KafkaPeer()}

@@ -23,7 +23,8 @@ loses; [peers.json](peers.json) has every repetition.
 """
 METHOD = """## How it was measured
 
-- One server and one client, over loopback, with a data folder made for the run. {pinning}
+- One server and one client, over loopback, with a data folder made for the run.
+- {pinning}
 - One topic, with one partition or one queue, no replicas, no compression, no encryption.
 - Each figure is the median of {repetitions} repetitions of {seconds:.1f} s of publishing, after a warm-up. A repetition
   publishes at most {stock_mib} MiB. What was published is consumed in full, and counted and compared: if a record is
@@ -33,7 +34,8 @@ METHOD = """## How it was measured
 - **CPU**: microseconds per record, and in brackets how many cores that kept busy. A load tool's has its start in it.
   Where the client's cores are near one and the server's are not, the figure is the client library's, not the server's.
 - **p50, p99**: from a publish to its confirmation. The bold figure of a table is the best of its durability.
-- The load tools do not all do the same: compare each with its own system's client first.
+- The clients do not all do the same, and the load tools even less: what is batched, how acks are sent and which
+  language a client is written in is said with each system. Some figures are its client's more than its server's.
 
 """
 

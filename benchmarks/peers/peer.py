@@ -77,7 +77,7 @@ class Server(Protocol):
 
 
 class Peer(Protocol):
-    """A system. Each module of one has a `PEER`."""
+    """A system. Each module has its `PEERS` by name."""
 
     facts: Facts
     tool_kind: Kind

@@ -194,4 +194,4 @@ def _environment(folder: Path, port: int, distribution: int, names: int) -> dict
     }
 
 
-PEER = RabbitPeer()
+PEERS = {"rabbitmq": RabbitPeer()}

@@ -140,4 +140,4 @@ class RedisPeer:
             yield RedisServer(port, pid)
 
 
-PEER = RedisPeer()
+PEERS = {"redis": RedisPeer()}

@@ -9,6 +9,7 @@ from benchmarks.peers.peer import Peer, PeerMissing
 
 SYSTEMS = {
     "linn": "linn_broker",
+    "linn-calls": "linn_broker",
     "rabbitmq": "rabbitmq",
     "kafka": "kafka",
     "nats": "jetstream",
@@ -22,6 +23,6 @@ def peer(name: str) -> Peer:
         module = import_module(f"benchmarks.peers.{SYSTEMS[name]}")
     except ModuleNotFoundError as error:
         raise PeerMissing(f"{error.name} is not installed: pip install 'linn[peers]'") from error
-    found = cast(Peer, module.PEER)
+    found = cast(Peer, module.PEERS[name])
     found.check()
     return found

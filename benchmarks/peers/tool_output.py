@@ -55,7 +55,7 @@ def redis_benchmark(text: str) -> Reading:
     """`redis-benchmark --csv`: a header and a row; a latency is that of a whole pipeline."""
     rows = [row for row in csv.reader(text.splitlines()) if row]
     for header, row in pairwise(rows):
-        if "rps" in header and len(row) == len(header):
+        if {"rps", "p50_latency_ms", "p99_latency_ms"} <= set(header) and len(row) == len(header):
             named = dict(zip(header, row, strict=True))
             p50, p99 = (float(named[f"{name}_latency_ms"]) * 1000 for name in ("p50", "p99"))
             return Reading(float(named["rps"]), None, p50, p99)

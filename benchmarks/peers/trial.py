@@ -87,9 +87,8 @@ class Trial:
             supply, watch = self._supply(cargo, share), Stopwatch(server.pids)
             taken_us = [seconds * 1e6 for seconds in server.publish_singly(topic, "queue", supply, watch)]
             self._consumed(server, "queue", topic, cargo, supply.taken)
-        return {
-            "publish one at a time": _sample(supply.taken, watch, quantile(taken_us, 0.5), quantile(taken_us, 0.99))
-        }
+        sample = _sample(supply.taken, watch, quantile(taken_us, 0.5), quantile(taken_us, 0.99))
+        return {"publish one at a time": sample}
 
     def _batched(self, server: Server, kind: Kind, cargo: Cargo, share: float) -> dict[Work, Sample]:
         with self._topic(server, kind) as topic:
@@ -124,10 +123,11 @@ class Trial:
     def _tool_runs(self, server: Server, record_bytes: int, count: int) -> dict[Work, Sample]:
         samples: dict[Work, Sample] = {}
         with self._topic(server, self._peer.tool_kind) as topic:
-            for work, run in (
-                ("load tool publishes", server.tool_publish),
-                ("load tool consumes", server.tool_consume),
-            ):
+            runs: dict[Work, Callable[[str, int, int], ToolRun | None]] = {
+                "load tool publishes": server.tool_publish,
+                "load tool consumes": server.tool_consume,
+            }
+            for work, run in runs.items():
                 watch = Stopwatch(server.pids)
                 with watch:
                     done = run(topic, record_bytes, count)

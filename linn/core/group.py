@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from linn.core.errors import DeliveryError, GroupBusy, GroupFenced, LimitExceeded, OffsetOutOfRange, PartitionUnknown
 from linn.core.group_event import GROUP_NAME_BYTES_MAX, GenerationStarted, GroupEvent, GroupForgotten, OffsetCommitted
@@ -71,23 +72,21 @@ class ConsumerGroup:
         """A member comes. Joining again changes nothing: the answer is the current generation, and nothing moves."""
         if member in self._owned:
             return Rebalance(self.generation, self.assignment(), {}, {})
-        before = self.assignment()
         self._owned[member] = []
-        return self._rebalance(before)
+        return self._rebalance({})
 
     def leave(self, member: str) -> Rebalance:
         """A member goes, on its own will or because its connection ended. Raises GroupFenced if it is no member."""
         if member not in self._owned:
             raise GroupFenced(f'"{member}" is no member of group "{self.name}"')
-        before = self.assignment()
-        del self._owned[member]
-        return self._rebalance(before)
+        owned = self._owned.pop(member)
+        return self._rebalance({member: tuple(owned)} if owned else {})
 
     def grow(self, partitions: int) -> Rebalance:
         """The topic has more partitions now; it never has fewer."""
         assert partitions >= self._partitions
         self._partitions = partitions
-        return self._rebalance(self.assignment())
+        return self._rebalance({})
 
     def assignment(self) -> dict[str, Partitions]:
         """Who owns what, members in the order in which they joined."""
@@ -97,21 +96,31 @@ class ConsumerGroup:
         """The member that owns the partition; None if there are no members."""
         return self._owner.get(partition)
 
-    def _rebalance(self, before: dict[str, Partitions]) -> Rebalance:
-        """Start a generation: everybody keeps up to their share, the rest goes to those below it."""
+    def _rebalance(self, lost: dict[str, Partitions]) -> Rebalance:
+        """Start a generation: everybody keeps up to their share, the rest goes to those below it.
+
+        `lost` holds what a member that left had owned, and is added to.
+        """
         self.generation += 1
         self._generation_pending = True
         shares = self._shares()
         for member, owned in self._owned.items():
-            del owned[shares[member] :]
-        kept = {partition for owned in self._owned.values() for partition in owned}
-        free = iter([partition for partition in range(self._partitions) if partition not in kept])
+            if len(owned) > shares[member]:
+                lost[member] = tuple(owned[shares[member] :])
+                del owned[shares[member] :]
+        for partitions in lost.values():
+            for partition in partitions:
+                del self._owner[partition]
+        free = iter([partition for partition in range(self._partitions) if partition not in self._owner])
+        gained: dict[str, Partitions] = {}
         for member, owned in self._owned.items():
-            owned.extend(next(free) for _ in range(shares[member] - len(owned)))
-            owned.sort()
-        self._owner = {partition: member for member, owned in self._owned.items() for partition in owned}
-        after = self.assignment()
-        return Rebalance(self.generation, after, _beyond(after, before), _beyond(before, after))
+            missing = shares[member] - len(owned)
+            if missing:
+                gained[member] = tuple(islice(free, missing))
+                owned.extend(gained[member])
+                owned.sort()
+                self._owner.update(dict.fromkeys(gained[member], member))
+        return Rebalance(self.generation, self.assignment(), gained, lost)
 
     def _shares(self) -> dict[str, int]:
         """How many partitions each member gets: those that own most keep the larger shares."""
@@ -183,14 +192,3 @@ class ConsumerGroup:
             case GroupForgotten():
                 self.generation = 0
                 self._offsets = {}
-
-
-def _beyond(more: Mapping[str, Partitions], less: Mapping[str, Partitions]) -> dict[str, Partitions]:
-    """What each member has in `more` and not in `less`."""
-    found: dict[str, Partitions] = {}
-    for member, partitions in more.items():
-        there = frozenset(less.get(member, ()))
-        beyond = tuple(partition for partition in partitions if partition not in there)
-        if beyond:
-            found[member] = beyond
-    return found

@@ -37,7 +37,7 @@ from linn.core.stream_reader import StreamReader
 Start = Callable[[int], int]
 """Where reading begins in a partition in which the group has committed nothing."""
 OnAssigned = Callable[[int, Sequence[int]], None]
-"""Told (generation, partitions) whenever a member's share changes."""
+"""Told (generation, partitions) when a member joins and whenever its share changes."""
 
 logger = logging.getLogger("linn.group")
 _member_ids = itertools.count(1)
@@ -127,13 +127,14 @@ class Groups:
             # Who came or went did so, full disk or not; the generation is written with what happens next.
             about = {"group": group.name, "topic": self.topic} | log_fields(error)
             logger.warning("group %(group)s of topic %(topic)s: %(error)s", about)
+        generation, gained, lost = rebalance.generation, rebalance.gained, rebalance.lost
         for name, member in self._members.get(group.name, {}).items():
-            member.assigned(
-                rebalance.generation,
-                rebalance.assignment.get(name, ()),
-                rebalance.gained.get(name, ()),
-                rebalance.lost.get(name, ()),
-            )
+            if member.generation and name not in gained and name not in lost:
+                # It is not told: of a thousand members, few hear of another that comes or goes.
+                member.generation = generation
+            else:
+                share = rebalance.assignment.get(name, ())
+                member.assigned(generation, share, gained.get(name, ()), lost.get(name, ()))
 
     def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
         """Log what happened in a group; returns what to wait for.
@@ -157,6 +158,13 @@ class Groups:
 
                 self._spawn(compact)
         return ((state.partition, state.partition.log.bounds()[1]),)
+
+    def when_committed(self, callback: Callable[[], None]) -> None:
+        """Call back once all that was logged is as durable as the topic: at once, or later from the loop."""
+        if self.state is None:
+            callback()
+        else:
+            self.state.partition.when_committed(self.state.partition.log.bounds()[1], callback)
 
     def _snapshot(self) -> list[bytes]:
         for name in list(self._unwritten):
@@ -248,12 +256,18 @@ class GroupConsumer:
         return self.reader.ended
 
     def assigned(self, generation: int, partitions: Sequence[int], gained: Sequence[int], lost: Sequence[int]) -> None:
-        """The group's share changed for this member."""
+        """The group's share changed for this member, or is its first. It hears of it when that is committed."""
         self.generation = generation
         for partition in lost:
             self.reader.stop_reading(partition)
+        self._groups.when_committed(lambda: self._begin(generation, partitions, gained))
+
+    def _begin(self, generation: int, partitions: Sequence[int], gained: Sequence[int]) -> None:
+        if self._closed or self.reader.ended:
+            return
         for partition in gained:
-            self.reader.read_from(partition, self._place(partition))
+            if self.group.owner(partition) == self.name:  # It may be another's again.
+                self.reader.read_from(partition, self._place(partition))
         self._on_assigned(generation, partitions)
 
     def _place(self, partition: int) -> int:

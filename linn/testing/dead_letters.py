@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from linn.testing.finding import Findings
@@ -74,7 +75,7 @@ class DeadLetters:
 
     def _was_forgotten(self, *topics: str) -> bool:
         """Whether a loss of power may have taken what one of the topics knew of the copy."""
-        return any(self._lives.may_lose(topic, -1e9, 1, self._lives.life, committed=True) for topic in topics)
+        return any(self._lives.may_lose(topic, math.inf, 1, self._lives.life) for topic in topics)
 
     def _check_reason(self, key: Key, letter: _Letter) -> None:
         labels, promise = letter.labels, self._lives.topics[letter.labels.topic]
@@ -98,7 +99,7 @@ class DeadLetters:
             asked, answer = settlement.event, settlement.answer
             assert answer is not None
             kept = self._lives.may_lose(key[0][0], answer.at_s, asked.life, self._lives.life) is None
-            if asked.verdict == "ack" and letter is not None and kept:
+            if asked.verdict == "ack" and letter is not None and not self._was_forgotten(key[0][0], target):
                 text = f"{record!r} was acked and is in {target}"
                 self._findings.add(SETTLED_ONE_WAY, text, answer.index, letter.fact.index)
             if asked.verdict == "reject" and letter is None and kept and self._is_kept(target, asked.life):
@@ -107,10 +108,10 @@ class DeadLetters:
         acked = any(each.event.verdict == "ack" for each in self._queues.settled.get(key, []))
         if used_up and not acked and letter is None:
             entry, event = used_up[-1]
-            if self._is_kept(target, event.life):
+            if self._is_kept(target, event.life) and self._is_kept(key[0][0], event.life):
                 text = f"{record!r} has no attempts left and is not in {target}"
                 self._findings.add(DEAD_THERE, text, entry.index, self._queues.drained[key[0][0]].index)
 
-    def _is_kept(self, target: str, life: int) -> bool:
-        """Whether nothing that was stored in the target since a life may have been lost."""
-        return self._lives.may_lose(target, 1e9, life, self._lives.life) is None
+    def _is_kept(self, topic: str, life: int) -> bool:
+        """Whether nothing that was stored in a topic since a life may have been lost."""
+        return self._lives.may_lose(topic, math.inf, life, self._lives.life) is None

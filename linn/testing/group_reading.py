@@ -103,11 +103,15 @@ class GroupReading:
             return
         if share.next is None:
             self._firsts.append((entry, event, share))
-        elif event.first != share.next and event.first not in self._set_back[event.consumer, event.partition]:
-            if event.first < share.next or not self._lives.topics[event.topic].retains:
-                text = f"{event.consumer} reads offset {event.first} where {share.next} is next"
-                self._findings.add(READS_ON, text, entry.index)
+        elif event.first != share.next and not self._may_jump(event, share.next):
+            text = f"{event.consumer} reads offset {event.first} where {share.next} is next"
+            self._findings.add(READS_ON, text, entry.index)
         share.next = event.end
+
+    def _may_jump(self, event: Delivered, expected: int) -> bool:
+        """Whether retention dropped what was next, or reading was set back."""
+        is_gap = event.first > expected and not self._lives.topics[event.topic].is_kept
+        return is_gap or event.first in self._set_back[event.consumer, event.partition]
 
     def _check_once(self, entry: Entry, event: Delivered) -> None:
         if self._lives.topics[event.topic].delivery != "at-most-once":
@@ -160,8 +164,10 @@ class GroupReading:
             return
         earlier = [commit for commit in self._commits.values() if self._is_before(commit, event, share)]
         earlier.sort(key=lambda commit: (commit.event.life, commit.event.generation, commit.entry.index))
+        if not all(commit.event.generation for commit in self._commits.values() if _is_of(commit.event, event)):
+            return  # It is not known under which share these commits were made.
         ends, shown = self._places_after(earlier, event)
-        if event.first in ends or (event.first > max(ends) and promise.retains):
+        if event.first in ends or (event.first > max(ends) and not promise.is_kept):
             return
         text = f"{event.group} goes on at offset {event.first} of {event.topic}, and is at {ends[-1]}"
         self._findings.add(GOES_ON, text, entry.index, *shown)
@@ -183,8 +189,13 @@ class GroupReading:
     def _is_before(commit: _Commit, event: Delivered, share: _Share) -> bool:
         """Whether a commit can only have come before the share began."""
         mine = commit.event
-        if (mine.topic, mine.group, mine.partition) != (event.topic, event.group, event.partition):
+        if not _is_of(mine, event):
             return False
         if mine.life == event.life:
             return 0 < mine.generation < share.event.generation
         return mine.life < event.life
+
+
+def _is_of(commit: Asked, event: Delivered) -> bool:
+    """Whether a commit is of the partition and the group of a delivery."""
+    return (commit.topic, commit.group, commit.partition) == (event.topic, event.group, event.partition)

@@ -28,6 +28,8 @@ class TopicPromise:
     durability: Durability = "always"
     flush_interval_s: float = 0.1
     """With durability "interval"."""
+    flush_slack_s: float = 1.0
+    """How much longer a sync may take, on a disk that is slow."""
     delivery: Literal["at-least-once", "at-most-once"] = "at-least-once"
     lease_ms: int = 30_000
     redelivery_delay_ms: int = 0
@@ -86,6 +88,8 @@ class Ended(Event):
 
     life: int
     how: How
+    since_s: float | None = None
+    """Since when what was written may not be kept, where that is before the end; as `Entry.at_s`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,13 @@ What an end of a life may take of a topic, by its durability:
 |---|---|---|---|
 | memory | all | all | all |
 | os | nothing | nothing | anything |
-| interval | nothing | nothing | what was seen less than `flush_interval` (and some slack) before the end |
+| interval | nothing | nothing | what was seen less than `flush_interval` and some slack before the end |
 | always | nothing | nothing | what nobody was told is committed |
 """
 
 from __future__ import annotations
 
 from linn.testing.history import Ended, Entry, History, Recovered, TopicPromise
-
-FLUSH_SLACK_S = 1.0
-"""With fsync = "interval": how long a sync may take beside the interval, on a disk that is slow."""
 
 Place = tuple[str, int]
 """(topic, partition)."""
@@ -45,6 +42,8 @@ class LogLives:
 
     def era(self, place: Place, life: int, offset: int) -> int:
         """Since which life the offset is in use, as that life saw it."""
+        if self.topics[place[0]].durability == "memory":
+            return life
         bounds = self._bounds.get(place, {})
         for earlier in range(life, 0, -1):
             if earlier in bounds and bounds[earlier][1] <= offset:
@@ -98,5 +97,6 @@ def _may_take(promise: TopicPromise, end: Entry, seen_at_s: float, committed: bo
     if not _is_hard(end.event):
         return False
     if promise.durability == "interval":
-        return seen_at_s + promise.flush_interval_s + FLUSH_SLACK_S > end.at_s
+        since_s = end.event.since_s if end.event.since_s is not None else end.at_s
+        return seen_at_s + promise.flush_interval_s + promise.flush_slack_s > since_s
     return promise.durability == "os" or not committed

@@ -63,6 +63,8 @@ class BrokerProcess:
         self._options = list(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "stderr.log"
+        self._log_begins_at = 0
+        """Where what the last start said begins."""
         self._config = folder / "linn.toml"
         self._config.write_text(config or "")
 
@@ -77,6 +79,7 @@ class BrokerProcess:
         assert self._process is None, "it runs already"
         started = time.monotonic()
         with self._log.open("ab") as log:
+            self._log_begins_at = log.tell()
             self._process = subprocess.Popen(
                 self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
@@ -116,13 +119,16 @@ class BrokerProcess:
             selector.register(process.stdout, selectors.EVENT_READ)
             while not (b"\nlinn " in output and output.endswith(b"\n")):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise BrokerNotReady(f"not ready after {READY_TIMEOUT_S:g} s: {self.log_text()[-500:]}")
+                    raise BrokerNotReady(f"not ready after {READY_TIMEOUT_S:g} s: {self._said()[-500:]}")
                 chunk = os.read(process.stdout.fileno(), _READ_BYTES)
                 if not chunk:
                     code = process.wait(STOP_TIMEOUT_S)
-                    raise BrokerNotReady(f"ended with {code}: {self.log_text()[-2000:].strip()}", code)
+                    raise BrokerNotReady(f"ended with {code}: {self._said()[-2000:].strip()}", code)
                 output += chunk
         return output.decode()
+
+    def _said(self) -> str:
+        return self._log.read_bytes()[self._log_begins_at :].decode(errors="replace")
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "it is not running"

@@ -69,9 +69,9 @@ class Crowd:
         connection = self._connections[one]
         count = one.recv_into(connection.buffer())
         assert count, "the broker closed a connection"
-        answers = [event for event in connection.received(count) if event.correlation == correlation]
-        assert not any(isinstance(answer.message, m.Failed) for answer in answers), answers
-        return bool(answers)
+        events = list(connection.received(count))
+        assert not [event.message for event in events if isinstance(event.message, m.Failed)]
+        return any(event.correlation == correlation for event in events)
 
     def leave(self) -> None:
         """Close all at once."""

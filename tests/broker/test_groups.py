@@ -225,3 +225,41 @@ async def test_groups_belong_to_streams_and_have_a_name(env: SimEnv) -> None:
         with pytest.raises(Refused, match=r"limit\.exceeded"):
             await client.call(m.Subscribe("t", group="x" * 10_000))
         assert await client.administer("group.list", topic="t") == []
+
+
+@simulated
+async def test_a_member_hears_only_of_shares_that_change(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        members = [await _member(env) for _ in range(6)]
+        for member in members:
+            await member.settle_down()
+        for _ in range(3):
+            late = await _member(env)
+            assert late.share == [], "who has nothing is told so once"
+            await late.client.stream.aclose()
+        assert [await member.client.is_silent(1) for member in members] == [True] * 6
+        shares = [member.share for member in members]
+        assert await members[0].commit(shares[0][0], 0) == "", "it is of the new generation all the same"
+
+
+def test_a_generation_that_a_member_heard_of_is_never_another_ones() -> None:
+    heard: list[int] = []
+
+    async def process(env: SimEnv) -> None:
+        env.disk.sync_delay_s_max = 0.05
+        async with broker_on(env, ALWAYS + '[topics.t]\nkind = "stream"\n'):
+            client = await connected(env)
+            await client.call(m.Subscribe("t", group="g", credit=1))
+            heard.append((await client.push()).message.generation)  # type: ignore[attr-defined]
+            env.crash()
+            await trio.sleep_forever()
+
+    async def scenario(env: SimEnv) -> None:
+        for _ in range(3):
+            assert await env.run_until_death(process)
+            env = env.restart()
+        assert heard == sorted(set(heard))
+
+    for seed in range(10):
+        heard.clear()
+        run_simulation(seed, scenario)

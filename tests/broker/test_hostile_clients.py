@@ -232,20 +232,6 @@ def _outboxes():  # type: ignore[no-untyped-def]
 
 
 @simulated
-async def test_who_leaves_while_fetches_and_pulls_wait_is_gone_at_once(env: SimEnv) -> None:
-    async with broker_on(env, TEXT + "[topics.q]\n") as broker:
-        client = await connected(env)
-        subscription = (await client.call(m.Subscribe("q"))).subscription
-        for _ in range(100):
-            await client.send(m.Fetch("t", 0, 0, wait_max_ms=60_000))
-            await client.send(m.Pull(subscription, 1, 60_000))
-        await client.call(m.Ping())
-        await client.stream.aclose()
-        await trio.sleep(1)
-        assert broker.listening.connections == 0
-
-
-@simulated
 async def test_unanswered_requests_are_limited_by_not_reading_more(env: SimEnv) -> None:
     async with broker_on(env, TEXT, HEAD + "inflight_requests_max = 10\n"):
         client = await connected(env)

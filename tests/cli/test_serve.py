@@ -185,7 +185,8 @@ def test_a_file_in_the_place_of_the_data_folder(tmp_path: Path) -> None:
 
 
 def test_a_data_folder_that_another_broker_uses(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path):
-        failure = refused(tmp_path)
+    (second := tmp_path / "second").mkdir()
+    with BrokerProcess(tmp_path) as first:
+        failure = refused(second, options=["--data-dir", str(first.data_dir)])
     assert failure.returncode == 5
     assert "[storage.locked]" in failure.text

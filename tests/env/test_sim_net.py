@@ -13,7 +13,7 @@ from linn.core.errors import ConnectFailed, ConnectionLost
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_disk import SimulatedCrash
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_net import PIPE_BYTES_MAX
+from linn.testing.sim_pipe import PIPE_BYTES_MAX
 
 ADDRESS = "broker:5466"
 Scenario = Callable[[SimEnv, SimEnv, Stream, Stream], Awaitable[object]]

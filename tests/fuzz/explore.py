@@ -33,7 +33,9 @@ def main() -> None:
         f"-rss_limit_mb={MEMORY_MIB_MAX}",
         f"-timeout={INPUT_S_MAX}",
     ]
-    atheris.Setup([sys.argv[0], *limits, *arguments, *([] if folders else [str(CORPUS / name)])], target.fuzz_one)
+    # libFuzzer starts itself again, through a shell, where it merges.
+    itself = f"{sys.executable} {sys.argv[0]} {name}"
+    atheris.Setup([itself, *limits, *arguments, *([] if folders else [str(CORPUS / name)])], target.fuzz_one)
     atheris.Fuzz()
 
 

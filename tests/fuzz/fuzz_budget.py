@@ -1,4 +1,4 @@
-"""What one input may do to what reads it: raise a `LinnError`, in bounded time, with memory in proportion to its size."""
+"""What one input may do to its reader: raise a `LinnError`, in bounded time, with memory in proportion to its size."""
 
 from __future__ import annotations
 
@@ -47,12 +47,17 @@ def outcome(work: Callable[[], T]) -> T | str:
     try:
         return work()
     except LinnError as error:
-        assert _CODES[error.code] is type(error)
-        return error.code
+        return code_of(error)
+
+
+def code_of(error: LinnError) -> str:
+    """The code of an error, which is known."""
+    assert _CODES[error.code] is type(error)
+    return error.code
 
 
 def said(error: LinnError) -> str:
     """The text of an error, which is one line that a terminal can show."""
-    assert _CODES[error.code] is type(error)
+    code_of(error)
     assert error.text.isprintable(), error.text
     return error.text

@@ -9,7 +9,7 @@ import random
 import struct
 from collections.abc import Iterator
 
-from fuzz_budget import outcome, within_budget
+from fuzz_budget import code_of, outcome, within_budget
 
 from linn.core.errors import LinnError
 from linn.protocols.capnp import codec
@@ -63,12 +63,8 @@ def hear(stream: bytes, limit: int, pieces: random.Random, piece_bytes_max: int)
             for event in connection.received(count):
                 yield event.correlation, event.message, [bytes(batch.message) for batch in event.batches]
         except LinnError as error:
-            yield outcome(lambda error=error: throw(error))  # type: ignore[misc]
+            yield code_of(error)
             return
-
-
-def throw(error: LinnError) -> str:
-    raise error
 
 
 def comes_back(correlation: int, message: m.Message, batches: list[bytes]) -> None:

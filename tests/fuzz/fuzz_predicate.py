@@ -22,23 +22,31 @@ PLAIN = (
     Subject("", {}),
     Subject("a.b", {"a": "b", "region": "eu", "n": 1, "x": float("nan"), "b": True}, b"k", {"h": b"\xff"}, 10),
 )
-ERROR_CHARACTERS_MAX = 400
+ERROR_CHARACTERS_MAX = 1_000
+"""Of one line: 60 characters of the text, each written as an escape of up to 10, and what is wrong with them."""
 
 
 def fuzz_one(data: bytes) -> None:
     """Any text is a predicate or an error of one line; a predicate is the same in every way of asking it."""
     text = data.decode("utf-8", "surrogateescape")
     with within_budget(len(data)):
-        try:
-            predicate = Predicate.parse(text)
-        except PredicateInvalid as error:
-            assert len(said(error)) < ERROR_CHARACTERS_MAX
+        predicate = parsed(text)
+        if isinstance(predicate, str):
+            assert len(predicate) < ERROR_CHARACTERS_MAX
             return
         again = Predicate.parse(str(predicate)) if len(str(predicate)) <= 4096 else predicate
         assert repr(again.tree) == repr(predicate.tree)
         assert (again, hash(again)) == (predicate, hash(predicate))
         for subject in (*PLAIN, *near(predicate.tree)):
             check_truth(predicate, subject)
+
+
+def parsed(text: str) -> Predicate | str:
+    """The predicate, or what is wrong with it."""
+    try:
+        return Predicate.parse(text)
+    except PredicateInvalid as error:
+        return said(error)
 
 
 def literals_of(node: Node) -> Iterator[LiteralValue]:

@@ -276,6 +276,11 @@ class Peer:
         assert not self._buffer, bytes(self._buffer)
         self._answered()
 
+    def leaves(self) -> None:
+        """This side ends the connection, whatever is under way; that the broker lets go is seen when the block ends."""
+        self.close()
+        self.judged = True
+
     def says_no_more(self) -> None:
         """Close this side of the connection only."""
         with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from linn.protocols.capnp import messages as m
 from linn.protocols.http.hypercorn_stream import SEND_S_MAX
 from linn.protocols.http.plugin import MetricsSettings
 from linn.testing.sim_env import SimEnv
-from linn.testing.sim_net import PIPE_BYTES_MAX
+from linn.testing.sim_pipe import PIPE_BYTES_MAX
 
 WATCH = '[listeners.watch]\nprotocol = "metrics"\naddress = "127.0.0.1:9466"\n'
 TOPICS = "".join(f"[topics.t{number}]\n" for number in range(20))

@@ -76,7 +76,7 @@ class FaultyEngine(DramEngine):
 
     async def open(self, partition: PartitionId) -> DramLog:
         self._plugin.opening.strike()
-        log = FaultyLog(str(partition), self._settings, self._env, self._scratch, self.capabilities)
+        log = FaultyLog(str(partition), self._settings, self._env, self._scratch, self._memory, self.capabilities)
         log.appending, log.reading = self._plugin.appending, self._plugin.reading
         log.keeping = self._plugin.keeping
         return log

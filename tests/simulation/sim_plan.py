@@ -61,13 +61,14 @@ class TopicPlan:
         """Whether it is one in the end."""
         return self.kind != "stream"
 
-    def promise(self) -> TopicPromise:
+    def promise(self, flush_slack_s: float) -> TopicPromise:
         said: Any = self.settings
         retains = "retention" in said or "retention_bytes" in said
         return TopicPromise(
             name=self.name,
             durability=self.storage,
             flush_interval_s=FLUSH_INTERVAL_S,
+            flush_slack_s=flush_slack_s,
             delivery=said.get("delivery", "at-least-once"),
             lease_ms=said.get("lease_ms", 30_000),
             redelivery_delay_ms=said.get("redelivery_delay_ms", 0),
@@ -219,8 +220,11 @@ class Plan:
             found += [self._consumer(topic, f"{topic.name}.q{number}", "") for number in range(rng.choice([1, 2, 3]))]
         if topic.kind != "queue" or topic.kinds:
             for group in range(rng.choice([0, 1, 2])):
+                by_hand = rng.random() < 0.7  # What the Python client knows of generations is not to be seen.
                 for number in range(rng.choice([1, 2, 3])):
                     found.append(self._consumer(topic, f"{topic.name}.g{group}.{number}", f"g{group}"))
+                    if by_hand and found[-1].mode == "python":
+                        found[-1].mode = "push"
         return found
 
     def _consumer(self, topic: TopicPlan, name: str, group: str) -> ConsumerPlan:
@@ -260,6 +264,12 @@ class Plan:
         return sorted((rng.uniform(0, lasts_s), rng.choice(FAULTS)) for _ in range(rng.choice([0, 1, 2, 4])))
 
     # --- the configuration ---
+
+    def promises(self) -> list[TopicPromise]:
+        """What the topics promise."""
+        faults = [name for life in self.lives for _, name in life.faults] + [name for _, name in self.last_faults]
+        slack_s = 3.0 if "slow disk" in faults or "full disk" in faults else 20 * self.sync_delay_s + 0.1
+        return [topic.promise(slack_s) for topic in self.topics]
 
     def toml(self, life: int) -> str:
         """The broker of one life; its name is the life's number."""

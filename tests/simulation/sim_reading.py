@@ -7,6 +7,7 @@ from raw_client import RawClient, Refused
 from sim_world import REQUEST_S_MAX, World, check_foreseen
 
 from linn.core.batch import RecordBatch
+from linn.core.broker import Broker
 from linn.core.record import Record
 from linn.protocols.capnp import messages as m
 from linn.testing.history import Copy, DeadLabels, Drained, Read, ReadThrough, Recovered
@@ -85,11 +86,13 @@ class Watcher:
 # --- by the run itself ---
 
 
-async def tell_recovered(world: World, client: RawClient) -> None:
-    """What every partition is like at the start of a life."""
-    for shown in await client.administer("topic.list"):
-        for index, partition in enumerate(shown["partitions"]):
-            world.history.add(Recovered(world.life, shown["name"], index, partition["start"], partition["end"]))
+def tell_recovered(world: World, broker: Broker) -> None:
+    """What every partition was like when it was opened; dead letters may have been copied since."""
+    for topic in broker.topics.values():
+        for index, partition in topic.partitions.items():
+            start, end = partition.log.bounds()
+            end -= partition.appended_records
+            world.history.add(Recovered(world.life, topic.name, index, min(start, end), end))
 
 
 async def read_through(world: World, client: RawClient) -> None:

@@ -22,7 +22,7 @@ class World:
 
     def __init__(self, plan: Plan, broker: SimEnv) -> None:
         self.plan = plan
-        self.history = History([topic.promise() for topic in plan.topics], broker.clock.monotonic)
+        self.history = History(plan.promises(), broker.clock.monotonic)
         self.broker = broker
         """The Env of the broker's process of now."""
         self.nodes = {name: SimEnv(plan.seed, name=name, world=broker.world) for name in (*NODES, "probe")}

@@ -14,7 +14,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "broker"))
 
 import trio
-from raw_client import RawClient
 from sim_consumers import RawConsumer
 from sim_faults import ROOM_BYTES, Faults
 from sim_plan import FLUSH_INTERVAL_S, NODES, Death, LifePlan, Plan
@@ -52,6 +51,8 @@ class SimulatedRun:
         self.ended: How | None = None
         """How the broker's process of now ended."""
         self._broker: Broker | None = None
+        self._troubled_s: float | None = None
+        """Since when a sync may have failed."""
 
     async def run(self, env: SimEnv) -> None:
         """The whole of it."""
@@ -127,16 +128,14 @@ class SimulatedRun:
         if world.broker.is_dead:
             world.broker = world.broker.restart()
         world.life += 1
-        self.ended = None
+        self.ended = self._troubled_s = None
         self._calm()
         for name in NODES:
             world.broker.world.cut("node", name)
         with trio.fail_after(START_S_MAX):
             await nursery.start(self._serve)
-            if self.ended is None:
-                client, _ = await world.connect("probe")
-                await tell_recovered(world, client)
-                await client.stream.aclose()
+        if self._broker is not None:
+            tell_recovered(world, self._broker)
         for name in NODES:
             world.broker.world.heal("node", name)
         return self.ended is None
@@ -162,7 +161,7 @@ class SimulatedRun:
         self._broker = None
         env.kill()  # What an ended process leaves open, the system closes.
         self.ended = how
-        self.world.history.add(Ended(life, how))
+        self.world.history.add(Ended(life, how, self._troubled_s))
         if not is_started:
             task_status.started()
 
@@ -176,6 +175,7 @@ class SimulatedRun:
         if self.ended is None and life.death == "lost power in an operation":
             disk.crash_at = len(disk.operations) + life.dies_at
         elif self.ended is None and life.death.startswith("sync"):
+            self._troubled_s = trio.current_time()
             disk.fail_sync_at = disk.sync_count + life.dies_at // 10
         elif self.ended is None:
             await self._end(life.death)

@@ -50,6 +50,8 @@ RECEIVES_IN_A_ROW_MAX = 8
 """With batches of 256 KiB this is 2 MiB, about a millisecond, in which other connections wait."""
 REQUESTS_IN_A_ROW_MAX = 64
 """Small requests are carried out in about as long; what came behind them waits until the others had their turn."""
+TURN_S = 0.002
+"""Large ones may take longer: then fewer are carried out in a row."""
 LAST_WORDS_S = 5.0
 """How long a connection that is closed for an error may take to be told why."""
 HEARD_BYTES_MIN = 16 << 10
@@ -308,6 +310,8 @@ class Session:
             self.outbox.put(frames)
 
     def _handle_events(self, count: int) -> None:
+        monotonic = self.broker.env.clock.monotonic
+        until_s = monotonic() + TURN_S
         for number, event in enumerate(self._connection.received(count), 1):
             self._heard = True
             handler = _HANDLERS.get(type(event.message))
@@ -320,7 +324,7 @@ class Session:
                 self.fail(event.correlation, error)
             except Exception as error:
                 self.fail_unforeseen(event.correlation, error)
-            if number == REQUESTS_IN_A_ROW_MAX:
+            if number == REQUESTS_IN_A_ROW_MAX or monotonic() > until_s or not self.outbox.has_room():
                 self._has_more = True
                 return
 

@@ -1,0 +1,100 @@
+"""A place in the matrix: everything that a run of publishing or consuming is made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.load import RECORD_SPACE_BYTES, Target, ask, connected
+from benchmarks.plan import RING_BYTES
+from linn.core.batch import Codec
+from linn.protocols.capnp import messages
+
+Acks = Literal["none", "leader", "all"]
+PARTITIONS_MAX = 500
+"""Of one topic here: more partitions are spread over topics, since a topic has 4,096 at most."""
+OFFSET_BYTES = 4
+"""Beside each value in its column."""
+BATCH_HEAD_BYTES = 256
+CONFIG = """
+[broker]
+message_bytes_max = "2MiB"
+
+[storage.measured]
+engine = "{engine}"
+{settings}
+"""
+"""A message of 1 MiB is larger than the default allows, which counts its key and headers too."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """The defaults are the place that every axis runs through."""
+
+    record_bytes: int = 128
+    batch_bytes: int = 64 << 10
+    """About; a batch of 0 bytes is one record."""
+    acks: Acks = "leader"
+    engine: str = "segmented-log"
+    fsync: str = "os"
+    codec: str = "none"
+    connections: int = 1
+    partitions: int = 1
+
+    @property
+    def records(self) -> int:
+        """Of one batch."""
+        return max(1, (self.batch_bytes - BATCH_HEAD_BYTES) // (self.record_bytes + OFFSET_BYTES))
+
+    @property
+    def batch_codec(self) -> Codec:
+        """As a batch has it."""
+        return Codec[self.codec.upper()]
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether publishing goes to a full topic, where each batch takes the place of one that is dropped."""
+        return self.engine == "dram"
+
+    @property
+    def topics(self) -> list[str]:
+        """That hold the partitions."""
+        return [f"t{number}" for number in range(-(-self.partitions // PARTITIONS_MAX))]
+
+    def place(self, number: int) -> tuple[str, int]:
+        """The topic and partition of one of all partitions."""
+        return f"t{number // PARTITIONS_MAX}", number % PARTITIONS_MAX
+
+    @property
+    def config(self) -> str:
+        """The broker's, without its topics."""
+        if self.engine == "dram":
+            return CONFIG.format(engine="dram", settings=f"memory_bytes_max = {1 << 30}")
+        return CONFIG.format(engine=self.engine, settings=f'fsync = "{self.fsync}"')
+
+
+
+DEFAULT = Point()
+assert DEFAULT.record_bytes + OFFSET_BYTES == RECORD_SPACE_BYTES
+
+
+async def make_topics(target: Target, point: Point, ring: bool) -> None:
+    """Make the topics of a point. Raises LoadFailed."""
+    settings: dict[str, object] = {"kind": "stream", "storage": "measured"}
+    if ring:
+        settings |= {"bytes_max": RING_BYTES, "overflow": "drop-head"}
+    left = point.partitions
+    for name in point.topics:
+        async with connected(target) as socket:  # Each with its own time: a partition takes a few milliseconds.
+            count = min(left, PARTITIONS_MAX)
+            left -= count
+            topic = {"name": name, "settings": settings | {"partitions": count}}
+            await ask(socket, messages.Administer("topic.create", json.dumps(topic)), messages.Administered)
+
+
+async def delete_topics(target: Target, point: Point) -> None:
+    """With all that is in them. Raises LoadFailed."""
+    async with connected(target) as socket:
+        for name in point.topics:
+            await ask(socket, messages.Administer("topic.delete", json.dumps({"name": name})), messages.Administered)

@@ -1,0 +1,85 @@
+"""What is sent at one point, made before the clock runs: the same bytes for the floor and for linn."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from benchmarks.load import SEND_BYTES
+from benchmarks.matrix.point import Point
+from linn.core.batch import RecordBatch
+from linn.core.batch_builder import BatchColumns, build_batch
+from linn.protocols.capnp import messages
+from linn.protocols.capnp.connection import frames_of
+
+SEND_BATCHES_MAX = 256
+"""Handed to the kernel at once: a quarter of the requests that a connection may have open."""
+ACKS = {"none": messages.Acks.NONE, "leader": messages.Acks.LEADER, "all": messages.Acks.ALL}
+TEXT = b'{"flight": 1141, "origin": "JFK"}'
+
+
+@dataclass(frozen=True)
+class Send:
+    """Buffers that are sent together."""
+
+    buffers: tuple[bytes, ...]
+    batches: int
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """Publishes of the same batch."""
+
+    sends: tuple[Send, ...]
+    """One pass: once through all partitions, where there are several."""
+    batches: int
+    """Of one pass."""
+    records: int
+    """Of one batch."""
+    batch_bytes: int
+    is_answered: bool
+    last: bytes
+    """A publish that is always answered: with acks "none", its answer says that all before it was read."""
+
+    def passes(self, bytes_max: int, batches_max: int, connections: int) -> int:
+        """How often each connection sends all, so that they together send no more than so many; at least once."""
+        return max(1, min(bytes_max // self.batch_bytes, batches_max) // (self.batches * connections))
+
+
+def batch_of(point: Point) -> RecordBatch:
+    """Half of each value is random, the other half is text that repeats."""
+    half = point.record_bytes // 2
+    text = (TEXT * (half // len(TEXT) + 2))[: point.record_bytes - half]
+    values = [os.urandom(half) + text for _ in range(point.records)]
+    return build_batch(BatchColumns(values, 1_700_000_000_000, 1 << 64), point.batch_codec)
+
+
+def shipment(point: Point) -> Shipment:
+    """Publishes to every partition of the point, in turn."""
+    batch = batch_of(point)
+    content = bytes(batch.message)
+    per_send = max(1, min(SEND_BATCHES_MAX, SEND_BYTES // batch.size // point.connections))
+    controls = [_control(point, number, batch) for number in range(point.partitions)]
+    if len(controls) == 1:
+        sends = (Send(((controls[0] + content) * per_send,), per_send),)
+    else:
+        sends = tuple(_send(controls[first : first + per_send], content) for first in range(0, len(controls), per_send))
+    return Shipment(
+        sends=sends,
+        batches=sum(send.batches for send in sends),
+        records=point.records,
+        batch_bytes=batch.size,
+        is_answered=point.acks != "none",
+        last=_control(Point(), 0, batch) + content,
+    )
+
+
+def _control(point: Point, number: int, batch: RecordBatch) -> bytes:
+    topic, partition = point.place(number)
+    request = messages.Publish(topic, acks=ACKS[point.acks], partition=partition)
+    return bytes(frames_of(request, int(point.acks != "none"), [batch])[0])
+
+
+def _send(controls: list[bytes], content: bytes) -> Send:
+    # Buffers side by side: joined, the batches of 10,000 partitions would take 640 MB.
+    return Send(tuple(buffer for control in controls for buffer in (control, content)), len(controls))

@@ -1,0 +1,131 @@
+"""A plugin of every kind that raises, or holds up the loop, where a message or a request says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from linn.core.batch import RecordBatch
+from linn.core.exchange import Binding, ExchangeKind, Subject
+from linn.core.hookspecs import hookimpl
+from linn.core.interceptor import InterceptorKind
+from linn.core.lease import LeaseSettings
+from linn.core.observer import Observer
+from linn.core.offset_ranges import Range
+from linn.core.partitioner import PartitionerKind
+from linn.core.semantics import SemanticsKind
+from linn.core.storage import EngineKind, PartitionId
+from linn.core.subscription import Effects, SharedSubscription
+from linn.core.topic_settings import TopicSettings
+from linn.plugins.exchanges import FanoutExchange, NoSettings
+from linn.semantics.at_least_once import AtLeastOnce
+from linn.storage_engines.dram.engine import DramEngine
+from linn.storage_engines.dram.settings import DramSettings
+
+HELD_S = 0.08
+RAISE, BLOCK = b"raise", b"block"
+RAISE_MS, BLOCK_MS = 666, 667
+"""Delays of a nack that mean the same to the semantics."""
+
+
+def misbehave(word: bytes) -> None:
+    if word == RAISE:
+        raise RuntimeError("I am broken")
+    if word == BLOCK:
+        time.sleep(HELD_S)  # Not a wait of a test's: this is the fault that it is about.
+
+
+class HostileExchange(FanoutExchange):
+    def match(self, subject: Subject) -> Sequence[Binding]:
+        misbehave(subject.routing_key.encode())
+        return super().match(subject)
+
+
+class HostileInterceptor:
+    def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch:
+        misbehave(batch.value(0) or b"")
+        return batch
+
+
+class HostilePartitioner:
+    def place(self, batch: RecordBatch, partitions: int) -> int:
+        misbehave(batch.value(0) or b"")
+        return 0
+
+
+class HostileLog:
+    """A log in memory that looks at what it stores, and at the size that a reader asks for."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def append(self, batch: RecordBatch) -> int:
+        misbehave(batch.value(0) or b"")
+        return int(self._log.append(batch))
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        misbehave({RAISE_MS: RAISE, BLOCK_MS: BLOCK}.get(bytes_max, b""))
+        found: Sequence[RecordBatch] = await self._log.read(offset, bytes_max)
+        return found
+
+
+class HostileEngine(DramEngine):
+    async def open(self, partition: PartitionId) -> Any:
+        return HostileLog(await super().open(partition))
+
+
+class HostileSubscription(SharedSubscription):
+    def nack(
+        self,
+        consumer: int,
+        delivery_id: int,
+        ranges: Iterable[Range] | None,
+        now: float,
+        delay_ms: int | None = None,
+    ) -> Effects:
+        misbehave({RAISE_MS: RAISE, BLOCK_MS: BLOCK}.get(delay_ms or 0, b""))
+        return super().nack(consumer, delivery_id, ranges, now, delay_ms)
+
+
+class HostileSemantics(AtLeastOnce):
+    def shared_subscription(self, start: int) -> SharedSubscription:
+        return HostileSubscription(self.settings, start)
+
+
+class HostileObserver(Observer):
+    def topic_created(self, topic: str, settings: TopicSettings) -> None:
+        misbehave(topic.encode())
+
+
+@hookimpl
+def linn_register_exchange() -> ExchangeKind:
+    return ExchangeKind("hostile", NoSettings, HostileExchange)
+
+
+@hookimpl
+def linn_register_interceptor() -> InterceptorKind:
+    return InterceptorKind("hostile", None, lambda topic, settings, own: HostileInterceptor())
+
+
+@hookimpl
+def linn_register_partitioner() -> PartitionerKind:
+    return PartitionerKind("hostile", HostilePartitioner)
+
+
+@hookimpl
+def linn_register_engine() -> EngineKind:
+    return EngineKind("hostile", DramSettings, HostileEngine)
+
+
+@hookimpl
+def linn_register_semantics() -> SemanticsKind:
+    return SemanticsKind("hostile", LeaseSettings, HostileSemantics)
+
+
+@hookimpl
+def linn_register_observer() -> HostileObserver:
+    return HostileObserver()

@@ -1,0 +1,135 @@
+"""Plugins that raise, or hold up the loop: who uses them is told, the log names them, and everybody else goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attack import Peer, WatchedBroker, attacked
+from hostile_plugin import BLOCK, BLOCK_MS, RAISE, RAISE_MS
+
+from linn.core.batch_builder import build_from_records
+from linn.core.record import Record
+from linn.protocols.capnp import messages as m
+
+CONFIG = """
+[plugins]
+load = ["hostile_plugin"]
+[broker]
+loop_held_max = "40ms"
+[exchanges.e]
+type = "hostile"
+[topics.routed]
+kind = "stream"
+bindings = [{ exchange = "e" }]
+[topics.intercepted]
+interceptors = ["hostile"]
+[topics.placed]
+partitioner = "hostile"
+partitions = 2
+[topics.stored]
+kind = "stream"
+storage = "hostile"
+[topics.settled]
+delivery = "hostile"
+"""
+PAUSE_S = 0.6
+"""Between two that block, so that the bystander's rate says what each costs."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[WatchedBroker]:
+    """`linn serve` with the plugin."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setenv("PYTHONPATH", os.fspath(Path(__file__).parent))
+        with WatchedBroker(Path(folder), CONFIG) as watched:
+            yield watched
+
+
+def publish(peer: Peer, target: str, word: bytes, *, to_exchange: bool = False) -> str:
+    """Publish a record whose value and routing key are `word`; the code of the error, or nothing."""
+    batch = build_from_records([Record(value=word, routing_key=word.decode())], base_id=1)
+    return code_of(peer.ask(m.Publish(target, to_exchange), batch.message))
+
+
+def code_of(answer: m.Message) -> str:
+    return answer.code if isinstance(answer, m.Failed) else ""
+
+
+def nack(peer: Peer, delay_ms: int) -> str:
+    """Take the record of "settled" and nack it; the code of the error, or nothing."""
+    subscribed = peer.ask(m.Subscribe("settled", credit=1))
+    assert isinstance(subscribed, m.Subscribed), subscribed
+    _, delivery = peer.frame()
+    assert isinstance(delivery, m.Deliver), delivery
+    settlement = m.Settlement(0, delivery.delivery_id, 0, 1, m.Verdict.NACK, delay_ms)
+    code = code_of(peer.ask(m.Settle(subscribed.subscription, [settlement])))
+    peer.ask(m.Unsubscribe(subscribed.subscription))
+    return code
+
+
+def create(peer: Peer, word: bytes) -> str:
+    return code_of(peer.ask(m.Administer("topic.create", json.dumps({"name": word.decode()}))))
+
+
+def test_a_plugin_that_raises_fails_who_asked_and_is_named_in_the_log(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=0.5, memory_bytes=16 << 20, bugs=("I am broken",)) as attack:
+        peer = attack.connect()
+        for word, fails in ((b"good", False), (RAISE, True), (b"good", False)):
+            codes = {
+                "exchange": publish(peer, "e", word, to_exchange=True),
+                "interceptor": publish(peer, "intercepted", word),
+                "partitioner": publish(peer, "placed", word),
+                "engine": publish(peer, "stored", word),
+                "engine, reading": code_of(peer.ask(m.Fetch("stored", 0, 0, bytes_max=RAISE_MS if fails else 1_000))),
+                "observer": create(peer, word),
+            }
+            assert codes == {
+                "exchange": fails * "topic.invalid",
+                "interceptor": fails * "interceptor.failed",
+                "partitioner": fails * "topic.invalid",
+                "engine": fails * "linn.internal",
+                "engine, reading": fails * "linn.internal",
+                "observer": "",
+            }
+        assert publish(peer, "settled", b"good") == ""
+        assert nack(peer, RAISE_MS) == "linn.internal"
+        assert nack(peer, 1) == "", "the one that failed has settled nothing"
+        peer.is_served()
+    log = broker.log_text()
+    assert log.count('plugin \\"hostile_plugin\\"') + log.count('plugin "hostile_plugin"') >= 3
+
+
+def test_a_plugin_that_blocks_is_named_in_the_log_and_costs_others_its_own_time_alone(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=1, memory_bytes=16 << 20) as attack:
+        peer = attack.connect()
+        publish(peer, "settled", b"good")
+        blocking = {
+            "match": lambda: publish(peer, "e", BLOCK, to_exchange=True),
+            "intercept": lambda: publish(peer, "intercepted", BLOCK),
+            "place": lambda: publish(peer, "placed", BLOCK),
+            "append": lambda: publish(peer, "stored", BLOCK),
+            "read": lambda: code_of(peer.ask(m.Fetch("stored", 0, 0, bytes_max=BLOCK_MS))),
+            "nack": lambda: nack(peer, BLOCK_MS),
+            "topic_created": lambda: create(peer, BLOCK),
+        }
+        before = held(peer)
+        for do in blocking.values():
+            assert do() == ""
+            time.sleep(PAUSE_S)
+        assert held(peer) == before + len(blocking)
+        peer.is_served()
+    assert "holds up the loop" in broker.log_text()
+
+
+def held(peer: Peer) -> int:
+    """How often the plugin held up the loop, as the broker counts it."""
+    answer = peer.ask(m.Administer("metrics.show", json.dumps({"names": ["linn_loop_held_total"]})))
+    assert isinstance(answer, m.Administered), answer
+    samples = json.loads(answer.result)[0]["samples"]
+    return sum(count for labels, count in samples if "hostile_plugin" in labels[0])
