@@ -5,5 +5,6 @@ the same generator; every process is ended by its id and every folder removed, w
 
 Read on: `floor` (the server that linn is measured against), `load` (the generator), `servers` (processes and their CPU
 time), `pairs` (turns, and the ratios of them), `line` and `report` (what comes out), and one file per kind of line:
-`publish`, `consume`, `client`, `latency`, `start`. docs/how-to/measure.md says how to read the figures. `peers` is a measurement of its own, beside other brokers.
+`publish`, `consume`, `client`, `latency`, `start`. docs/how-to/measure.md says how to read the figures.
+`peers` is a measurement of its own, beside other brokers.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import signal
 import sys
 import tempfile
@@ -18,9 +19,12 @@ from benchmarks.consume import consume_lines
 from benchmarks.latency import latency_lines
 from benchmarks.line import Line
 from benchmarks.load import LoadFailed
+from benchmarks.matrix.chart import NoPlots, check_plots
+from benchmarks.matrix.lines import matrix_lines
+from benchmarks.matrix.report import write_report
 from benchmarks.plan import Plan, quick_plan
 from benchmarks.publish import publish_lines
-from benchmarks.report import show, write_json
+from benchmarks.report import result_of, show, write_json
 from benchmarks.routing import routing_lines
 from benchmarks.servers import DiskTooFull
 from benchmarks.start import start_lines
@@ -34,7 +38,10 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "latency": latency_lines,
     "start": start_lines,
     "routing": routing_lines,
+    "matrix": matrix_lines,
 }
+MATRIX = "matrix"
+"""Takes a quarter of an hour, so it is measured only when it is asked for."""
 MISSED = 1
 FAILED = 2
 
@@ -45,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", choices=GROUPS, action="append", help="measure this group; may be repeated")
     made.add_argument("--rounds", type=int, metavar="COUNT", help="turns of floor and linn per line")
     made.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    made.add_argument("--report", type=Path, metavar="FOLDER", help=f"write the page and plots of {MATRIX} there")
     made.add_argument("--folder", type=Path, metavar="FOLDER", help="measure the disk that this folder is on")
     made.add_argument("--quick", action="store_true", help="only see whether it works; the figures mean nothing")
     made.add_argument("--strict", action="store_true", help=f"end with {MISSED} if a target is missed")
@@ -55,7 +63,10 @@ def plan_of(options: argparse.Namespace) -> Plan:
     """How much is measured."""
     folder = options.folder or Path(tempfile.gettempdir())
     plan = quick_plan(folder) if options.quick else Plan(folder)
-    return dataclasses.replace(plan, rounds=max(1, options.rounds)) if options.rounds else plan
+    if not options.rounds:
+        return plan
+    rounds = max(1, options.rounds)
+    return dataclasses.replace(plan, rounds=rounds, matrix=dataclasses.replace(plan.matrix, rounds=rounds))
 
 
 def measure(plan: Plan, groups: Sequence[str]) -> list[Line]:
@@ -63,7 +74,10 @@ def measure(plan: Plan, groups: Sequence[str]) -> list[Line]:
     lines: list[Line] = []
     for group in groups:
         print(f"measuring {group} ...", file=sys.stderr, flush=True)
-        lines += GROUPS[group](plan)
+        for line in GROUPS[group](plan):
+            lines.append(line)
+            if group == MATRIX:
+                print(f"  {line.name}: {line.linn:,.2f} {line.detail_unit}", file=sys.stderr, flush=True)
     return lines
 
 
@@ -72,17 +86,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _leave)
     started = time.perf_counter()
-    groups = options.only or list(GROUPS)
+    groups = options.only or [group for group in GROUPS if group != MATRIX]
     plan = plan_of(options)
+    load_before = os.getloadavg()
+    if options.report is not None and MATRIX not in groups:
+        print(f"benchmarks: --report is of the group {MATRIX}: add --only {MATRIX}", file=sys.stderr)
+        return FAILED
     try:
+        if options.report is not None:
+            check_plots()
         lines = measure(plan, groups)
-    except (DiskTooFull, LoadFailed, LinnError) as error:
+    except (DiskTooFull, LoadFailed, LinnError, NoPlots) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return FAILED
     show(lines)
+    said = {"groups": groups, "quick": options.quick} | dataclasses.asdict(plan) | {"folder": None}
+    result = result_of(lines, said, time.perf_counter() - started) | {"load_average_before": load_before}
     if options.json is not None:
-        said = {"groups": groups, "quick": options.quick} | dataclasses.asdict(plan)
-        write_json(options.json, lines, said | {"folder": None}, time.perf_counter() - started)
+        write_json(options.json, result)
+    if options.report is not None:
+        write_report(options.report, [line for line in lines if line.group == MATRIX], result)
     return MISSED if options.strict and any(line.is_met is False for line in lines) else 0
 
 

@@ -72,9 +72,9 @@ def _row(line: Line) -> list[str]:
     ]
 
 
-def write_json(path: Path, lines: Sequence[Line], options: dict[str, Any], seconds: float) -> None:
-    """All figures, and what they were measured on."""
-    result = {
+def result_of(lines: Sequence[Line], options: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """All figures, and what they were measured on, for JSON."""
+    return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": seconds,
         "options": options,
@@ -83,6 +83,10 @@ def write_json(path: Path, lines: Sequence[Line], options: dict[str, Any], secon
         | {name: version(name) for name in LIBRARIES},
         "lines": [line.data() for line in lines],
     }
+
+
+def write_json(path: Path, result: dict[str, Any]) -> None:
+    """What `result_of` gave, as a file."""
     path.write_text(json.dumps(result, indent=2) + "\n")
 
 

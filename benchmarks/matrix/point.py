@@ -41,6 +41,7 @@ class Point:
     codec: str = "none"
     connections: int = 1
     partitions: int = 1
+    kind: str = "stream"
 
     @property
     def records(self) -> int:
@@ -74,14 +75,13 @@ class Point:
         return CONFIG.format(engine=self.engine, settings=f'fsync = "{self.fsync}"')
 
 
-
 DEFAULT = Point()
 assert DEFAULT.record_bytes + OFFSET_BYTES == RECORD_SPACE_BYTES
 
 
 async def make_topics(target: Target, point: Point, ring: bool) -> None:
     """Make the topics of a point. Raises LoadFailed."""
-    settings: dict[str, object] = {"kind": "stream", "storage": "measured"}
+    settings: dict[str, object] = {"kind": point.kind, "storage": "measured"}
     if ring:
         settings |= {"bytes_max": RING_BYTES, "overflow": "drop-head"}
     left = point.partitions

@@ -334,7 +334,7 @@ class SharedSubscription:
         states.returned.start_recorded(now)
         orphaned = list(states.orphaned)
         states.orphaned.clear()
-        effects = Effects()
+        effects = Effects(ready=states.returned.ready.count, delayed=states.returned.delayed.count)
         for first, end, attempts in orphaned:
             effects = effects.plus(self._return([(first, end)], attempts, now))
         return effects

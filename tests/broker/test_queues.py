@@ -390,3 +390,55 @@ async def test_retention_on_a_queue_with_a_stream_drops_what_is_not_settled_and_
         assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
         await client.publish("t", ["new"])
         assert await _drained(client, worker, 1) == [("new", 1)]
+
+
+@pytest.mark.parametrize("ends", ["kill", "crash"])
+def test_what_was_returned_with_a_delay_comes_again_after_a_restart_though_nothing_else_happens(ends: str) -> None:
+    text = ALWAYS + '[topics.t]\nlease = "1h"\nredelivery_delay = "5s"\n'
+
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, text):
+            client = await connected(env)
+            await client.publish("t", ["a"])
+            subscription = (await client.call(m.Subscribe("t", credit=1))).subscription
+            assert await client.settle(subscription, await client.delivery(), m.Verdict.NACK) == []
+            getattr(env, ends)()
+            await trio.sleep_forever()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(process)
+        env = env.restart()
+        async with broker_on(env, text):
+            client = await connected(env)
+            await client.call(m.Subscribe("t", credit=1))
+            assert (await client.delivery(10)).message.attempt == 2  # type: ignore[attr-defined]
+
+    run_simulation(0, scenario)
+
+
+def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_them() -> None:
+    text = '[storage.segmented-log]\nsegment_bytes_max = 4096\n[topics.t]\nlease = "1h"\n'
+
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, text):
+            client = await connected(env)
+            subscription = (await client.call(m.Subscribe("t", credit=1000))).subscription
+            for number in range(40):
+                await client.publish("t", [f"{number:<400}"])
+                event = await client.delivery()
+                if number < 35:
+                    assert await client.settle(subscription, event) == []
+            await trio.sleep(1)
+            env.kill()
+            await trio.sleep_forever()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(process)
+        env = env.restart()
+        async with broker_on(env, text) as broker:
+            assert broker.topics["t"].partitions[0].start_offset > 0
+            client = await connected(env)
+            subscription = (await client.call(m.Subscribe("t"))).subscription
+            assert [value.strip() for value in values((await client.pull(subscription)).batches)][0] == "35"
+
+    run_simulation(0, scenario)

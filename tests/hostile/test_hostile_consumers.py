@@ -107,7 +107,7 @@ def administer(peer: Peer, verb: str, **arguments: object) -> Any:
 
 def test_who_takes_everything_and_settles_nothing_gives_it_all_back(broker: WatchedBroker) -> None:
     records = 20_000
-    with attacked(broker, cpu_s=1, memory_bytes=16 << 20) as attack:
+    with attacked(broker, cpu_s=0.3) as attack:
         greedy = attack.connect()
         publish(greedy, "q", 1_000, size=100, batches=records // 1_000)
         subscription = subscribe(greedy, "q", credit=UINT32_MAX)
@@ -178,7 +178,7 @@ def test_who_reads_no_replies_is_not_read_from_and_fills_no_memory(broker: Watch
 
 def test_fetches_of_the_largest_size_on_ten_thousand_partitions_hold_little(broker: WatchedBroker) -> None:
     places = [(topic, partition) for topic, count in WIDE.items() for partition in range(count)]
-    with attacked(broker, cpu_s=6, memory_bytes=128 << 20, answer_s=20) as attack:
+    with attacked(broker, cpu_s=3, memory_bytes=128 << 20, answer_s=20) as attack:
         peers = [attack.connect() for _ in range(11)]
         for number, (topic, partition) in enumerate(places):
             fetch = m.Fetch(topic, partition, 0, UINT32_MAX, UINT32_MAX, UINT32_MAX)
@@ -191,7 +191,7 @@ def test_fetches_of_the_largest_size_on_ten_thousand_partitions_hold_little(brok
 
 
 def test_a_fetch_of_four_gigabytes_is_answered_with_sixteen_megabytes(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=2, memory_bytes=80 << 20, answer_s=20) as attack:
+    with attacked(broker, cpu_s=0.3, memory_bytes=16 << 20) as attack:
         peer = attack.connect()
         for _ in range(10):
             publish(peer, "large", 8, size=1 << 19)
@@ -210,7 +210,7 @@ NOT_CURRENT = "delivery.not_current"
 
 def test_a_delivery_id_that_is_forged_reused_or_another_consumers_settles_nothing(broker: WatchedBroker) -> None:
     verdicts = (m.Verdict.ACK, m.Verdict.NACK, m.Verdict.REJECT, m.Verdict.EXTEND)
-    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+    with attacked(broker) as attack:
         victim, thief = attack.connect(), attack.connect()
         publish(victim, "leased", 10, partition=0)
         mine, his = subscribe(victim, "leased", credit=10), subscribe(thief, "leased", credit=10)
@@ -257,7 +257,7 @@ def test_a_delivery_id_that_is_forged_reused_or_another_consumers_settles_nothin
 def test_offsets_and_partitions_at_the_ends_of_their_range_are_refused_or_moved_to_the_log(
     broker: WatchedBroker,
 ) -> None:
-    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+    with attacked(broker) as attack:
         peer = attack.connect()
         start, end = 0, publish(peer, "offsets", 10) + 10
         fetches = {f"fetch from {odd}": request(m.Fetch("offsets", 0, odd, 1, 1000, 60_000)) for odd in ODD_OFFSETS}
@@ -291,7 +291,7 @@ def begin(peer: Peer, **options: Any) -> int | None:
 
 
 def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+    with attacked(broker, cpu_s=0.3) as attack:
         peer = attack.connect()
         end = publish(peer, "committed", 10) + 10
         member = subscribe(peer, "committed", group="g")
@@ -328,7 +328,7 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
 
 def test_nacks_without_end_cost_what_their_requests_cost(broker: WatchedBroker) -> None:
     turns = 500
-    with attacked(broker, cpu_s=3, memory_bytes=8 << 20) as attack:
+    with attacked(broker, cpu_s=1) as attack:
         peer = attack.connect()
         publish(peer, "again", 3)
         subscription = subscribe(peer, "again", credit=1)
@@ -363,7 +363,7 @@ def test_who_nacks_everything_at_once_and_never_takes_it_again_keeps_nothing_bus
 
 
 def test_nacks_end_where_deliveries_are_counted(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+    with attacked(broker) as attack:
         peer = attack.connect()
         publish(peer, "buried", 20)
         subscription = subscribe(peer, "buried", credit=20)

@@ -45,7 +45,7 @@ def content(broker: BrokerProcess) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in broker.data_dir.rglob("*") if path.is_file() and path.name != "lock"}
 
 
-# --- before a start ----------------------------------------------------------------------------------------------------
+# --- before a start -------------------------------------------------------------------------------------------------
 
 
 def flip(path: Path) -> None:
@@ -175,11 +175,11 @@ def read(peer: Peer, topic: str) -> tuple[list[bytes | None], str]:
             offset = batch.end_offset
 
 
-# --- while it runs -------------------------------------------------------------------------------------------------------
+# --- while it runs -------------------------------------------------------------------------------------------------
 
 
 def test_damage_that_is_found_while_it_runs_fails_who_reads_it_by_name_and_nobody_else(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=1, memory_bytes=8 << 20) as attack:
+    with attacked(broker) as attack:
         peer = attack.connect()
         for topic in ("s", "q"):
             fill(peer, topic)

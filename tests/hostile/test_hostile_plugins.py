@@ -78,7 +78,7 @@ def create(peer: Peer, word: bytes) -> str:
 
 
 def test_a_plugin_that_raises_fails_who_asked_and_is_named_in_the_log(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=0.5, memory_bytes=16 << 20, bugs=("I am broken",)) as attack:
+    with attacked(broker, bugs=("I am broken",)) as attack:
         peer = attack.connect()
         for word, fails in ((b"good", False), (RAISE, True), (b"good", False)):
             codes = {
@@ -106,7 +106,7 @@ def test_a_plugin_that_raises_fails_who_asked_and_is_named_in_the_log(broker: Wa
 
 
 def test_a_plugin_that_blocks_is_named_in_the_log_and_costs_others_its_own_time_alone(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=1, memory_bytes=16 << 20) as attack:
+    with attacked(broker) as attack:
         peer = attack.connect()
         publish(peer, "settled", b"good")
         blocking = {

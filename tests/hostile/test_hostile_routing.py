@@ -65,7 +65,7 @@ def publish(exchange: str, routing_key: str = "", **labels: int) -> bytes:
 
 def test_no_pattern_makes_a_long_routing_key_backtrack(broker: WatchedBroker) -> None:
     long = {f"a pattern of {words} words": ".".join(["#"] * words) for words in (PATTERN_WORDS_MAX + 1, 30_000)}
-    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+    with attacked(broker, cpu_s=0.5) as attack:
         attack.tries(
             {name: (binding("patterns", key), "failed exchange.binding_invalid") for name, key in long.items()}
         )
@@ -84,7 +84,7 @@ def test_a_batch_of_thousands_of_long_keys_is_routed_in_turns_until_its_time_is_
 
 
 def test_no_predicate_nests_or_grows_beyond_its_limits(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=0.5, memory_bytes=8 << 20) as attack:
+    with attacked(broker, cpu_s=0.5) as attack:
         attack.tries(
             {name: (binding("predicates", when=text), "failed predicate.invalid") for name, text in PREDICATES.items()}
         )
@@ -110,7 +110,7 @@ def test_the_largest_predicates_cost_a_message_little(broker: WatchedBroker) -> 
         " and ".join([f"not label.a{number} = {number}" for number in range(turn, turn + 120)]) for turn in range(20)
     ]
     labels = {f"a{number}": number + 1 for number in range(256)}
-    with attacked(broker, cpu_s=1, memory_bytes=8 << 20) as attack:
+    with attacked(broker, cpu_s=0.5) as attack:
         attack.tries({text: (binding("predicates", when=text), "answered") for text in [nested, *texts]})
         peer = attack.connect()
         for _ in range(20):

@@ -42,7 +42,7 @@ def come_and_go(broker: WatchedBroker, said: bytes, *, reset: bool) -> None:
 
 def test_thousands_that_connect_and_leave_at_any_moment_leave_nothing_behind(broker: WatchedBroker) -> None:
     moments = [b"", HELLO[:1], HELLO[: len(HELLO) // 2], HELLO, HELLO + request(m.Subscribe("s", group="g", credit=9))]
-    with attacked(broker, cpu_s=4, memory_bytes=16 << 20) as attack:
+    with attacked(broker, cpu_s=2) as attack:
         for number in range(2_000):
             come_and_go(broker, moments[number % len(moments)], reset=number % 3 == 0)
         attack.connect().is_served()
@@ -58,7 +58,7 @@ def members(peer: Peer, topic: str, group: str) -> int:
 
 
 def test_a_thousand_half_handshakes_at_a_time_keep_nobody_out(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=2, memory_bytes=112 << 20) as attack:
+    with attacked(broker, cpu_s=1, memory_bytes=160 << 20) as attack:
         halves = [attack.connect(greeted=False) for _ in range(1_000)]
         for number, half in enumerate(halves):
             half.send(HELLO[: 1 + number % (len(HELLO) - 1)])
@@ -68,7 +68,7 @@ def test_a_thousand_half_handshakes_at_a_time_keep_nobody_out(broker: WatchedBro
 
 
 def test_connections_beyond_the_limit_are_refused_by_name_and_the_others_go_on(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=3, memory_bytes=160 << 20) as attack:
+    with attacked(broker, cpu_s=2, memory_bytes=256 << 20) as attack:
         many = [attack.connect(greeted=False) for _ in range(2_100)]
         for late in many[-50:]:
             late.is_refused("broker.full")
@@ -77,7 +77,7 @@ def test_connections_beyond_the_limit_are_refused_by_name_and_the_others_go_on(b
 
 
 def test_a_storm_of_joins_on_one_connection_costs_what_moves(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=6, memory_bytes=32 << 20, answer_s=20) as attack:
+    with attacked(broker, cpu_s=3, memory_bytes=32 << 20, answer_s=20) as attack:
         peer = attack.connect()
         for topic in ("s", "wide"):
             joined = [request(m.Subscribe(topic, group="g", credit=1), 7) for _ in range(500)]
@@ -102,7 +102,7 @@ def answers(peer: Peer, requests: list[bytes]) -> list[m.Message]:
 
 
 def test_members_that_join_and_leave_in_a_storm_leave_the_group_to_who_stays(broker: WatchedBroker) -> None:
-    with attacked(broker, cpu_s=4, memory_bytes=16 << 20) as attack:
+    with attacked(broker, cpu_s=2) as attack:
         stays = attack.connect()
         stays.ask(m.Subscribe("s", group="storm"))
         for _ in range(30):

@@ -187,7 +187,7 @@ class SimulatedRun:
                 await self._wait_ended()
         if self.ended is None:
             await self._end("killed")
-        elif self.ended == "sync failed" and life.death == "sync and power failed":
+        elif self.ended == "sync failed":
             self._lose_power()
 
     def _lose_power(self) -> None:

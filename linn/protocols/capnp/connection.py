@@ -70,6 +70,11 @@ class Connection:
         """Bytes of a message that has not come whole."""
         return self.frames.pending_bytes + (self._batch_bytes if self._missing else 0)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a whole message waits to be given."""
+        return bool(self._events)
+
     def received(self, count: int) -> Iterator[Event]:
         """Take note of `count` bytes in `buffers()`, and give the messages that are whole now.
 

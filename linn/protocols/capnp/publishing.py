@@ -105,7 +105,7 @@ class Publishing:
         """Whether finding where it goes must give others their turn."""
         publish = event.message
         assert isinstance(publish, m.Publish)
-        return publish.to_exchange and any([batch.pair_count > PAIRS_AT_ONCE_MAX for batch in event.batches])
+        return publish.to_exchange and any(batch.pair_count > PAIRS_AT_ONCE_MAX for batch in event.batches)
 
     async def _prepare(self, event: Event) -> None:
         """Have its exchange find the answers. Raises LinnError."""

@@ -21,13 +21,7 @@ import trio
 from linn.core.broker import Broker
 from linn.core.env import AcceptedStream
 from linn.core.error_group import said_once
-from linn.core.errors import (
-    ConnectionLost,
-    InternalError,
-    LinnError,
-    ProtocolError,
-    RequestUnknown,
-)
+from linn.core.errors import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
 from linn.core.flat_message import Buffer
 from linn.core.listener_traffic import Traffic
 from linn.core.log_fields import log_fields
@@ -74,6 +68,7 @@ class Session:
         "_in_a_row",
         "_inflight",
         "_intake",
+        "_is_drained",
         "_missed",
         "_publishing",
         "_reading",
@@ -113,7 +108,7 @@ class Session:
         self._heard = True
         self._missed = 0
         self._heard_bytes = 0
-        self._handling = self._has_more = False
+        self._handling = self._has_more = self._is_drained = False
         self._in_a_row = 0
         self._received_bytes = self._welcome_bytes = 0
 
@@ -274,11 +269,16 @@ class Session:
     async def _receive(self) -> int:
         """Some bytes; a few times in a row without giving others their turn, where more is there already."""
         stream, connection = self.stream, self._connection
+        if self._is_drained:
+            # The client has sent all that it wanted to, and waits for the answers more likely than not.
+            self.outbox.flush()
         while True:
             if self._in_a_row < RECEIVES_IN_A_ROW_MAX:
-                count = stream.receive_nowait(connection.buffers())
+                buffers = connection.frames.buffers()
+                count = stream.receive_nowait(buffers)
                 if count is not None:
                     self._in_a_row += 1
+                    self._is_drained = count < len(buffers[0])
                     return count
             self._in_a_row = 0
             self.outbox.flush()
@@ -310,9 +310,8 @@ class Session:
             self.outbox.put(frames)
 
     def _handle_events(self, count: int) -> None:
-        monotonic = self.broker.env.clock.monotonic
-        until_s = monotonic() + TURN_S
-        for number, event in enumerate(self._connection.received(count), 1):
+        connection, until_s = self._connection, 0.0
+        for number, event in enumerate(connection.received(count), 1):
             self._heard = True
             handler = _HANDLERS.get(type(event.message))
             if handler is None:
@@ -324,9 +323,12 @@ class Session:
                 self.fail(event.correlation, error)
             except Exception as error:
                 self.fail_unforeseen(event.correlation, error)
-            if number == REQUESTS_IN_A_ROW_MAX or monotonic() > until_s or not self.outbox.has_room():
-                self._has_more = True
-                return
+            if connection.has_more:
+                now_s = self.broker.env.clock.monotonic()
+                until_s = until_s or now_s + TURN_S
+                if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or not self.outbox.has_room():
+                    self._has_more = True
+                    return
 
     @property
     def consumes(self) -> bool:

@@ -1,0 +1,25 @@
+"""The report: a folder with the page, the plots and all figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.line import Line
+from benchmarks.matrix.chart import draw
+from benchmarks.matrix.page import page
+from benchmarks.report import write_json
+
+FIGURES = "matrix.json"
+
+
+def write_report(folder: Path, lines: Sequence[Line], result: dict[str, Any]) -> None:
+    """Write `index.md`, one PNG per chart and the figures into `folder`, over those of an earlier run.
+
+    Raises NoPlots.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    charts = draw(lines, folder)
+    write_json(folder / FIGURES, result)
+    (folder / "index.md").write_text(page(charts, lines, result, FIGURES), encoding="utf-8")
