@@ -19,9 +19,9 @@ from benchmarks.consume import consume_lines
 from benchmarks.latency import latency_lines
 from benchmarks.line import Line
 from benchmarks.load import LoadFailed
-from benchmarks.matrix.chart import NoPlots, check_plots
+from benchmarks.matrix.chart import NoPlots
 from benchmarks.matrix.lines import matrix_lines
-from benchmarks.matrix.report import write_report
+from benchmarks.matrix.report import NoFolder, prepare_report, write_report
 from benchmarks.plan import Plan, quick_plan
 from benchmarks.publish import publish_lines
 from benchmarks.report import result_of, show, write_json
@@ -94,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     try:
         if options.report is not None:
-            check_plots()
+            prepare_report(options.report)
         lines = measure(plan, groups)
-    except (DiskTooFull, LoadFailed, LinnError, NoPlots) as error:
+    except (DiskTooFull, LoadFailed, LinnError, NoPlots, NoFolder) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return FAILED
     show(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ SHADES = ("#0072B2", "#009E73", "#CC79A7")
 MARKERS = ("o", "s", "^")
 DPI = 100
 PANEL_INCHES = (4.6, 3.3)
+LEGEND_COLUMNS = 3
 LOG_SPREAD = 8
 """A panel whose figures lie further apart than this has a logarithmic scale."""
 
@@ -58,8 +60,7 @@ CHARTS = (
 
 
 def draw(lines: Sequence[Line], folder: Path) -> list[Chart]:
-    """Write a PNG for each chart that has lines; those charts. Raises NoPlots."""
-    check_plots()
+    """Write a PNG for each chart that has lines; those charts. See `check_plots`."""
     from matplotlib.figure import Figure  # Of an extra: only a report needs it.
 
     drawn = []
@@ -74,6 +75,8 @@ def draw(lines: Sequence[Line], folder: Path) -> list[Chart]:
             figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
         ):
             _panel(axes, chart, title, inside)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=8, frameon=False)
         figure.savefig(folder / f"{chart.name}.png", metadata={"Software": None})
         drawn.append(chart)
     return drawn
@@ -93,22 +96,28 @@ def _panels(chart: Chart, lines: Sequence[Line]) -> dict[str, list[Line]]:
 def _panel(axes: Any, chart: Chart, title: str, lines: Sequence[Line]) -> None:
     figures = [figure for line in lines for figure in (line.floor, line.linn) if figure]
     series = list(dict.fromkeys(line.mark.series for line in lines if line.mark is not None))
+    figures += [line.bound.value / 1e3 for line in lines if line.bound is not None]
     is_log = max(figures) > LOG_SPREAD * min(figures)
+    if is_log:
+        axes.set_yscale("log", subs=[])
+        decades = math.log10(max(figures) / min(figures))
+        axes.yaxis.get_major_locator().set_params(subs=(1, 2, 5) if decades < 2.5 else (1,))
     if len(series) > 1:
         _percentiles(axes, series, lines)
     elif isinstance(_at(lines[0]), str):
-        _bars(axes, lines, is_log)
+        _bars(axes, lines)
     else:
         _curves(axes, chart, lines)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(chart.x)
     axes.set_ylabel(_unit_label(lines[0].detail_unit))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     if is_log:
-        axes.set_yscale("log")
+        axes.set_ylim(min(figures) / 2, max(figures) * 2)
     else:
-        axes.set_ylim(0, max(figures) * 1.25)
+        axes.set_ylim(0, max(figures) * 1.15)
+    axes.set_axisbelow(True)
     axes.grid(True, axis="y", alpha=0.3)
-    axes.legend(fontsize=8, frameon=False)
 
 
 def _at(line: Line) -> float | str:
@@ -139,19 +148,19 @@ def tick(chart: Chart, at: float | str) -> str:
     return f"{at:,.0f}"
 
 
-def _bars(axes: Any, lines: Sequence[Line], is_log: bool) -> None:
+def _bars(axes: Any, lines: Sequence[Line]) -> None:
     places = range(len(lines))
     sides = (
         ("floor", [line.floor for line in lines], -0.2, {"color": "white", "edgecolor": FLOOR, "hatch": "//"}),
         ("linn", [line.linn for line in lines], 0.2, {"color": LINN}),
     )
     for label, heights, shift, style in sides:
-        bars = axes.bar([place + shift for place in places], heights, 0.36, label=label, log=is_log, **style)
+        bars = axes.bar([place + shift for place in places], heights, 0.36, label=label, **style)
         axes.bar_label(bars, fmt="{:,.0f}", fontsize=7, padding=2)
     bounds = [(place, line.bound.value / 1e3) for place, line in zip(places, lines, strict=True) if line.bound]
     for place, bound in bounds:
-        label = "linn's target" if place == bounds[0][0] else None
-        axes.hlines(bound, place - 0.4, place + 0.4, color="black", linestyle=":", label=label)
+        named = {"label": "linn's target"} if place == bounds[0][0] else {}
+        axes.hlines(bound, place - 0.4, place + 0.4, color="black", linestyle=":", **named)
     axes.set_xticks(list(places), [str(_at(line)) for line in lines])
 
 

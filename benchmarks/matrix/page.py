@@ -17,9 +17,7 @@ What linn does by record size, batch size, acks and more, one at a time around a
 bare trio server in the same layout that checks nothing and keeps nothing. Rates are a machine's, and ratios less so:
 [Benchmarks](../explanation/benchmarks.md) explains the floor and what misses its target, and [Measure how fast it
 is](../how-to/measure.md) how to repeat this. [{figures}]({figures}) has every round.
-
-{machine}
-"""
+{machine}"""
 QUICK = """
 **This was a run with `--quick`: it shows that everything works, and its figures mean nothing.**
 """
@@ -70,7 +68,7 @@ def page(charts: Sequence[Chart], lines: Sequence[Line], result: Mapping[str, An
 def _machine(result: Mapping[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     return (
-        f"Measured on {result['measured_at'][:10]} in {result['seconds'] / 60:.0f} minutes: {machine['system']}, "
+        f"\nMeasured on {result['measured_at'][:10]} in {result['seconds'] / 60:.1f} minutes: {machine['system']}, "
         f"{machine['cpus']} processors, {machine['memory_bytes'] / 2**30:.0f} GiB, Python {versions['python']}, linn "
         f"{versions['linn']}. Load average of the machine before the run, by others: "
         f"{result['load_average_before'][0]:.1f}.\n"

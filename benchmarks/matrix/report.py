@@ -7,19 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.line import Line
-from benchmarks.matrix.chart import draw
+from benchmarks.matrix.chart import check_plots, draw
 from benchmarks.matrix.page import page
 from benchmarks.report import write_json
 
 FIGURES = "matrix.json"
 
 
-def write_report(folder: Path, lines: Sequence[Line], result: dict[str, Any]) -> None:
-    """Write `index.md`, one PNG per chart and the figures into `folder`, over those of an earlier run.
+class NoFolder(Exception):
+    """The report can't be written where it should be."""
 
-    Raises NoPlots.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
+
+def prepare_report(folder: Path) -> None:
+    """Find out before anything is measured whether there can be a report. Raises NoPlots, NoFolder."""
+    check_plots()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NoFolder(f"{folder} can't be a folder for a report: {error.strerror}") from error
+
+
+def write_report(folder: Path, lines: Sequence[Line], result: dict[str, Any]) -> None:
+    """Write `index.md`, one PNG per chart and the figures into `folder`, over those of an earlier run."""
     charts = draw(lines, folder)
     write_json(folder / FIGURES, result)
     (folder / "index.md").write_text(page(charts, lines, result, FIGURES), encoding="utf-8")

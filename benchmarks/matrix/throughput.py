@@ -24,16 +24,17 @@ Runs = list[Run]
 BUFFER_BYTES = 4 << 20
 """Of the floor, where a batch does not fit into its default."""
 LARGE_BYTES = 512 << 10
+FILL_BATCHES_MAX = 10_000
 
 
 def throughput_lines(plan: Plan) -> Iterator[Line]:
     """All axes, one by one."""
     for axis in AXES:
         for value in axis.values_of(plan.matrix):
-            yield from _place(plan, axis, value)
+            yield from place_lines(plan, axis, value)
 
 
-def _place(plan: Plan, axis: Axis, value: Any) -> Iterator[Line]:
+def place_lines(plan: Plan, axis: Axis, value: Any) -> Iterator[Line]:
     """What one broker does at one point, against floors in the same layout."""
     point = axis.point(value)
     goods = shipment(point)
@@ -83,15 +84,15 @@ def taking_floor(point: Point, batch_bytes: int, folder: Path) -> AbstractContex
         options += ["--sync"]
     if batch_bytes > LARGE_BYTES:
         options += ["--buffer-bytes", str(BUFFER_BYTES)]
-    file = folder / "floor.log" if point.engine != "dram" else None
+    file = None if point.is_ring else folder / "floor.log"
     return floor("publish", file=file, options=options)
 
 
 def _fill(point: Point, goods: Shipment, linn: Target) -> None:
     """A topic in memory is full before anything counts."""
-    if point.engine == "dram":
+    if point.is_ring:
         for _ in range(2):
-            trio.run(publish, linn, point, goods, max(1, RING_BYTES * 7 // 8 // (goods.batches * goods.batch_bytes)))
+            trio.run(publish, linn, point, goods, goods.passes(RING_BYTES * 7 // 8, FILL_BATCHES_MAX, 1))
 
 
 def _start_over(point: Point, goods: Shipment, linn: Target, passes: int) -> None:

@@ -19,7 +19,6 @@ from benchmarks.client import publish_many, through_queue
 from benchmarks.floor import send_all
 from benchmarks.line import Bound, Line, Mark
 from benchmarks.load import (
-    BATCH_HEAD_BYTES,
     DELIVER_BYTES,
     RECORD_SPACE_BYTES,
     Batches,
@@ -28,7 +27,7 @@ from benchmarks.load import (
     connected,
     count_replies,
 )
-from benchmarks.matrix.point import Point
+from benchmarks.matrix.point import BATCH_HEAD_BYTES, Point
 from benchmarks.matrix.shipment import Shipment, shipment
 from benchmarks.plan import Plan
 from benchmarks.relay import JOIN, JOINING
@@ -39,9 +38,11 @@ from linn.protocols.capnp import codec, messages
 BATCH_BYTES = 128 << 10
 """As the client sends and gets them when it is given many records at once."""
 PREFETCH = 100
+BATCH_TARGET, SINGLE_TARGET = Bound(1_000_000), Bound(40_000)
+"""Records a second."""
 WINDOW = 32
 """Batches that are published and not answered yet, of the relay's load."""
-SINGLE_ACK = codec.encode(messages.Settle(1, [messages.Settlement(0, 1, 0, 1)]), 1)
+SINGLE_ACK = bytes(codec.encode(messages.Settle(1, [messages.Settlement(0, 1, 0, 1)]), 1))
 ANSWER_BYTES = len(codec.encode(messages.Settled([]), 1))
 
 
@@ -63,14 +64,14 @@ def queue_lines(plan: Plan) -> Iterator[Line]:
         pairs = []
         for _ in range(plan.matrix.rounds):
             pairs.append((_relayed(bare, many, BATCH_BYTES, 0, 1), _worked(process.url, many, through_queue)))
-        yield _line("batch acks", Bound(1_000_000), pairs)
+        yield _line("batch acks", BATCH_TARGET, pairs)
         pairs = []
         # Two batches on their way, of half the prefetch each, and an ack for each record.
         half = PREFETCH // 2
         for _ in range(plan.matrix.rounds):
             floor = _relayed(bare, few, half * RECORD_SPACE_BYTES + BATCH_HEAD_BYTES, 2, half)
             pairs.append((floor, _worked(process.url, few, one_by_one)))
-        yield _line(f"single acks, prefetch {PREFETCH}", Bound(40_000), pairs)
+        yield _line(f"single acks, prefetch {PREFETCH}", SINGLE_TARGET, pairs)
 
 
 def _line(name: str, bound: Bound, pairs: list[tuple[float, float]]) -> Line:

@@ -26,7 +26,8 @@ METHOD = """## How it was measured
 - One server and one client, over loopback, with a data folder made for the run.
 - {pinning}
 - One topic, with one partition or one queue, no replicas, no compression, no encryption.
-- Each figure is the median of {repetitions} repetitions of {seconds:.1f} s of publishing, after a warm-up. A repetition
+- Each figure is the median of {repetitions} repetitions of {seconds:.1f} s of publishing, after a warm-up of the server and one
+  of the work. A repetition
   publishes at most {stock_mib} MiB. What was published is consumed in full, and counted and compared: if a record is
   missing, the system has no figures.
 - **page cache**: a confirmed record has been handed to the operating system; it survives a crash of the server, and

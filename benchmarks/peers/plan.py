@@ -14,7 +14,7 @@ class Plan:
 
     folder: Path
     """Where the servers' data folders are made."""
-    seconds: float = 5.0
+    seconds: float = 4.5
     """Of publishing, per measurement: all its repetitions together. The warm-up is not among them."""
     record_bytes: tuple[int, ...] = (128, 1024)
     stock_bytes_max: int = 512 << 20

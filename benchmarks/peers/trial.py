@@ -1,7 +1,7 @@
 """What is done with each system, in which order, and what is measured of it.
 
-Laws: each repetition has a topic of its own, which is deleted; the first one is a warm-up and is not counted; what a
-repetition publishes is consumed at once and compared, record by record where a chunk begins and ends.
+Laws: each repetition has a topic of its own, which is deleted; the first one is a warm-up and is not counted, nor is
+what a new server does before; what a repetition publishes is consumed at once and compared, record by record where a chunk begins and ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARM_UP = 0.3
 """Of a repetition's time."""
 TOOL_RECORDS = 20_000
 """Of a load tool's warm-up."""
-TOOL_SHARE = 2.0
+TOOL_SHARE = 1.5
 """Of a repetition's time. More, because the first second of a new Java process is slow."""
 _BATCHED: dict[Kind, tuple[Work, Work]] = {
     "queue": ("publish to a queue", "consume and ack"),
@@ -51,9 +51,15 @@ class Trial:
                 self.version = server.version
                 if self._plan.is_apart:
                     _set_threads_apart(server.pids)
+                self._warm_up(server, Cargo(self._plan.record_bytes[0]))
                 for record_bytes in self._plan.record_bytes:
                     print(f"  {durability}, {record_bytes} bytes ...", file=sys.stderr, flush=True)
                     self._measure(server, durability, Cargo(record_bytes))
+
+    def _warm_up(self, server: Server, cargo: Cargo) -> None:
+        """Of a server that has just started: one in Java compiles itself meanwhile."""
+        self._batched(server, "queue", cargo, 1.0)
+        self._singly(server, cargo, 1.0)
 
     def _measure(self, server: Server, durability: Durability, cargo: Cargo) -> None:
         self._repeat(durability, cargo, lambda share: self._singly(server, cargo, share))
@@ -112,9 +118,11 @@ class Trial:
         runs = self._tool_runs(server, record_bytes, TOOL_RECORDS)
         if not runs:
             return
-        published = [figure.records_per_s for figure in self.figures if figure.record_bytes == record_bytes]
-        rate = max([sample.records_per_s for sample in runs.values()] + published)
-        count = max(TOOL_RECORDS, int(rate * self._plan.repetition_s * TOOL_SHARE))
+        rates = [sample.records_per_s for sample in runs.values()]
+        for figure in self.figures:
+            if figure.record_bytes == record_bytes and figure.work in ("publish to a queue", "publish to a stream"):
+                rates.append(figure.records_per_s)
+        count = max(TOOL_RECORDS, int(max(rates) * self._plan.repetition_s * TOOL_SHARE))
         count = min(count, self._plan.records_max(record_bytes))
         rounds = [self._tool_runs(server, record_bytes, count) for _ in range(REPETITIONS)]
         for work in runs:

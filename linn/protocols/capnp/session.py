@@ -120,17 +120,20 @@ class Session:
         try:
             await self._shake_hands()
             async with trio.open_nursery() as self.nursery:
-                self._caretaker.join(self)
-                await self._read()
-                self._end_waits()
-                self._subscribing.close()
-                await self._until_sent()
-                self.end()
+                try:
+                    self._caretaker.join(self)
+                    await self._read()
+                    self._end_waits()
+                    self._subscribing.close()
+                    await self._until_sent()
+                    self.end()
+                finally:
+                    # While what is under way ends, nobody may begin anything.
+                    self._caretaker.leave(self)
+                    self.outbox.close()
         except BaseExceptionGroup as group:
             raise said_once(group) from None
         finally:
-            self._caretaker.leave(self)
-            self.outbox.close()
             self._publishing.close()
             self._intake.release()
             self._subscribing.close()
@@ -246,8 +249,7 @@ class Session:
 
     async def _read(self) -> None:
         try:
-            # What came behind hello in the same packet waits in the connection.
-            self._handle(0)
+            self._handle(0)  # What came behind hello in the same packet waits in the connection.
             while True:
                 if self._is_over_budget():
                     await self._wait_budget()
@@ -270,8 +272,7 @@ class Session:
         """Some bytes; a few times in a row without giving others their turn, where more is there already."""
         stream, connection = self.stream, self._connection
         if self._is_drained:
-            # The client has sent all that it wanted to, and waits for the answers more likely than not.
-            self.outbox.flush()
+            self.outbox.flush()  # The client has sent all, and more likely than not waits for the answers.
         while True:
             if self._in_a_row < RECEIVES_IN_A_ROW_MAX:
                 buffers = connection.frames.buffers()
