@@ -25,8 +25,8 @@ DEFAULTS = f"""
 The default place: records of {DEFAULT.record_bytes} B in batches of {DEFAULT.batch_bytes >> 10} KiB, acks
 `{DEFAULT.acks}`, `{DEFAULT.engine}` with `fsync = "{DEFAULT.fsync}"`, codec `{DEFAULT.codec}`, one connection, one
 partition. Half of each value is random, half repeats. Both sides are sent the same frames, made before, by the same
-generator, in turns; the figures are medians of {{rounds}} rounds. The ratio is the median of the rounds' ratios, which
-need not be the ratio of the medians. `CPU` is the floor's CPU time per batch as a share of linn's.
+generator, in turns; the figures are medians of up to {{rounds}} rounds. The ratio is the median of the rounds' ratios,
+which need not be the ratio of the medians. `CPU` is the floor's CPU time per batch as a share of linn's.
 """
 NOTES = {
     "batch-size": "Each batch is a request that is answered; up to 2 MiB of them are unanswered at a time.",

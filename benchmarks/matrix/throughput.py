@@ -25,6 +25,8 @@ BUFFER_BYTES = 4 << 20
 """Of the floor, where a batch does not fit into its default."""
 LARGE_BYTES = 512 << 10
 FILL_BATCHES_MAX = 10_000
+ROUNDS_BYTES_MAX = 2 << 30
+"""Of all rounds at one place: more would have the kernel hold writers back, whose page cache it has to write."""
 
 
 def throughput_lines(plan: Plan) -> Iterator[Line]:
@@ -56,8 +58,9 @@ def place_lines(plan: Plan, axis: Axis, value: Any) -> Iterator[Line]:
 
 def _rounds(plan: Plan, work: Work, sides: Sequence[Target], point: Point, goods: Shipment, passes: int) -> list[Runs]:
     """In turns, of which the first is not counted: it makes the floor's frames, and fills caches."""
+    run_bytes = passes * goods.batches * goods.batch_bytes * point.connections
     runs = []
-    for _ in range(1 + plan.matrix.rounds):
+    for _ in range(1 + min(plan.matrix.rounds, max(1, ROUNDS_BYTES_MAX // run_bytes))):
         check_room(plan.folder)
         runs.append([trio.run(work, target, point, goods, passes) for target in sides])
     return runs[1:]

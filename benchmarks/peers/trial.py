@@ -1,7 +1,8 @@
 """What is done with each system, in which order, and what is measured of it.
 
 Laws: each repetition has a topic of its own, which is deleted; the first one is a warm-up and is not counted, nor is
-what a new server does before; what a repetition publishes is consumed at once and compared, record by record where a chunk begins and ends.
+what a new server does before; what a repetition publishes is consumed at once, counted, and compared with what was
+published wherever a delivery begins and ends.
 """
 
 from __future__ import annotations

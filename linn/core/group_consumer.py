@@ -310,6 +310,8 @@ class GroupConsumer:
             known = self._groups.partitions.get(partition)
             if known is not None and settlement.end > known.high_watermark:
                 raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
+            if self._groups.commits_on_delivery and settlement.end <= (self.group.position(partition) or 0):
+                return  # What was delivered since is committed, and stays so.
             self.group.commit(self.name, self.generation, partition, settlement.end)
         elif settlement.verdict == 1:
             if self.group.owner(partition) != self.name:

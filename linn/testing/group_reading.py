@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from linn.testing.finding import Findings
-from linn.testing.history import Answered, Asked, Assigned, Delivered, Entry
+from linn.testing.history import Answered, Asked, Assigned, Delivered, Disturbed, Entry
 from linn.testing.log_lives import LogLives
 
 OWNER = "a partition has one owner in a generation"
@@ -57,12 +57,15 @@ class GroupReading:
         self._firsts: list[tuple[Entry, Delivered, _Share]] = []
         """The first delivery of each share."""
         self._handed: dict[tuple[Where, int, int], tuple[Entry, Delivered]] = {}
+        self._disk_was_full = False
         self._set_back: dict[tuple[str, int], list[int]] = defaultdict(list)
         """By (member, partition): where reading may begin again at any time, because it was nacked."""
 
     def observe(self, entry: Entry) -> None:
         """Take note of what concerns groups."""
         match entry.event:
+            case Disturbed(is_disk_full=True):
+                self._disk_was_full = True
             case Assigned():
                 self._assign(entry, entry.event)
             case Delivered(group=group) if group:
@@ -77,7 +80,8 @@ class GroupReading:
                     self._commits[asked].answer, self._commits[asked].accepted = entry, code == ""
 
     def _assign(self, entry: Entry, event: Assigned) -> None:
-        life = 0 if self._lives.topics[event.topic].durability == "always" else event.life
+        is_logged = self._lives.topics[event.topic].durability == "always" and not self._disk_was_full
+        life = 0 if is_logged else event.life
         for partition in event.partitions:
             where = event.topic, event.group, partition
             first, owner = self._owners.setdefault((where, event.generation, life), (entry, event.consumer))

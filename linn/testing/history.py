@@ -94,9 +94,11 @@ class Ended(Event):
 
 @dataclass(frozen=True, slots=True)
 class Disturbed(Event):
-    """A fault began that may keep messages from arriving, or events from being written."""
+    """A fault began that may keep messages from arriving."""
 
     what: str
+    is_disk_full: bool = False
+    """Then what the broker notes beside records may not be written either."""
 
 
 @dataclass(frozen=True, slots=True)

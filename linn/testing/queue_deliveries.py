@@ -65,6 +65,7 @@ class QueueDeliveries:
         """Indices at which something was disturbed, left or altered: a delivery may have gone unseen."""
         self._left_last = -1
         self._disturbances = 0
+        self._disk_was_full = False
         self._altered: dict[str, None] = {}
 
     def observe(self, entry: Entry) -> None:
@@ -78,7 +79,8 @@ class QueueDeliveries:
                 self.settlements[asked].answer, self.settlements[asked].code = entry, code
             case Drained(topic):
                 self.drained[topic] = entry
-            case Disturbed():
+            case Disturbed(is_disk_full=is_full):
+                self._disk_was_full = self._disk_was_full or is_full
                 self._noise.append(entry.index)
                 self._disturbances += 1
             case Calmed() | Ended():
@@ -152,7 +154,7 @@ class QueueDeliveries:
         for (first, one), (second, other) in pairwise(deliveries):
             if one.delivery_id == other.delivery_id:
                 continue
-            forgotten = other.life > one.life and (self._disturbances or self._lives.lost_power(one.life, other.life))
+            forgotten = other.life > one.life and (self._disk_was_full or self._lives.lost_power(one.life, other.life))
             too_few = other.attempt <= one.attempt and not forgotten
             too_many = other.attempt > one.attempt + 1 and not self._is_noisy(first.index, second.index)
             if too_few or too_many:

@@ -263,3 +263,23 @@ def test_a_generation_that_a_member_heard_of_is_never_another_ones() -> None:
     for seed in range(10):
         heard.clear()
         run_simulation(seed, scenario)
+
+
+@simulated
+async def test_at_most_once_a_late_ack_does_not_bring_back_what_was_delivered_since(env: SimEnv) -> None:
+    text = ALWAYS + '[topics.t]\nkind = "stream"\ndelivery = "at-most-once"\n'
+    async with broker_on(env, text):
+        client = await connected(env)
+        for value in "ab":
+            await client.publish("t", [value])
+        subscription = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
+        await client.push()
+        first = await client.delivery()
+        await client.call(m.Credit(subscription, 1))
+        assert values((await client.delivery()).batches) == ["b"]
+        assert await client.settle(subscription, first) == []
+        await client.call(m.Unsubscribe(subscription))
+        await client.publish("t", ["c"])
+        await client.call(m.Subscribe("t", group="g", credit=1))
+        await client.push()
+        assert values((await client.delivery()).batches) == ["c"]

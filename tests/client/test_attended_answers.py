@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 
 import anyio
+import anyio.lowlevel
 import pytest
 from both_loops import on_both_loops
 from scripted_peer import Peer, running_peer
 
 import linn
 from linn.client.client import Client
+from linn.client.confirmation import Confirmation
 from linn.client.producer import Producer
 from linn.core.errors import ConnectionLost, RequestTimeout, TopicUnknown
 from linn.protocols.capnp import messages as m
@@ -171,3 +173,69 @@ async def test_what_the_broker_says_on_its_own_is_read_soon_after_the_last_publi
             while link.ready:
                 await anyio.sleep(0.001)
         assert time.monotonic() - started < 1
+
+
+@on_both_loops
+@pytest.mark.parametrize("turns", range(6))
+async def test_two_publishers_of_whom_one_is_answered_before_it_reads_do_not_both_read(turns: int) -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        link = client.link
+        assert link is not None
+        while link._recall is not None:
+            await anyio.sleep(0.001)
+        answer = peer.answers.pop(m.Publish)
+        answered_soon = Confirmation()
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(link.attend, answered_soon)
+                for _ in range(turns):
+                    await anyio.lowlevel.checkpoint()
+                answered_soon.settle(m.Placement(0, 0, 1))
+                tasks.start_soon(producer.publish, b"waits")
+                await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
+                await client.describe("t")
+                await answer_late(peer)
+            peer.answers[m.Publish] = answer
+            await producer.publish(b"next")
+        assert client.link is link
+
+
+@on_both_loops
+async def test_a_publish_that_times_out_while_it_is_being_sent_leaves_the_link_as_it_is() -> None:
+    async with running_peer() as peer:
+        peer.message_bytes_max = 64 << 20
+        async with linn.connect(peer.url, request_timeout_s=0.2) as client, client.producer("t") as producer:
+            await warm(client, producer)
+            link = client.link
+            peer.reading = anyio.Event()
+            with pytest.raises(RequestTimeout), anyio.fail_after(5):
+                await producer.publish(bytes(32 << 20))
+            peer.reading.set()
+            with anyio.fail_after(10):
+                while link is not None and not link.drained:
+                    await anyio.sleep(0.001)
+                await producer.publish(b"heard")
+            assert client.link is link
+
+
+@on_both_loops
+async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once() -> None:
+    async with running_peer() as peer, linn.connect(peer.url, backoff_s=0.01) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        answer = peer.answers.pop(m.Publish)
+        async with anyio.create_task_group() as tasks:
+
+            async def publish() -> None:
+                with pytest.raises(RequestTimeout):
+                    await producer.publish(b"unheard")
+
+            tasks.start_soon(publish)
+            await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
+            assert client.link is not None
+            client.link.lose(ConnectionLost("the line is cut"))
+            for _ in range(6):  # The time is up before the link has told those who wait.
+                producer._shipping._watch_time()
+        peer.answers[m.Publish] = answer
+        with anyio.fail_after(5):
+            await producer.publish(b"heard")

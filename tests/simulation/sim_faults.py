@@ -38,7 +38,7 @@ class Faults:
 
     async def _hold(self, what: str, longest_s: float) -> None:
         add = self._world.history.add
-        add(Disturbed(what))
+        add(Disturbed(what, is_disk_full="full" in what))
         await trio.sleep(self._rng.uniform(0.05, longest_s))
         add(Calmed(what))
 
