@@ -19,6 +19,8 @@ MARKERS = ("o", "s", "^")
 DPI = 100
 PANEL_INCHES = (4.6, 3.3)
 LEGEND_COLUMNS = 3
+LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+"""Behind a bar's figure, so that a target's line does not cross it out."""
 LOG_SPREAD = 8
 """A panel whose figures lie further apart than this has a logarithmic scale."""
 
@@ -145,7 +147,7 @@ def tick(chart: Chart, at: float | str) -> str:
         return at
     if chart.sizes:
         return size_label(at) if at else "1 record"
-    return f"{at:,.0f}"
+    return f"{at / 1e6:g} million" if at >= 1e6 else f"{at:,.0f}"
 
 
 def _bars(axes: Any, lines: Sequence[Line]) -> None:
@@ -156,7 +158,7 @@ def _bars(axes: Any, lines: Sequence[Line]) -> None:
     )
     for label, heights, shift, style in sides:
         bars = axes.bar([place + shift for place in places], heights, 0.36, label=label, **style)
-        axes.bar_label(bars, fmt="{:,.0f}", fontsize=7, padding=2)
+        axes.bar_label(bars, fmt="{:,.0f}", fontsize=7, padding=2, bbox=LABEL_BOX)
     bounds = [(place, line.bound.value / 1e3) for place, line in zip(places, lines, strict=True) if line.bound]
     for place, bound in bounds:
         named = {"label": "linn's target"} if place == bounds[0][0] else {}

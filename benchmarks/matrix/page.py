@@ -50,7 +50,8 @@ NOTES = {
     "omission). The load is a share of what linn bears with a confirmation and a delivery for each; the floor gets "
     "messages at the same rates. `confirmed` is the publisher's wait, `delivered` the consumer's. {samples}",
     "backlog": "A queue on disk, records of 16 B in batches of 1 MiB; as many are published as are consumed and acked "
-    "in each round. Memory is the process's own, without the page cache.",
+    "in each round. linn is consumed by its Python client, which acks each batch; of the floor the frames are "
+    "counted. Memory is the process's own, without the page cache.",
 }
 
 
@@ -106,16 +107,17 @@ def _table(chart: Chart, lines: Sequence[Line]) -> Iterator[str]:
     if chart.name == "latency":
         yield from _rows(["load", "", "floor", "linn"], _latency_rows(lines))
         return
+    has_cpu = any(line.cpu_ratio is not None for line in lines)
     header = [chart.x]
     for name in series:
         unit = next(line.detail_unit for line in lines if line.mark is not None and line.mark.series == name)
-        header += [f"{name}: floor", f"linn, {unit}", "of the floor", "CPU"]
+        header += [f"{name}: floor", f"linn, {unit}", "of the floor", *(["CPU"] if has_cpu else [])]
     rows = []
     for place in places:
         row = [tick(chart, place)]
         for line in lines:
             if line.mark is not None and line.mark.at == place:
-                row += _cells(line)
+                row += _cells(line)[: 4 if has_cpu else 3]
         rows.append(row)
     yield from _rows(header, rows)
 

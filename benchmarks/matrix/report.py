@@ -29,6 +29,7 @@ def prepare_report(folder: Path) -> None:
 
 def write_report(folder: Path, lines: Sequence[Line], result: dict[str, Any]) -> None:
     """Write `index.md`, one PNG per chart and the figures into `folder`, over those of an earlier run."""
+    prepare_report(folder)
     charts = draw(lines, folder)
     write_json(folder / FIGURES, result)
     (folder / "index.md").write_text(page(charts, lines, result, FIGURES), encoding="utf-8")

@@ -67,9 +67,14 @@ async def publish(target: Target, point: Point, goods: Shipment, passes: int) ->
 
 async def _publish_once(sockets: list[trio.socket.SocketType], goods: Shipment) -> None:
     """A server that has answered on every connection has accepted them all, and has the memory that they take."""
-    for socket in sockets:
-        await send_all(socket, [goods.last])
-        await count_replies(socket, Window(0), 1, 0)
+    async with trio.open_nursery() as nursery:
+        for socket in sockets:
+            nursery.start_soon(_publish_last, socket, goods)
+
+
+async def _publish_last(socket: trio.socket.SocketType, goods: Shipment) -> None:
+    await send_all(socket, [goods.last])
+    await count_replies(socket, Window(0), 1, 0)
 
 
 async def _publish_answered(target: Target, socket: trio.socket.SocketType, goods: Shipment, passes: int) -> None:
@@ -88,8 +93,7 @@ async def _publish_unanswered(target: Target, socket: trio.socket.SocketType, go
         for send in goods.sends:
             await send_all(socket, send.buffers)
     if target.is_linn:
-        await send_all(socket, [goods.last])
-        await count_replies(socket, Window(0), 1, 0)
+        await _publish_last(socket, goods)
         return
     socket.shutdown(trio.socket.SHUT_WR)
     if await socket.recv(1):
@@ -105,12 +109,14 @@ async def consume(target: Target, point: Point, goods: Shipment, passes: int) ->
     stock = Stock("", passes * goods.batches, goods.batch_bytes, per_delivery)
     async with crowd(target, point.connections) as sockets:
         if target.is_linn:
-            for socket in sockets:
-                await _subscribe(socket, point)
+            async with trio.open_nursery() as nursery:
+                for socket in sockets:
+                    nursery.start_soon(_subscribe, socket, point)
         elif point.connections > 1:
             first = dataclasses.replace(stock, batches=1)
-            for socket in sockets:
-                await _consume(socket, _asked(first), first)
+            async with trio.open_nursery() as nursery:
+                for socket in sockets:
+                    nursery.start_soon(_consume, socket, _asked(first), first)
         begin = _credit(point, stock.batches * goods.records) if target.is_linn else _asked(stock)
         cpu_before, started = cpu_s(target.pid), time.perf_counter()
         async with trio.open_nursery() as nursery:

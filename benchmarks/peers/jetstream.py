@@ -153,6 +153,7 @@ class JetStreamPeer:
     """From Debian's package."""
 
     tool_kind: Kind = "stream"
+    warm_up_s = 0.0
     facts = Facts(
         name="NATS JetStream",
         client=f"nats-py {version('nats-py')} on asyncio (Python)",

@@ -198,6 +198,7 @@ class KafkaPeer:
     """Started from its jars, in KRaft mode."""
 
     tool_kind: Kind = "stream"
+    warm_up_s = 4.0
     facts = Facts(
         name="Kafka",
         client=f"confluent-kafka {version('confluent-kafka')} (C: librdkafka)",
@@ -209,6 +210,7 @@ class KafkaPeer:
         queue=f"a group of one consumer that commits its place after each {CHUNK:,} records: records have no acks",
         batched=f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB, at most {UNCONFIRMED_MAX:,} unconfirmed",
         notes=(
+            "The broker has eight seconds of work before anything is measured, in which Java compiles it.",
             "The broker uses several cores, and so does librdkafka, which has threads of its own.",
             "Each run of its tools is a new Java process: a run of a few seconds is partly the compiler's warm-up, and "
             "its CPU time is mostly that.",

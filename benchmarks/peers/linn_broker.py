@@ -200,6 +200,7 @@ class LinnPeer:
     """The one that the others are beside."""
 
     tool_kind: Kind = "stream"
+    warm_up_s = 0.0
 
     def __init__(self, facts: Facts, kind: type[LinnServer]) -> None:
         self.facts = facts

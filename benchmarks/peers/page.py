@@ -26,14 +26,15 @@ METHOD = """## How it was measured
 - One server and one client, over loopback, with a data folder made for the run.
 - {pinning}
 - One topic, with one partition or one queue, no replicas, no compression, no encryption.
-- Each figure is the median of {repetitions} repetitions of {seconds:.1f} s of publishing, after a warm-up of the
-  server and one of the work. A repetition publishes at most {stock_mib} MiB. What was published is consumed in full,
+- Each figure is the median of {repetitions} repetitions of {seconds:.1f} s of publishing, after a warm-up. A
+  repetition publishes at most {stock_mib} MiB. What was published is consumed in full,
   counted, and compared where each delivery begins and ends: if a record is missing, the system has no figures.
 - **page cache**: a confirmed record has been handed to the operating system; it survives a crash of the server, and
   not one of the machine. **fsync**: it is on stable storage when it is confirmed. How each system is told is below.
 - **CPU**: microseconds per record, and in brackets how many cores that kept busy. A load tool's has its start in it.
   Where the client's cores are near one and the server's are not, the figure is the client library's, not the server's.
-- **p50, p99**: from a publish to its confirmation; those of a load tool are its own, of whole batches or pipelines. The bold figure of a table is the best of its durability.
+- **p50, p99**: from a publish to its confirmation; those of a load tool are its own, of whole batches or pipelines.
+- The bold figure of a table is the best of its durability.
 - The clients do not all do the same, and the load tools even less: what is batched, how acks are sent and which
   language a client is written in is said with each system. Some figures are its client's more than its server's.
 

@@ -82,6 +82,8 @@ class Peer(Protocol):
     facts: Facts
     tool_kind: Kind
     """Of the topic that its load tool uses."""
+    warm_up_s: float
+    """Of publishing in each way, after a start: how long the server compiles itself."""
 
     def check(self) -> None:
         """Raises PeerMissing."""

@@ -130,6 +130,7 @@ class RabbitPeer:
     """From Debian's package; PerfTest from Maven Central."""
 
     tool_kind: Kind = "queue"
+    warm_up_s = 0.0
     facts = Facts(
         name="RabbitMQ",
         client=f"pika {pika.__version__} (Python), SelectConnection where it is batched",

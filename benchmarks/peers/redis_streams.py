@@ -101,6 +101,7 @@ class RedisPeer:
     """From Debian's package."""
 
     tool_kind: Kind = "stream"
+    warm_up_s = 0.0
     facts = Facts(
         name="Redis Streams",
         client=f"redis-py {redis.__version__} with hiredis (Python, its parser C)",

@@ -52,15 +52,16 @@ class Trial:
                 self.version = server.version
                 if self._plan.is_apart:
                     _set_threads_apart(server.pids)
-                self._warm_up(server, Cargo(self._plan.record_bytes[0]))
+                if self._peer.warm_up_s:
+                    self._warm_up(server, Cargo(self._plan.record_bytes[0]))
                 for record_bytes in self._plan.record_bytes:
                     print(f"  {durability}, {record_bytes} bytes ...", file=sys.stderr, flush=True)
                     self._measure(server, durability, Cargo(record_bytes))
 
     def _warm_up(self, server: Server, cargo: Cargo) -> None:
-        """Of a server that has just started: one in Java compiles itself meanwhile."""
-        self._batched(server, "queue", cargo, 1.0)
-        self._singly(server, cargo, 1.0)
+        share = self._peer.warm_up_s / self._plan.repetition_s
+        self._batched(server, "queue", cargo, share)
+        self._singly(server, cargo, share)
 
     def _measure(self, server: Server, durability: Durability, cargo: Cargo) -> None:
         self._repeat(durability, cargo, lambda share: self._singly(server, cargo, share))

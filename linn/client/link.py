@@ -251,6 +251,8 @@ class Link:
         self._alone_in_a_row += 1
         if self._recall is None and not await self._relieve():
             return
+        if self._attends:
+            return  # Somebody came meanwhile, who found the link relieved.
         self._attends = True
         self.attended_count += 1
         stream, connection = self._stream, self._connection
@@ -275,7 +277,8 @@ class Link:
             return False
         self._is_relieved = True
         self._stream.interrupt()
-        while self._recall is None and self.error is None:  # It takes a turn of the loop or two.
+        # It takes a turn of the loop or two; where those take long, that task may be back at reading already.
+        while self._recall is None and self._is_relieved and self.error is None:
             await anyio.lowlevel.checkpoint()
         return self._recall is not None
 

@@ -150,6 +150,8 @@ class Shipping:
 
     def refused(self, shipment: Shipment, error: LinnError) -> None:
         """The broker refused, or the connection was lost."""
+        if shipment not in self._in_flight:
+            return  # Its time was up while its link was ending.
         self._landed(shipment)
         shipment.attended = False
         lane = shipment.lane

@@ -17,6 +17,8 @@ partition; docs/explanation/memory.md lists it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, cast
 
 from linn.core.delivery import ReadySignal
@@ -53,7 +55,7 @@ class MemoryShare:
 class ReceivedShare(MemoryShare):
     """The share `received`. Requests that have not come whole wait here for their turn to be read on."""
 
-    __slots__ = ("_arriving_bytes", "_first", "_room")
+    __slots__ = ("_arriving_bytes", "_first", "_held_up", "_room")
 
     def __init__(self, name: str, bytes_max: int = UNLIMITED_BYTES) -> None:
         super().__init__(name, bytes_max)
@@ -61,11 +63,27 @@ class ReceivedShare(MemoryShare):
         self._first: Intake | None = None
         """Who goes on although the share is over."""
         self._room = ReadySignal()
+        self._held_up: dict[Callable[[], None], None] = {}
 
     def give_back(self, count: int) -> None:
         """Some bytes are not in use any more."""
         self.used_bytes -= count
+        self._tell()
+
+    def _tell(self) -> None:
         self._room.notify()
+        if self._held_up and not self.is_over:
+            for callback in list(self._held_up):
+                callback()
+
+    @contextmanager
+    def telling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call back whenever the share has become smaller and is not over, for one who can't wait for a turn."""
+        self._held_up[callback] = None
+        try:
+            yield
+        finally:
+            del self._held_up[callback]
 
     def arrived(self, count: int) -> None:
         """Bytes more, or less, of requests that have not come whole."""
@@ -88,7 +106,7 @@ class ReceivedShare(MemoryShare):
         """Let the next one be first."""
         if self._first is intake:
             self._first = None
-        self._room.notify()
+        self._tell()
 
 
 class Intake:
@@ -104,15 +122,33 @@ class Intake:
 
     async def hold(self, count: int, *, patient: bool) -> None:
         """So many bytes have come by now; if it is `patient`, return when more may come."""
-        if count <= RESERVE_BYTES:
-            self.release()
-            return
-        self._share.arrived(count - self.held_bytes)
-        self.held_bytes = count
-        if patient and self._share.is_over:
+        self._note(count)
+        if patient and self.held_bytes and self._share.is_over:
             self.waits = True
             await self._share.wait_turn(self)
             self.waits = False
+
+    def _note(self, count: int) -> None:
+        if count < self.held_bytes:
+            self.release()  # That request is whole; these bytes are of the next one.
+        if count > RESERVE_BYTES:
+            self._share.arrived(count - self.held_bytes)
+            self.held_bytes = count
+
+    @contextmanager
+    def set_aside(self, count: int, callback: Callable[[], None]) -> Iterator[None]:
+        """So many bytes have come by now, and no more are read for a while: others go on meanwhile.
+
+        `callback`: see `ReceivedShare.telling`.
+        """
+        self._note(count)
+        self._share.pass_on(self)
+        with self._share.telling(callback):
+            yield
+
+    def give_way(self) -> None:
+        """Nothing more is read: others go on."""
+        self._share.pass_on(self)
 
     def release(self) -> None:
         """The request is whole, or the connection is gone."""

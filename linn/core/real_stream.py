@@ -73,7 +73,7 @@ class RealStream:
             raise self._lost(error) from error
 
     def interrupt(self) -> None:
-        # A task that waits is told that the socket is closing, which it is not.
+        # A task that waits is told that the socket is closing, which it is not; one that sends, too.
         self._notify_closing()
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
@@ -121,19 +121,27 @@ class RealStream:
                     # What comes behind goes into the same packets.
                     flags = _MSG_MORE if place < len(sendables) else 0
                     while left := without_first(left, self._send_memory(left, flags)):
-                        await self._wait_writable()
+                        await self._wait_room()
                 else:
                     region, place = _region(sendables, place)
                     await self._send_file(region)
         except self._CLOSED as error:
             raise self._lost(error) from error
 
+    async def _wait_room(self) -> None:
+        """Raises what `_CLOSED` names, but not for an interrupt: that was for who receives."""
+        try:
+            await self._wait_writable()
+        except self._CLOSED as error:
+            if self._socket.fileno() < 0 or isinstance(error, OSError):
+                raise
+
     async def _send_file(self, region: RealFileRegion) -> None:
         while len(region):
             try:
                 sent = os.sendfile(self._socket.fileno(), region.descriptor.number, region.position, len(region))
             except BlockingIOError:
-                await self._wait_writable()
+                await self._wait_room()
                 continue
             if not sent:
                 raise ConnectionLost(f"the connection to {self.peer} is given up: a file that is sent was cut")

@@ -8,7 +8,6 @@ the life in which its connection was made. Offsets, delivery ids and generations
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
@@ -310,7 +309,3 @@ class History:
     def lines(self) -> list[str]:
         """The whole history as text, an event a line. The same in every process that saw the same."""
         return [str(entry) for entry in self.entries]
-
-    def digest(self) -> str:
-        """A hash of `lines`."""
-        return hashlib.sha256("\n".join(self.lines()).encode()).hexdigest()

@@ -322,3 +322,52 @@ async def test_connections_that_are_gone_have_given_back_all_that_was_counted_fo
                 await client.stream.aclose()
             await trio.sleep(5)
             assert (broker.memory.unsent.used_bytes, received_bytes(broker)) == (0, 0)
+
+
+# --- nobody waits for what is no longer so ----------------------------------------------------------------------------
+
+
+@simulated
+async def test_who_waits_for_room_in_a_topic_holds_up_no_request_that_is_still_coming(env: SimEnv) -> None:
+    text = FULL.replace("1MiB", '8MiB"\nmessage_bytes_max = "8MiB') + '[topics.s]\nmessage_bytes_max = "8MiB"\n'
+    head = HEAD + LIMITED + 'message_bytes_max = "8MiB"\nbatch_bytes_max = "9MiB"\n'
+
+    def whole(topic: str) -> bytes:
+        return b"".join(frames_of(m.Publish(topic), 2, [records(["y" * 3 * MIB])]))
+
+    async with broker_on(env, text, head) as broker:
+        first, other = await connected(env), await connected(env)
+        await (await connected(env)).publish("t", ["y" * 7 * MIB])
+        full, fine = whole("t"), whole("s")
+        for client, piece in ((first, full[: 3 * MIB // 2]), (other, fine[: 2 * MIB]), (first, full[3 * MIB // 2 :])):
+            with trio.fail_after(10):
+                await client.stream.send([piece])
+            await trio.sleep(1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.stream.send, [fine[2 * MIB :]])
+            with trio.fail_after(10):
+                await other.answer(2)
+        assert not first.is_answered(2)
+
+
+@simulated
+async def test_a_connection_that_is_held_up_for_memory_is_read_again_when_others_have_given_it_back(
+    env: SimEnv,
+) -> None:
+    async with broker_on(env, FULL + FULL.replace("topics.t", "topics.u"), HEAD + LIMITED) as broker:
+        held_up, flooding = await connected(env), await connected(env)
+        for _ in range(5):
+            await held_up.tell(m.Publish("t"), [records([LARGE])])
+        for _ in range(4 + 16):
+            await flooding.tell(m.Publish("u"), [records([LARGE])])
+        await trio.sleep(1)
+        assert broker.memory.received.is_over
+        await held_up.call(m.Describe(["t"]))
+        asked = await held_up.send(m.Describe(["t"]))
+        with trio.move_on_after(1) as scope:
+            await held_up.answer(asked)
+        assert scope.cancelled_caught
+        await take_some(await connected(env), "u", 18)
+        assert not broker.memory.received.is_over
+        with trio.fail_after(10):
+            await held_up.answer(asked)

@@ -175,8 +175,8 @@ async def test_what_the_broker_says_on_its_own_is_read_soon_after_the_last_publi
         assert time.monotonic() - started < 1
 
 
-@on_both_loops
 @pytest.mark.parametrize("turns", range(6))
+@on_both_loops
 async def test_two_publishers_of_whom_one_is_answered_before_it_reads_do_not_both_read(turns: int) -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
@@ -239,3 +239,28 @@ async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once
         peer.answers[m.Publish] = answer
         with anyio.fail_after(5):
             await producer.publish(b"heard")
+
+
+@on_both_loops
+async def test_a_loop_that_is_held_up_while_a_publisher_takes_the_reading_over_holds_nobody_up_for_ever() -> None:
+    """The link's own task may have gone back to reading before the publisher gets its turn."""
+
+    async def work() -> None:
+        while True:
+            until = time.monotonic() + 0.006
+            while time.monotonic() < until:
+                pass
+            await anyio.lowlevel.checkpoint()
+
+    async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
+        await warm(client, producer)
+        link = client.link
+        assert link is not None
+        for _ in range(20):
+            while link._recall is not None:
+                await anyio.sleep(0.001)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(work)
+                with anyio.fail_after(2):
+                    await producer.publish(b"")
+                tasks.cancel_scope.cancel()

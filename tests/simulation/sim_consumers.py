@@ -169,9 +169,7 @@ class RawConsumer:
             self._allow(end - first)
             await client.tell(m.Credit(subscription.id, end - first))
 
-    async def _commit(
-        self, client: RawClient, subscription: _Subscription, event: Event, first: int, end: int
-    ) -> None:
+    async def _commit(self, client: RawClient, subscription: _Subscription, event: Event, first: int, end: int) -> None:
         if self.world.is_closing or self.rng.random() < 0.7:
             await self._settle(client, subscription, event, "ack", first, end)
         elif self.rng.random() < self.plan.nack and self._counts_attempts():

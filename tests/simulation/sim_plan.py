@@ -151,7 +151,7 @@ class Plan:
         self.lives = [self._life() for _ in range(deaths)]
         self.last_s = rng.uniform(0.3, 2.0)
         self.last_faults = self._faults(self.last_s)
-        self.records_max = rng.choice([15, 30, 60])
+        self.records_max = rng.choice([8, 20, 40])
         """Of one producer."""
         self.sync_delay_s = rng.choice([0.002, 0.002, 0.03])
         self.ends_with_restart = rng.random() < 0.4

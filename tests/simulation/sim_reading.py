@@ -80,7 +80,7 @@ class Watcher:
                 check_foreseen(refused)
                 if refused.code != "log.offset_out_of_range":
                     raise
-            await trio.sleep(self.rng.uniform(0.01, 0.15))
+            await trio.sleep(self.rng.uniform(0.01, 0.3))
 
 
 # --- by the run itself ---

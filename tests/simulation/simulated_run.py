@@ -7,6 +7,8 @@ runs seeds by hand; `--trace` prints the whole history. `sim_plan` says what a s
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import logging
 import sys
 from pathlib import Path
@@ -41,6 +43,12 @@ SYNC_FAILS_WITHIN_S = 30.0
 VIRTUAL_S_MAX = 4000.0
 
 
+@functools.cache
+def _plugins() -> PluginManager:
+    """Found once: no plugin of these keeps anything of a broker."""
+    return PluginManager(plugin_settings(TomlSource("", "simulated.toml")), installed())
+
+
 class SimulatedRun:
     """One run of one seed."""
 
@@ -50,6 +58,8 @@ class SimulatedRun:
         self.world: World
         self.ended: How | None = None
         """How the broker's process of now ended."""
+        self._operations: list[str] = []
+        """Every change of the disk, in all lives."""
         self._broker: Broker | None = None
         self._troubled_s: float | None = None
         """Since when a sync may have failed."""
@@ -81,6 +91,10 @@ class SimulatedRun:
         for consumer in plan.consumers:
             nursery.start_soon((PythonConsumer if consumer.mode == "python" else RawConsumer)(world, consumer).run)
         nursery.start_soon(Watcher(world, plan.rng.choice(NODES)).run)
+
+    def trace(self) -> list[str]:
+        """All events with their times, and all changes of the disk."""
+        return [*self.world.history.lines(), *self._operations]
 
     # --- lives ---
 
@@ -145,8 +159,7 @@ class SimulatedRun:
 
         async def process(env: SimEnv) -> None:
             nonlocal is_started
-            source = TomlSource(self.plan.toml(life), "simulated.toml")
-            plugins = PluginManager(plugin_settings(source), installed())
+            source, plugins = TomlSource(self.plan.toml(life), "simulated.toml"), _plugins()
             async with running_broker(load_config(source, plugins), env, plugins) as self._broker:
                 is_started = True
                 task_status.started()
@@ -162,6 +175,7 @@ class SimulatedRun:
         env.kill()  # What an ended process leaves open, the system closes.
         self.ended = how
         self.world.history.add(Ended(life, how, self._troubled_s))
+        self._operations += [f"{life} {operation} {path}" for operation, path in env.disk.operations]
         if not is_started:
             task_status.started()
 
@@ -252,14 +266,15 @@ def run_seed(seed: int) -> None:
 def main() -> None:
     """Run the seeds of the command line."""
     for text in sys.argv[1:]:
-        if text.startswith("--"):
+        if text == "--trace":
             continue
-        run: SimulatedRun | None = None
         run = run_once(int(text))
+        trace = run.trace()
         if "--trace" in sys.argv:
-            print("\n".join(run.world.history.lines()))
+            print("\n".join(trace))
         check(run.world.history)
-        print(f"seed {text}: {len(run.world.history)} events, {run.world.history.digest()}")
+        digest = hashlib.sha256("\n".join(trace).encode()).hexdigest()
+        print(f"seed {text}: {len(run.world.history)} events, {digest}")
 
 
 if __name__ == "__main__":

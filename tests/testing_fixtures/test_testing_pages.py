@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from linn.testing import BrokerThread, CrashableBroker, VirtualWorld, broker_view
+from linn.testing import BrokerThread, CrashableBroker, VirtualWorld, broker_view, history
+from linn.testing.invariants import INVARIANTS, InvariantBroken
 from linn.testing.process import BrokerProcess
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -54,3 +55,16 @@ def test_every_fixture_and_every_look_is_in_the_reference() -> None:
     assert looks
     names = [*FIXTURES, *(name for name in looks if not name.startswith("_"))]
     assert [name for name in names if f"`{name}" not in REFERENCE] == []
+
+
+def test_every_invariant_and_every_event_is_in_the_reference() -> None:
+    for name, says in INVARIANTS.items():
+        assert f"| {name} | {says} |" in REFERENCE
+    for event in history.Event.__subclasses__():
+        assert f"`{event.__name__}`" in REFERENCE
+
+
+def test_the_example_of_a_history_breaks_what_it_says() -> None:
+    (example,) = re.findall(r"^```python\n(from linn\.testing\.history .*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
+    with pytest.raises(InvariantBroken, match=r"^confirmed means readable: "):
+        exec(compile(example, "testing.md", "exec"), {})

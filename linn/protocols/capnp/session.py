@@ -89,14 +89,13 @@ class Session:
         self._hello_timeout_s = hello_timeout_s
         self.stream = stream
         self.broker = broker
-        settings = broker.config.broker
-        self.outbox = Outbox(stream, settings.connection_bytes_max, self, broker.memory.unsent)
+        self.settings = broker.config.broker
+        self.outbox = Outbox(stream, self.settings.connection_bytes_max, self, broker.memory.unsent)
         self.nursery: trio.Nursery
         self.slice: dict[Session, None] = {}
         """The caretaker's, where this session is in."""
         self._connection = Connection(caretaker.free_buffers)
         self._intake = Intake(broker.memory.received)
-        self.settings = settings
         self.draining = False
         """Whether the broker has said goodbye."""
         self._inflight = 0
@@ -106,11 +105,9 @@ class Session:
         self._subscribing = Subscribing(self)
         self._administering = Administering(self)
         self._heard = True
-        self._missed = 0
-        self._heard_bytes = 0
+        self._missed = self._heard_bytes = 0
         self._handling = self._has_more = self._is_drained = False
-        self._in_a_row = 0
-        self._received_bytes = self._welcome_bytes = 0
+        self._in_a_row = self._received_bytes = self._welcome_bytes = 0
 
     # --- life ---
 
@@ -220,12 +217,13 @@ class Session:
     def leave_if_done(self) -> None:
         """After goodbye: end if nothing is under way. Who still holds leases may settle them until the time is up."""
         waits = self._inflight or self._publishing.is_waiting or self._subscribing.is_holding()
-        if not waits and not self.outbox.waiting_bytes:
+        if not (waits or self._connection.has_more or self.outbox.waiting_bytes):
             self.end()
 
     def _end_waits(self) -> None:
         """Push nothing more, and answer at once what waits for records."""
         self.draining = True
+        self._intake.give_way()
         self._subscribing.pause()
         self._reading.end_waits()
 
@@ -346,11 +344,12 @@ class Session:
 
     async def _wait_budget(self) -> None:
         self.outbox.flush()
-        while self._is_over_budget():
-            await self.outbox.wait_room()
-            if self._is_over_budget() and self.outbox.has_room():
-                self._answered = trio.Event()
-                await self._answered.wait()
+        with self._intake.set_aside(self._connection.pending_bytes, self.budget_changed):
+            while self._is_over_budget():
+                await self.outbox.wait_room()
+                if self._is_over_budget() and self.outbox.has_room():
+                    self._answered = trio.Event()
+                    await self._answered.wait()
 
     # --- answering ---
 
