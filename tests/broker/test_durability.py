@@ -8,7 +8,7 @@ import pytest
 import trio
 from raw_client import ALWAYS, Refused, broker_on, connected, records, simulated, values
 
-from linn.core.errors import SyncFailed
+from linn.core.errors import DescriptorsExhausted, SyncFailed
 from linn.core.metadata import RESERVE_BYTES
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
@@ -241,3 +241,29 @@ async def test_a_client_that_goes_away_half_way_leaves_no_half_a_change(env: Sim
         shown = {topic["name"]: topic["settings"]["lease"] for topic in await client.administer("topic.list")}
         assert shown == dict.fromkeys(existing | shown.keys(), "6s")
         assert len(shown) > 10
+
+
+def without_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: str, count: int) -> None:
+    """So many syncs of folders of this name fail, because the process has no descriptor left for them."""
+    sync_dir, left = env.disk.sync_dir, count
+
+    async def fail(path: str) -> None:
+        nonlocal left
+        if folder in path and left:
+            left -= 1
+            raise DescriptorsExhausted(f"can't sync the folder {path}: Too many open files")
+        await sync_dir(path)
+
+    monkeypatch.setattr(env.disk, "sync_dir", fail)
+
+
+def test_what_could_not_be_synced_for_want_of_descriptors_is_synced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, INTERVAL + STREAM) as broker:
+            log = broker.topics["t"].partitions[0].log
+            without_descriptors(env, monkeypatch, "/t/", 3)
+            await (await connected(env)).publish("t", ["the last for a long time"])
+            await trio.sleep(10)
+            assert log.durable() == log.bounds()[1] == 1
+
+    run_simulation(0, scenario)

@@ -119,5 +119,15 @@ def test_batches_that_are_cut_are_kept_within_a_bound_and_no_longer_than_their_p
     assert len(cut) == 0
 
 
+def test_batches_that_are_cut_count_for_all_that_they_keep_in_memory() -> None:
+    cut = CutBatches()
+    small = bytes(records([bytes(20_000)]).message)
+    partitions = [Place() for _ in range(100)]
+    for partition in partitions:
+        read = memoryview(bytearray(small.ljust(1 << 20, b"\0")))  # As a log gives it, with what was read beside it.
+        cut.keep(partition, RecordBatch(read[: len(small)]))
+    assert 1 < len(cut) <= BYTES_MAX >> 20
+
+
 class Place:
     """Stands for a partition."""

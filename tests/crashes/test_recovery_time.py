@@ -63,8 +63,8 @@ async def test_what_a_start_reads_does_not_grow_with_the_log(tmp_path: Path) -> 
         async with linn.connect(broker.url) as client:
             (topic,) = await client.admin.topics()
             assert topic["partitions"][0]["bytes"] >= 600 * MIB
-    # At most what is appended between two housekeepings, and during one.
-    assert max(read) < 160 * MIB, f"{read} bytes read after 100 and 600 MiB"
+    # At most what is appended between two housekeepings, and while the disk syncs what one of them found.
+    assert max(read) < 320 * MIB, f"{read} bytes read after 100 and 600 MiB"
 
 
 @pytest.mark.parametrize(("segments", "partitions"), [(500, 100), pytest.param(5000, 1000, marks=pytest.mark.soak)])

@@ -45,8 +45,8 @@ def prepared(mutation: Mutation | None, simulation: str) -> Run:
     run = SIMULATIONS[simulation]()
     if mutation is not None:
         check_planted(mutation)
-    # What the broker says of the faults of a run is of no interest here.
-    logging.disable()
+    # What the broker says of the faults of a run is of no interest here, but "broker" listens for errors.
+    logging.getLogger().addHandler(logging.NullHandler())
     return run
 
 

@@ -132,8 +132,10 @@ BROKER_MUTATIONS = (
         breaks="In a generation each partition of a group has one owner.",
         guarantee=_ONCE,
         module=_GROUP,
-        original="free = iter([partition for partition in range(self._partitions) if partition not in kept])",
-        planted="free = iter([0, *[partition for partition in range(1, self._partitions) if partition not in kept]])",
+        original="free = iter([partition for partition in range(self._partitions) if partition not in self._owner])",
+        planted=(
+            "free = iter([0, *[partition for partition in range(1, self._partitions) if partition not in self._owner]])"
+        ),
         simulation="group",
         seed=0,
         says="each partition has one owner",

@@ -153,7 +153,7 @@ class Plan:
         self.last_faults = self._faults(self.last_s)
         self.records_max = rng.choice([8, 20, 40])
         """Of one producer."""
-        self.sync_delay_s = rng.choice([0.002, 0.002, 0.03])
+        self.sync_delay_s = rng.choice([0.002, 0.02, 0.1])
         self.ends_with_restart = rng.random() < 0.4
 
     # --- topics ---

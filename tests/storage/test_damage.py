@@ -234,6 +234,21 @@ async def test_indexes_are_rebuilt(harness: EngineHarness, folder: Path, damage:
     assert await use(harness) == messages
 
 
+async def test_a_damaged_index_of_a_segment_that_grew_does_not_keep_a_torn_tail_from_being_cut_off(
+    harness: EngineHarness, folder: Path
+) -> None:
+    log = await harness.make(harness.env).open(PARTITION)
+    messages = append_some(log, 5)
+    await log.enforce_retention(0, age_ms=None, bytes_max=None, before=None)
+    messages += append_some(log, 3)
+    [index] = folder.glob("*.index")
+    flip(index, 90)
+    cut(segments(folder)[-1], 5)
+    found = await use(harness)
+    assert found == messages[: len(found)]
+    assert log.durable() <= len(found) < len(messages)
+
+
 async def test_swapped_indexes_are_rebuilt(harness: EngineHarness, folder: Path) -> None:
     messages = await fill(harness)
     paths = sorted(folder.glob("*.index"))
