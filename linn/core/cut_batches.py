@@ -33,7 +33,7 @@ class CutBatches:
 
     def keep(self, partition: object, batch: RecordBatch) -> None:
         """Another part of this batch will be asked for, perhaps; those that were cut long ago make room."""
-        if BYTES_MIN <= _bytes_of(batch) <= BYTES_MAX:
+        if batch.size >= BYTES_MIN and _bytes_of(batch) <= BYTES_MAX:
             kept = self._kept
             kept.pop(partition, None)
             kept[partition] = batch
@@ -45,5 +45,5 @@ class CutBatches:
 
 
 def _bytes_of(batch: RecordBatch) -> int:
-    """With its body decompressed."""
-    return batch.size + (batch.body_bytes if batch.codec else 0)
+    """With all that was read together with it, and its body decompressed."""
+    return memoryview(batch.message.obj).nbytes + (batch.body_bytes if batch.codec else 0)

@@ -108,7 +108,7 @@ class Partition:
         assert self._flush_interval_s is not None
         try:
             await self._clock.sleep(self._flush_interval_s)
-            await self._sync()
+            await self._sync_patiently()
         finally:
             self._syncing = False
         if self.log.durable() < self.log.bounds()[1]:

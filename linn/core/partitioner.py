@@ -20,6 +20,8 @@ _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 KEYS_CACHED_MAX = 65_536
 """Keys whose hash is remembered; keys repeat, and a hash in Python costs about as much as its key has bytes / 4."""
+KEY_CACHED_BYTES_MAX = 256
+"""Of a key that is remembered, so that all of them together stay below 24 MiB; most keys are ids."""
 
 
 def murmur2(data: bytes) -> int:
@@ -37,10 +39,19 @@ def murmur2(data: bytes) -> int:
     return h ^ h >> 15
 
 
-@lru_cache(maxsize=KEYS_CACHED_MAX)
 def key_hash(key: bytes | None) -> int:
     """What a batch's `keyHashes` column holds: murmur2 without the sign bit; 0 for a record without a key."""
-    return murmur2(key) & 0x7FFFFFFF if key is not None else 0
+    if key is None:
+        return 0
+    return remembered(key) if len(key) <= KEY_CACHED_BYTES_MAX else _hash(key)
+
+
+def _hash(key: bytes) -> int:
+    return murmur2(key) & 0x7FFFFFFF
+
+
+remembered = lru_cache(maxsize=KEYS_CACHED_MAX)(_hash)
+"""The hash of a short key."""
 
 
 def partition_of(key: bytes, partitions: int) -> int:

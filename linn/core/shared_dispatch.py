@@ -21,6 +21,7 @@ from linn.core.env import Clock
 from linn.core.errors import (
     BatchMalformed,
     DeliveryNotCurrent,
+    DescriptorsExhausted,
     DiskFull,
     LinnError,
     StorageError,
@@ -137,7 +138,7 @@ class SharedDispatch:
     async def _begin_later(self, effects: Effects) -> None:
         while not self._open and not self._closed:
             await self._clock.sleep(OPENING_RETRY_S)
-            with contextlib.suppress(DiskFull):
+            with contextlib.suppress(DiskFull, DescriptorsExhausted):
                 await self._begin(effects)
 
     async def _replay(self, end: int) -> bool:

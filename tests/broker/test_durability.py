@@ -267,3 +267,29 @@ def test_what_could_not_be_synced_for_want_of_descriptors_is_synced_soon(monkeyp
             assert log.durable() == log.bounds()[1] == 1
 
     run_simulation(0, scenario)
+
+
+def test_a_queue_that_waits_for_the_disk_waits_for_descriptors_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = ALWAYS + "[topics.q]\n"
+
+    async def leased(env: SimEnv) -> None:
+        async with broker_on(env, text):
+            client = await connected(env)
+            await client.publish("q", ["a", "b"])
+            await client.pull((await client.call(m.Subscribe("q"))).subscription)
+            env.crash()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(leased)
+        env = env.restart()
+        env.disk.capacity_bytes = env.disk.used_bytes() + 100
+        without_descriptors(env, monkeypatch, "__s.q", 0)
+        async with broker_on(env, text):
+            client = await connected(env)
+            queue = (await client.call(m.Subscribe("q"))).subscription
+            assert not (await client.pull(queue, wait_max_ms=2_000)).batches
+            without_descriptors(env, monkeypatch, "__s.q", 2)
+            env.disk.capacity_bytes = 1 << 30
+            assert values((await client.pull(queue, wait_max_ms=20_000)).batches) == ["a", "b"]
+
+    run_simulation(0, scenario)

@@ -221,7 +221,11 @@ async def test_a_publish_that_times_out_while_it_is_being_sent_leaves_the_link_a
 
 @on_both_loops
 async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once() -> None:
-    async with running_peer() as peer, linn.connect(peer.url, backoff_s=0.01) as client, client.producer("t") as producer:
+    async with (
+        running_peer() as peer,
+        linn.connect(peer.url, backoff_s=0.01) as client,
+        client.producer("t") as producer,
+    ):
         await warm(client, producer)
         answer = peer.answers.pop(m.Publish)
         async with anyio.create_task_group() as tasks:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from linn.core.partitioner import key_hash, murmur2, partition_of
+from linn.core.partitioner import KEY_CACHED_BYTES_MAX, key_hash, murmur2, partition_of, remembered
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,12 @@ def test_the_sign_bit_is_masked_as_kafka_does_it() -> None:
     assert key_hash(b"21") == -973932308 & 0x7FFFFFFF
     assert partition_of(b"21", 7) == (-973932308 & 0x7FFFFFFF) % 7
     assert key_hash(None) == 0
+
+
+@pytest.mark.parametrize("size", [KEY_CACHED_BYTES_MAX, KEY_CACHED_BYTES_MAX + 1])
+def test_keys_are_hashed_alike_and_only_short_ones_are_remembered(size: int) -> None:
+    key = b"k" * size
+    before = remembered.cache_info().currsize
+    for _ in range(2):
+        assert key_hash(key) == murmur2(key) & 0x7FFFFFFF
+    assert remembered.cache_info().currsize - before == (size <= KEY_CACHED_BYTES_MAX)

@@ -3,11 +3,13 @@
 /** Codes of which the same request may succeed later, for errors that do not say so themselves. */
 const RETRIABLE = new Set([
   "batch.corrupt",
+  "broker.full",
   "broker.stopping",
   "connection.failed",
   "connection.lost",
   "log.closed",
   "request.timeout",
+  "storage.descriptors_exhausted",
   "storage.disk_full",
   "topic.full",
 ]);
