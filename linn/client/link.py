@@ -197,6 +197,9 @@ class Link:
         """End the link; only the first error counts."""
         if self.error is None:
             self.error = error
+            if self._attends:
+                # Who reads leaves the socket before it is closed: asyncio mistakes the next of its number for it.
+                self._stream.interrupt()
             if self._scope is not None:
                 self._scope.cancel()
 
@@ -251,8 +254,6 @@ class Link:
         self._alone_in_a_row += 1
         if self._recall is None and not await self._relieve():
             return
-        if self._attends:
-            return  # Somebody came meanwhile, who found the link relieved.
         self._attends = True
         self.attended_count += 1
         stream, connection = self._stream, self._connection
@@ -272,7 +273,7 @@ class Link:
                 self._recall.set()
 
     async def _relieve(self) -> bool:
-        """Have the link's own task leave the reading to callers, if they have been alone for long enough."""
+        """Have the link's own task leave the reading to this caller, if callers have been alone for long enough."""
         if self._alone_in_a_row < _ALONE_MIN:
             return False
         self._is_relieved = True
@@ -280,7 +281,8 @@ class Link:
         # It takes a turn of the loop or two; where those take long, that task may be back at reading already.
         while self._recall is None and self._is_relieved and self.error is None:
             await anyio.lowlevel.checkpoint()
-        return self._recall is not None
+        # Somebody may have come meanwhile who found the link relieved.
+        return self._recall is not None and not self._attends
 
     def _take(self, count: int) -> None:
         """Handle so many bytes more; none, at the beginning: what came behind the welcome. Raises LinnError."""

@@ -201,6 +201,7 @@ class Producer:
         if self._shipping.buffered_bytes >= self._bound:
             self._check_open()
             await self._shipping.room(self._buffer_bytes_max)
+            self._check_open()
         if properties is PLAIN and type(value) is bytes and len(value) <= self.message_bytes_max and not mandatory:
             sent = self._batching.send_alone(value)
             if sent is not None:
@@ -428,5 +429,7 @@ class Producer:
             self._watch.ask()
 
     def give_up(self, error: LinnError) -> None:
-        """Fail all that has not been sent."""
+        """Fail all that has not been sent; of a client that is closed, also what is published from now on."""
+        if self._client.closed:
+            self._bound = -1
         self._batching.give_up(error)

@@ -67,18 +67,16 @@ class ReceivedShare(MemoryShare):
 
     def give_back(self, count: int) -> None:
         """Some bytes are not in use any more."""
+        was_over = self.is_over
         self.used_bytes -= count
-        self._tell()
-
-    def _tell(self) -> None:
         self._room.notify()
-        if self._held_up and not self.is_over:
+        if was_over and not self.is_over:
             for callback in list(self._held_up):
                 callback()
 
     @contextmanager
     def telling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call back whenever the share has become smaller and is not over, for one who can't wait for a turn."""
+        """Call back whenever the share is over no longer, for one who waits for other things as well."""
         self._held_up[callback] = None
         try:
             yield
@@ -86,9 +84,14 @@ class ReceivedShare(MemoryShare):
             del self._held_up[callback]
 
     def arrived(self, count: int) -> None:
-        """Bytes more, or less, of requests that have not come whole."""
+        """Bytes more of requests that have not come whole."""
         self._arriving_bytes += count
         self.used_bytes += count
+
+    def became_whole(self, count: int) -> None:
+        """So many bytes are of such a request no longer."""
+        self._arriving_bytes -= count
+        self.give_back(count)
 
     async def wait_turn(self, intake: Intake) -> None:
         """Wait until there is room, or until this one is the first of those that fill it. Cancellation is safe."""
@@ -106,7 +109,7 @@ class ReceivedShare(MemoryShare):
         """Let the next one be first."""
         if self._first is intake:
             self._first = None
-        self._tell()
+        self._room.notify()
 
 
 class Intake:
@@ -153,7 +156,7 @@ class Intake:
     def release(self) -> None:
         """The request is whole, or the connection is gone."""
         if self.held_bytes:
-            self._share.arrived(-self.held_bytes)
+            self._share.became_whole(self.held_bytes)
             self.held_bytes = 0
             self._share.pass_on(self)
 

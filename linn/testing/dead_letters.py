@@ -26,7 +26,7 @@ class _Letter:
 
 
 class DeadLetters:
-    """Judges once the history is complete; `reads` are the topics that were read to their end."""
+    """Fed with every entry of a history, in order; judges the topics that were read to their end."""
 
     def __init__(self, lives: LogLives, stored: StoredRecords, queues: QueueDeliveries, findings: Findings) -> None:
         self._lives = lives

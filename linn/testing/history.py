@@ -34,8 +34,6 @@ class TopicPromise:
     redelivery_delay_ms: int = 0
     max_deliveries: int | None = None
     dead_letter: str | None = None
-    is_queue: bool = False
-    """Whether there is a queue at the end, which is then drained."""
     is_kept: bool = True
     """Whether the log begins at 0 for ever: a stream without retention that was never a queue alone."""
     retains: bool = False
@@ -117,7 +115,7 @@ class Altered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drained(Event):
-    """A queue at the end, when consumers had all the time they needed."""
+    """A queue at the end, when consumers had all the time they needed. They leave when they have read what came."""
 
     topic: str
     unsettled: int

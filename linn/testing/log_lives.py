@@ -76,15 +76,6 @@ class LogLives:
         ends = [self._ends[life].event for life in range(since, until) if life in self._ends]
         return any(isinstance(end, Ended) and _is_hard(end) for end in ends)
 
-    @property
-    def ends(self) -> list[int]:
-        """Lives that have ended."""
-        return list(self._ends)
-
-    def end_of(self, life: int) -> Entry:
-        """How a life ended."""
-        return self._ends[life]
-
 
 def _is_hard(end: Ended) -> bool:
     return end.how in ("lost power", "sync failed")

@@ -335,7 +335,7 @@ async def test_who_waits_for_room_in_a_topic_holds_up_no_request_that_is_still_c
     def whole(topic: str) -> bytes:
         return b"".join(frames_of(m.Publish(topic), 2, [records(["y" * 3 * MIB])]))
 
-    async with broker_on(env, text, head) as broker:
+    async with broker_on(env, text, head):
         first, other = await connected(env), await connected(env)
         await (await connected(env)).publish("t", ["y" * 7 * MIB])
         full, fine = whole("t"), whole("s")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 from raw_client import ALWAYS, RawClient, broker_on, connected
 
@@ -46,39 +47,60 @@ async def state_of(client: RawClient) -> dict[str, Any]:
     }
 
 
-def test_a_change_is_whole_or_not_there_and_the_broker_starts() -> None:
-    states: list[dict[str, Any]] = []
+class Changed(NamedTuple):
+    done: int
+    """How many steps were answered; -1: not even the publish before them."""
+    states: list[dict[str, Any]]
+    """What was there before each step, and after the last."""
+    operations: int
 
-    async def scenario(env: SimEnv, crash_at: int | None) -> int:
-        done = -1
 
-        async def process(env: SimEnv) -> None:
-            nonlocal done
-            async with broker_on(env, TOML):
-                client = await connected(env)
-                await client.publish("s", ["a", "b", "c", "d"])
-                done = 0
-                for verb, arguments in STEPS:
-                    if crash_at is None:
-                        states.append(await state_of(client))
-                    await (commit(client, **arguments) if verb == "commit" else client.administer(verb, **arguments))
-                    done += 1
-                if crash_at is None:
+async def change(env: SimEnv, looking: bool) -> Changed:
+    """Take all steps, as far as the disk lets them; `looking` keeps the states."""
+    done, states = -1, []
+
+    async def process(env: SimEnv) -> None:
+        nonlocal done
+        async with broker_on(env, TOML):
+            client = await connected(env)
+            await client.publish("s", ["a", "b", "c", "d"])
+            done = 0
+            for verb, arguments in STEPS:
+                if looking:
                     states.append(await state_of(client))
+                await (commit(client, **arguments) if verb == "commit" else client.administer(verb, **arguments))
+                done += 1
+            if looking:
+                states.append(await state_of(client))
 
+    await env.run_until_death(process)
+    return Changed(done, states, len(env.disk.operations))
+
+
+@functools.cache
+def undisturbed() -> Changed:
+    return run_simulation(0, lambda env: change(env, looking=True))
+
+
+def change_and_lose_power(crash_at: int) -> None:
+    """Lose power at one change of the disk, and start again."""
+    states = undisturbed().states
+
+    async def scenario(env: SimEnv) -> None:
         env.disk.crash_at = crash_at
-        died = await env.run_until_death(process)
-        count = len(env.disk.operations)
-        async with broker_on(env.restart() if died else env, TOML) as broker:
+        done = (await change(env, looking=False)).done
+        async with broker_on(env.restart() if env.is_dead else env, TOML) as broker:
             found = await state_of(await connected(broker.env))  # type: ignore[arg-type]
-            begun = min(done + 1, len(STEPS))
-            if done >= 0:
-                for part, now in found.items():
-                    assert now in (states[done][part], states[begun][part]) or (
-                        part == "groups" and STEPS[done][0] == "commit"
-                    ), (crash_at, done)
-        return count
+        begun = min(done + 1, len(STEPS))
+        if done >= 0:
+            for part, now in found.items():
+                assert now in (states[done][part], states[begun][part]) or (
+                    part == "groups" and STEPS[done][0] == "commit"
+                ), f"all of a change or nothing; power lost at {crash_at}, after {done} changes"
 
-    count = run_simulation(0, lambda env: scenario(env, None))
-    for crash_at in range(1, count, 2):
-        run_simulation(crash_at, lambda env, at=crash_at: scenario(env, at))  # type: ignore[misc]
+    run_simulation(crash_at, scenario)
+
+
+def test_a_change_is_whole_or_not_there_and_the_broker_starts() -> None:
+    for crash_at in range(1, undisturbed().operations, 2):
+        change_and_lose_power(crash_at)

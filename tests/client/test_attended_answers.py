@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -268,3 +269,22 @@ async def test_a_loop_that_is_held_up_while_a_publisher_takes_the_reading_over_h
                 with anyio.fail_after(2):
                     await producer.publish(b"")
                 tasks.cancel_scope.cancel()
+
+
+@on_both_loops
+async def test_a_link_that_is_given_up_while_a_publisher_reads_is_replaced_at_once(tmp_path: Path) -> None:
+    """Over a Unix socket the next connection has the same descriptor before the publisher gets its turn."""
+    peer, path = Peer(), str(tmp_path / "s")
+    async with await anyio.create_unix_listener(path) as listener, anyio.create_task_group() as serving:
+        serving.start_soon(listener.serve, peer.accept)
+        async with linn.connect(f"linn+unix://{path}") as client, client.producer("t") as producer:
+            await warm(client, producer)
+            answer = peer.answers.pop(m.Publish)
+            with anyio.fail_after(2):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(producer.publish, b"comes again")
+                    await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
+                    peer.answers[m.Publish] = answer
+                    assert client.link is not None
+                    client.link.lose(ConnectionLost("it has been silent"))
+        serving.cancel_scope.cancel()

@@ -11,6 +11,7 @@ import linn
 from linn.core.errors import (
     ConnectionLost,
     LimitExceeded,
+    LinnError,
     MessageInvalid,
     MessageTooLarge,
     RequestTimeout,
@@ -425,3 +426,31 @@ async def test_keys_count_only_where_the_topics_partitioner_says_so(broker: str,
                 assert sorted(map(len, stored)) == [10, 10, 10, 11]
             assert one.partition is not None
             assert one.offset == len(stored[one.partition]) - 1
+
+
+@on_both_loops
+async def test_who_waits_for_room_when_the_client_is_closed_is_told_so() -> None:
+    async with running_peer() as peer, anyio.create_task_group() as tasks:
+        failed: list[LinnError] = []
+        async with linn.connect(peer.url, backoff_s=0.01) as client:
+            producer = await client.producer("t", buffer_bytes_max=1).__aenter__()
+
+            async def publish() -> None:
+                try:
+                    await producer.publish(b"in vain")
+                except LinnError as error:
+                    failed.append(error)
+
+            del peer.answers[m.Publish], peer.answers[m.Hello]
+            tasks.start_soon(publish)
+            await peer.until(lambda: bool(peer.messages(m.Publish)))
+            tasks.start_soon(publish)
+            await anyio.wait_all_tasks_blocked()
+            await peer.cut()
+            while client.link is not None:
+                await anyio.sleep(0.001)
+        with anyio.fail_after(5):
+            while len(failed) < 2:
+                await anyio.sleep(0.001)
+            await publish()
+        assert {type(error) for error in failed} == {ConnectionLost}

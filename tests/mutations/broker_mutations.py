@@ -10,6 +10,7 @@ _CONSUMER = "linn.core.group_consumer"
 _CONFIRMED = "What a confirmation means"
 _ONCE = "At least once"
 _CHANGES = "Changes while it runs"
+_DISK = "What is on the disk stays right"
 
 BROKER_MUTATIONS = (
     Mutation(
@@ -19,9 +20,9 @@ BROKER_MUTATIONS = (
         module="linn.protocols.capnp.session",
         original="missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]",
         planted="missing = [(partition, end) for partition, end in awaits if partition.log.bounds()[1] < end]",
-        simulation="clients",
-        seed=2,
-        says="a group goes on where it committed",
+        simulation="broker",
+        seed=4,
+        says="[confirmed means readable]",
     ),
     Mutation(
         name="acks of leader are taken for acks of none",
@@ -30,9 +31,9 @@ BROKER_MUTATIONS = (
         module="linn.core.semantics",
         original='"leader": ConfirmWhen.DURABLE,',
         planted='"leader": ConfirmWhen.ACCEPTED,',
-        simulation="clients",
-        seed=11,
-        says="all of them, once, in order",
+        simulation="broker",
+        seed=4,
+        says="[confirmed means readable]",
     ),
     Mutation(
         name="the high watermark is ahead of what is durable",
@@ -48,9 +49,9 @@ BROKER_MUTATIONS = (
                 self._start_sync(self._sync_until_durable)
                 self._advance(base_offset + batch.count)
         """,
-        simulation="clients",
-        seed=0,
-        says="a group goes on where it committed",
+        simulation="broker",
+        seed=15,
+        says="[what is settled stays settled]",
     ),
     Mutation(
         name="a confirmation comes one record too early",
@@ -59,9 +60,9 @@ BROKER_MUTATIONS = (
         module=_PARTITION,
         original="while committed and committed[0][0] <= offset:",
         planted="while committed and committed[0][0] <= offset + 1:",
-        simulation="clients",
-        seed=12,
-        says="settled_twice",
+        simulation="broker",
+        seed=15,
+        says="[what is settled stays settled]",
     ),
     Mutation(
         name="a slice holds its neighbours' values",
@@ -245,8 +246,53 @@ BROKER_MUTATIONS = (
                 file.close()
         """,
         planted="file.close()",
-        simulation="clients",
-        seed=3,
+        simulation="changes",
+        seed=61,
         says="metadata.json can't be read",
+    ),
+    Mutation(
+        name="metadata's new name is not synced",
+        breaks="A change is kept before it is answered.",
+        guarantee=_CHANGES,
+        module="linn.core.metadata",
+        original="""
+            self._keep_reserve()
+            await self._disk.sync_dir(self._folder)
+        """,
+        planted="self._keep_reserve()",
+        simulation="changes",
+        seed=61,
+        says="all of a change or nothing",
+    ),
+    Mutation(
+        name="a full disk confirms what it refuses",
+        breaks="A full disk refuses new batches: what is confirmed is in the log.",
+        guarantee=_DISK,
+        module="linn.core.broker",
+        original="base_offset = topic.append(partition, part)",
+        planted="""
+            try:
+                base_offset = topic.append(partition, part)
+            except StorageError:
+                base_offset = partition.log.bounds()[1] - part.count
+        """,
+        simulation="broker",
+        seed=15,
+        says="[nothing confirmed is lost]",
+    ),
+    Mutation(
+        name="a failed sync in the background is passed over",
+        breaks="A failed fsync is never repeated: the broker stops.",
+        guarantee=_DISK,
+        module="linn.core.broker",
+        original="""
+            except SyncFailed:
+                raise
+            except LogClosed as error:
+        """,
+        planted="except LogClosed as error:",
+        simulation="broker",
+        seed=22,
+        says="SYNC_FAILS_WITHIN_S",
     ),
 )

@@ -7,7 +7,9 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulations import Run
+from simulations import TESTS, Run
+
+_OURS = (f"{TESTS}/", f"{TESTS.parent / 'linn'}/")
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,11 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _symptom(error: BaseException) -> str:
-    """The type and the text, with an invariant's name; of an assertion without a text, which check failed where."""
+    """The type and the text, with an invariant's name; of an error without a text, which of our lines it came from."""
     text = str(error)
     if not text:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        last = ([frame for frame in frames if frame.filename.startswith(_OURS)] or frames)[-1]
         text = f"{last.name}: {last.line}"
     named = f"[{error.name}] " if isinstance(error, AssertionError) and hasattr(error, "name") else ""
     return f"{type(error).__name__}: {named}{text}"

@@ -160,9 +160,9 @@ QUEUE_MUTATIONS = (
             self._flush(touched.values())
             return SettleOutcome(refused, ())
         """,
-        simulation="clients",
-        seed=2,
-        says="settled_twice",
+        simulation="broker",
+        seed=15,
+        says="[what is settled stays settled]",
     ),
     Mutation(
         name="an ack is not logged",
@@ -226,5 +226,27 @@ QUEUE_MUTATIONS = (
         simulation="sharing",
         seed=0,
         says="is given to others",
+    ),
+    Mutation(
+        name="state outlives the records that it is about",
+        breaks="Offsets that a power loss took are given to new records, which nobody has settled.",
+        guarantee=_ONCE,
+        module=_DISPATCH,
+        original="kept = clip_event(event, end)",
+        planted="kept = clip_event(event, 1 << 62)",
+        simulation="settling",
+        seed=0,
+        says="what is published after a power loss is delivered",
+    ),
+    Mutation(
+        name="handed over before that is durable",
+        breaks="At most once: that a record was handed over is logged before it is sent.",
+        guarantee="At most once",
+        module=_DISPATCH,
+        original="await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])",
+        planted="pass",
+        simulation="handing over",
+        seed=0,
+        says="each record is handed over once",
     ),
 )

@@ -34,6 +34,21 @@ def _clients() -> Run:
     return run
 
 
+def _changes() -> Run:
+    run: Run = _module("broker", "test_power_loss_of_changes").change_and_lose_power
+    return run
+
+
+def _handing_over() -> Run:
+    run: Run = _module("broker", "test_power_loss_of_queues").hand_over_and_lose_power
+    return run
+
+
+def _settling() -> Run:
+    run: Run = _module("broker", "test_power_loss_of_queues").settle_and_lose_power
+    return run
+
+
 def _sharing() -> Run:
     run: Run = _module("broker", "sharing_run").share
     return run
@@ -68,6 +83,9 @@ def _routing() -> Run:
 SIMULATIONS: dict[str, Callable[[], Run]] = {
     "broker": _broker,
     "clients": _clients,
+    "changes": _changes,
+    "handing over": _handing_over,
+    "settling": _settling,
     "sharing": _sharing,
     "dead letters": _dead_letters,
     "log lives": _log_lives,

@@ -57,11 +57,6 @@ class TopicPlan:
             lines += [f"[[topics.{self.name}.bindings]]", f'exchange = "{EXCHANGE}"', f'key = "{self.key}"']
         return "\n".join(lines) + "\n"
 
-    @property
-    def is_queue(self) -> bool:
-        """Whether it is one in the end."""
-        return self.kind != "stream"
-
     def promise(self, flush_slack_s: float) -> TopicPromise:
         said: Any = self.settings
         retains = "retention" in said or "retention_bytes" in said
@@ -75,7 +70,6 @@ class TopicPlan:
             redelivery_delay_ms=said.get("redelivery_delay_ms", 0),
             max_deliveries=said.get("max_deliveries"),
             dead_letter=said.get("dead_letter"),
-            is_queue=self.is_queue,
             is_kept=self.kind != "queue" and "queue" not in self.kinds and not retains,
             retains=retains,
             grows=self.grows,
@@ -145,13 +139,13 @@ class Plan:
         if any("dead_letter" in topic.settings for topic in self.topics):
             storage = rng.choice(["always", rng.choice(STORAGES)])
             self.topics.append(TopicPlan(DEAD, "stream", rng.choice([1, 2]), storage))
-        self.producers = [self._producer(f"p{number}") for number in range(rng.choice([1, 2, 3]))]
+        self.producers = [self._producer(f"p{number}") for number in range(rng.choice([1, 2, 2, 3]))]
         self.consumers = [consumer for topic in self.topics for consumer in self._consumers(topic)]
         deaths = rng.choice([0, 1, 1, 2, 2, 3])
         self.lives = [self._life() for _ in range(deaths)]
         self.last_s = rng.uniform(0.3, 2.0)
         self.last_faults = self._faults(self.last_s)
-        self.records_max = rng.choice([8, 20, 40])
+        self.records_max = rng.choice([8, 16, 30])
         """Of one producer."""
         self.sync_delay_s = rng.choice([0.002, 0.02, 0.1])
         self.ends_with_restart = rng.random() < 0.4
@@ -218,9 +212,11 @@ class Plan:
         if topic.name == DEAD:
             return found
         if topic.kind != "stream" or topic.kinds:
-            found += [self._consumer(topic, f"{topic.name}.q{number}", "") for number in range(rng.choice([1, 2, 3]))]
+            found += [
+                self._consumer(topic, f"{topic.name}.q{number}", "") for number in range(rng.choice([1, 2, 2, 3]))
+            ]
         if topic.kind != "queue" or topic.kinds:
-            for group in range(rng.choice([0, 1, 2])):
+            for group in range(rng.choice([0, 1, 1, 2])):
                 by_hand = rng.random() < 0.7  # What the Python client knows of generations is not to be seen.
                 for number in range(rng.choice([1, 2, 3])):
                     found.append(self._consumer(topic, f"{topic.name}.g{group}.{number}", f"g{group}"))
@@ -282,6 +278,11 @@ class Plan:
             head += f'segment_bytes_max = {self.segment_bytes}\nindex_interval_bytes = 512\nflush_interval = "100ms"\n'
         head += f'[exchanges.{EXCHANGE}]\ntype = "{self.exchange}"\n'
         return head + "".join(topic.toml() for topic in self.topics)
+
+    def late_s_max(self) -> float:
+        """How long a consumer may hold what it has."""
+        leases: list[Any] = [topic.settings.get("lease_ms", 0) for topic in self.topics]
+        return 1.6 * max(leases) / 1000 if any(consumer.late for consumer in self.consumers) else 0.0
 
     def topics_of(self, key: str) -> tuple[str, ...]:
         """Where a record with this routing key goes from the exchange."""

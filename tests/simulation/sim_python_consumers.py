@@ -28,7 +28,7 @@ class PythonConsumer:
                     await self._consume(client)
             except LinnError as error:
                 check_foreseen(error)
-            await trio.sleep(self.rng.uniform(0.02, 0.2))
+            await trio.sleep(self.rng.uniform(0.05, 0.4))
 
     async def _consume(self, client: Client) -> None:
         plan = self.plan

@@ -62,7 +62,7 @@ class World:
                 check_foreseen(error)
             finally:
                 client.stream.close()  # type: ignore[attr-defined]
-            await trio.sleep(rng.uniform(0.01, 0.2))
+            await trio.sleep(rng.uniform(0.05, 0.4))
 
 
 def check_foreseen(error: BaseException | str) -> None:

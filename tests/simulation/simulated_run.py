@@ -126,6 +126,7 @@ class SimulatedRun:
         world.is_closing = True
         client, _ = await world.connect("probe")
         await drain(world, client, DRAIN_S_MAX)
+        await trio.sleep(plan.late_s_max())  # Who is late reads what came meanwhile.
 
     def _calm(self) -> None:
         """End what faults left."""

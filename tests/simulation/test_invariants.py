@@ -35,7 +35,7 @@ Step = Event | float
 """A number sets the time, in seconds."""
 
 STREAM = TopicPromise(name="t")
-QUEUE = TopicPromise(name="t", lease_ms=1000, is_queue=True, is_kept=False, max_deliveries=3, dead_letter="dead")
+QUEUE = TopicPromise(name="t", lease_ms=1000, is_kept=False, max_deliveries=3, dead_letter="dead")
 DEAD = TopicPromise(name="dead")
 MEMORY = replace(STREAM, durability="memory")
 OS = replace(STREAM, durability="os")

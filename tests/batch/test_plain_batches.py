@@ -1,0 +1,95 @@
+"""The short look at a batch that holds values alone says what the long one says, whatever the bytes are."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from linn.core.batch import BATCH_BYTES_MIN, BatchLimits, Format, RecordBatch, seal
+from linn.core.batch_builder import BatchColumns, build_batch
+from linn.core.body import Body
+from linn.core.errors import BatchError, BatchMalformed
+from linn.core.flat_message import DATA_AT
+
+LIMITS = BatchLimits()
+MUTANTS = 4_000
+BODY_POINTER_AT = BATCH_BYTES_MIN - 8
+BODY_BYTES_AT = DATA_AT + 76
+POINTERS_AT = BATCH_BYTES_MIN + 16
+"""Of the body; the fifth and the sixth are those of the values."""
+WORDS = [0, 8, BODY_POINTER_AT, BATCH_BYTES_MIN, BATCH_BYTES_MIN + 8, *range(POINTERS_AT, POINTERS_AT + 120, 8)]
+
+
+def mutant(rng: random.Random) -> bytearray:
+    """A batch of a few values with something wrong, more often than not where the short look looks."""
+    few = rng.choice((1, 1, 2, 9))
+    columns = BatchColumns([rng.choice((b"", b"a", b"seven b", bytes(rng.randrange(30)))) for _ in range(few)], 5, 7)
+    if rng.random() < 0.1:
+        columns.keys = [b"k"] * few
+    if rng.random() < 0.1:
+        columns.values = [None] * few
+    message = bytearray(build_batch(columns).message)
+    for _ in range(rng.choice((1, 1, 2))):
+        at = rng.choice(WORDS)
+        if rng.random() < 0.3 or at + 8 > len(message):
+            message[rng.randrange(len(message))] ^= 1 << rng.randrange(8)
+        else:
+            (word,) = struct.unpack_from("<Q", message, at)
+            step = rng.choice((4, -4, 8, 1 << 35, -(1 << 35), 8 << 35, 1 << 33, rng.randrange(-5, 5) << 2, -word))
+            struct.pack_into("<Q", message, at, (word + step) % (1 << 64))
+    if rng.random() < 0.3:
+        message += bytes(8)
+        body_bytes = len(message) - BATCH_BYTES_MIN
+        struct.pack_into("<I", message, 4, len(message) // 8 - 1)
+        struct.pack_into("<I", message, BODY_BYTES_AT, body_bytes)
+        struct.pack_into("<Q", message, BODY_POINTER_AT, body_bytes << 35 | 2 << 32 | 1)
+        struct.pack_into("<I", message, BATCH_BYTES_MIN + 4, body_bytes // 8 - 1)
+    seal(message)
+    return message
+
+
+def looked_at_closely(batch: RecordBatch) -> Body | None:
+    """What `verify` checks, without its shortcuts; the body where it is not compressed. Raises BatchError."""
+    if batch.body_bytes > LIMITS.batch_bytes_max or not 0 < batch.count <= LIMITS.records_max:
+        raise BatchMalformed("its numbers")
+    batch._check_columns()
+    body = batch.raw_fields[7]
+    assert body is not None
+    if batch.format != Format.NATIVE:
+        return None
+    if batch.codec:
+        batch._check_body()
+        return None
+    if len(body) != batch.body_bytes:
+        raise BatchMalformed("its body's size")
+    return Body.decode(body, batch.count)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_short_look_takes_and_refuses_what_the_long_one_does(seed: int) -> None:
+    rng, taken, plain = random.Random(seed), 0, 0
+    for _ in range(MUTANTS):
+        message = mutant(rng)
+        try:
+            batch = RecordBatch(message)
+        except BatchMalformed:
+            continue
+        try:
+            body, refused = looked_at_closely(RecordBatch(bytes(message))), False
+        except BatchError:
+            body, refused = None, True
+        try:
+            batch.verify(LIMITS)
+        except BatchError:
+            assert refused
+            continue
+        assert not refused
+        taken += 1
+        if batch.is_plain:
+            plain += 1
+            assert batch.raw_fields[:7] == [None] * 7
+            assert body is not None
+            assert (body.keys, body.timestamps_ms, body.headers, body.values.validity) == (None, None, None, None)
+    assert MUTANTS > taken > plain > MUTANTS // 20
