@@ -200,9 +200,12 @@ def test_a_severed_connection_is_reset_for_both_with_any_part_of_what_was_in_fli
         await mine.send([bytes(1000)])
         broker.world.sever("node", "client")
         arrived = 0
-        with pytest.raises(ConnectionLost, match="reset"):
+        try:
             while True:
                 arrived += len(await receive(theirs))
+        except ConnectionLost as error:
+            lost = error.text
+        assert "reset" in lost
         for stream in (mine, theirs):
             with pytest.raises(ConnectionLost):
                 await stream.send([b"more"])
