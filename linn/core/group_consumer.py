@@ -66,8 +66,11 @@ class Groups:
         """Events that the disk had no room for, by group."""
         self.closed = False
 
-    async def recover(self) -> None:
-        """Rebuild the groups from their log. Raises LogCorrupt, StorageError."""
+    async def recover(self, left_off: Mapping[str, Sequence[GroupEvent]]) -> None:
+        """Rebuild the groups from their log, or from where they left off. Raises LogCorrupt, StorageError."""
+        for name, events in left_off.items():
+            for event in events:
+                self._group(name).apply(event)
         if self.state is None:
             return
         async for record in self.state.replay():
@@ -170,6 +173,12 @@ class Groups:
         for name in list(self._unwritten):
             self.flush(self.groups[name])
         return [encode_group_events(name, group.snapshot_events()) for name, group in self.groups.items()]
+
+    def left_off(self) -> Mapping[str, Sequence[GroupEvent]]:
+        """When it is closed: all that is known, where no log does."""
+        if self.state is not None:
+            return {}
+        return {name: group.snapshot_events() for name, group in self.groups.items()}
 
     def show(self, name: str) -> dict[int, int | None]:
         """Committed offset by partition. Raises GroupUnknown."""

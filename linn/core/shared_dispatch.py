@@ -98,8 +98,8 @@ class SharedDispatch:
 
     # --- starting and stopping ---
 
-    async def recover(self) -> None:
-        """Rebuild the state from its log; on a full disk delivery begins once there is room.
+    async def recover(self, left_off: Sequence[SubscriptionEvent] = ()) -> None:
+        """Rebuild the state from its log, or from where it left off; on a full disk delivery begins once there is room.
 
         Raises LogCorrupt, StorageError.
         """
@@ -108,6 +108,8 @@ class SharedDispatch:
         # The event log may go back to records that were trimmed since.
         self.subscription = self.semantics.shared_subscription(start if self.state is None else 0)
         clipped = await self._replay(end)
+        for event in left_off:
+            self.subscription.apply(event)
         self.subscription.skip_to(start)
         effects = self.subscription.recovered(self._clock.monotonic())
         if clipped and self.state is not None:
@@ -169,6 +171,13 @@ class SharedDispatch:
             raise
         except StorageError as error:
             logger.warning("%(partition)s: closed without a snapshot: %(error)s", self._about(error))
+
+    def left_off(self) -> Sequence[SubscriptionEvent]:
+        """When it is closed: all that it knows, where no log does."""
+        if self.state is not None:
+            return ()
+        self.flush()
+        return self.subscription.snapshot_events(self._clock.monotonic())
 
     # --- delivering ---
 

@@ -7,7 +7,7 @@ becomes a queue begins it at the oldest record that is kept, or where its queue 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import add, sub
 
 from linn.core.batch import Format, RecordBatch
@@ -16,6 +16,7 @@ from linn.core.delivery import ReadySignal
 from linn.core.env import Clock
 from linn.core.errors import FeatureUnsupported, LinnError, MessageTooLarge, PartitionUnknown, TopicFull
 from linn.core.group_consumer import Groups
+from linn.core.group_event import GroupEvent
 from linn.core.interceptor import BoundInterceptor, intercepted
 from linn.core.partition import Partition, Spawn
 from linn.core.partition_choice import PartitionChoice
@@ -26,6 +27,7 @@ from linn.core.state_log import StateLog
 from linn.core.storage import PartitionId, StorageEngine
 from linn.core.storage_traffic import StorageTraffic
 from linn.core.stream_reader import StreamReader
+from linn.core.subscription_event import SubscriptionEvent
 from linn.core.topic_settings import BindingSettings, TopicSettings
 
 logger = logging.getLogger("linn.topic")
@@ -75,6 +77,10 @@ class Topic:
         """Publishes to this topic, by its name, that failed."""
         self.dropped_records = 0
         """By `overflow = "drop-head"`; of a queue only what was not settled."""
+        self._left_off: list[Sequence[SubscriptionEvent]] = []
+        """By partition, what a queue without a state log knew when the topic became a stream."""
+        self._places: Mapping[str, Sequence[GroupEvent]] = {}
+        """By group, the same of groups when it became a queue."""
         self._room = ReadySignal()
         self._waits_for_room = False
         self._dropping = False
@@ -112,6 +118,7 @@ class Topic:
         if self.queue is not None and kind == "stream":
             queue, self.queue = self.queue, None
             await self._close_queue(queue)
+            self._left_off = [dispatch.left_off() for dispatch in queue.dispatches]
         elif self.queue is None and kind != "stream":
             self.queue = Queue(self.name, ReadySignal())
         if self.queue is not None:
@@ -124,12 +131,13 @@ class Topic:
                 self.semantics.settles_on_delivery,
                 self._spawn,
             )
-            await groups.recover()
+            await groups.recover(self._places)
             self.groups = groups
         elif self.groups is not None and kind == "queue":
             groups, self.groups = self.groups, None
             self._end_readers()
             await groups.close()
+            self._places = groups.left_off()
 
     async def _extend_queue(self, queue: Queue) -> None:
         settings = self.semantics.shared_subscription(0).settings
@@ -148,7 +156,7 @@ class Topic:
             )
             dispatch.trims = self.settings.kind == "queue"
             dispatch.on_room = self.tell_room
-            await dispatch.recover()
+            await dispatch.recover(self._left_off[index] if index < len(self._left_off) else ())
             queue.dispatches.append(dispatch)
         queue.ready.notify()
 

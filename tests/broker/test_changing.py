@@ -7,6 +7,7 @@ import trio
 from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
 from linn.protocols.capnp import messages as m
+from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
 INTERVAL = '[storage.segmented-log]\nfsync = "interval"\n'
@@ -350,3 +351,44 @@ def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_w
         "a binding of topic live",
         "a binding of topic t",
     ]
+
+
+@pytest.mark.parametrize("storage", ["dram", "segmented-log"])
+def test_a_queue_goes_on_where_it_left_off_when_it_was_a_stream_meanwhile(storage: str) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
+            client = await connected(env)
+            await client.publish("t", ["a", "b", "c"])
+            subscription = (await client.call(m.Subscribe("t", credit=2))).subscription
+            first = await client.delivery()
+            assert values(first.batches) == ["a", "b"]
+            entry = m.Settlement(0, first.message.delivery_id, 0, 1)  # type: ignore[attr-defined]
+            assert (await client.call(m.Settle(subscription, [entry]))).refused == []
+            for kind in ("stream", "both"):
+                await client.administer("topic.alter", name="t", settings={"kind": kind})
+            other = await connected(env)
+            await other.call(m.Subscribe("t", credit=1))
+            again = await other.delivery()
+            assert (values(again.batches), again.message.attempt) == (["b"], 2)  # type: ignore[attr-defined]
+            assert again.message.delivery_id > first.message.delivery_id  # type: ignore[attr-defined]
+
+    run_simulation(0, scenario)
+
+
+@pytest.mark.parametrize("storage", ["dram", "segmented-log"])
+def test_groups_keep_their_places_when_the_topic_was_a_queue_meanwhile(storage: str) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
+            client = await connected(env)
+            await client.publish("t", ["a", "b", "c"])
+            subscription = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
+            generation = (await client.push()).message.generation  # type: ignore[attr-defined]
+            assert await client.settle(subscription, await client.delivery()) == []
+            for kind in ("queue", "both"):
+                await client.administer("topic.alter", name="t", settings={"kind": kind})
+            other = await connected(env)
+            await other.call(m.Subscribe("t", group="g", credit=5))
+            assert (await other.push()).message.generation > generation  # type: ignore[attr-defined]
+            assert values((await other.delivery()).batches) == ["c"]
+
+    run_simulation(0, scenario)

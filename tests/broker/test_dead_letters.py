@@ -127,28 +127,34 @@ async def _work(env: SimEnv) -> None:
                 await client.call(m.Credit(worker, 100))
 
 
+async def _work_twice(env: SimEnv, crash_at: int | None) -> int:
+    """Lose power once, start again, and look at the dead letters; how many changes of the disk there were at first."""
+    env.disk.crash_at = crash_at
+    env.disk.sync_delay_s_max = 0.01
+    died = await env.run_until_death(_work)
+    count = len(env.disk.operations)
+    if died:
+        env = env.restart()
+        assert not await env.run_until_death(_work)
+    async with broker_on(env, ALWAYS + TEXT):
+        client = await connected(env)
+        shown = (await client.administer("topic.show", name="t"))["partitions"][0]
+        copies = Counter(record.labels["linn.dead.offset"] for record in await _dead(client))
+        assert shown["end"] >= RECORDS
+        assert copies == dict.fromkeys(range(shown["end"]), 1), f"one copy of each; power lost at {crash_at}"
+        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
+    return count
+
+
+def die_and_lose_power(seed: int, crash_at: int) -> None:
+    """Lose power at one change of the disk."""
+    run_simulation(seed, lambda env: _work_twice(env, crash_at))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_each_record_is_a_dead_letter_exactly_once_wherever_power_is_lost(seed: int) -> None:
     """Power is lost at every change of the disk, one run for each."""
-
-    async def scenario(env: SimEnv, crash_at: int | None) -> int:
-        env.disk.crash_at = crash_at
-        env.disk.sync_delay_s_max = 0.01
-        died = await env.run_until_death(_work)
-        count = len(env.disk.operations)
-        if died:
-            env = env.restart()
-            assert not await env.run_until_death(_work)
-        async with broker_on(env, ALWAYS + TEXT):
-            client = await connected(env)
-            shown = (await client.administer("topic.show", name="t"))["partitions"][0]
-            copies = Counter(record.labels["linn.dead.offset"] for record in await _dead(client))
-            assert shown["end"] >= RECORDS
-            assert copies == dict.fromkeys(range(shown["end"]), 1), f"one copy of each; power lost at {crash_at}"
-            assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
-        return count
-
-    count = run_simulation(seed, lambda env: scenario(env, None))
+    count = run_simulation(seed, lambda env: _work_twice(env, None))
     assert count > 50
     for crash_at in range(seed, count, 5):
-        run_simulation(seed, lambda env, at=crash_at: scenario(env, at))  # type: ignore[misc]
+        die_and_lose_power(seed, crash_at)
