@@ -319,9 +319,10 @@ class GroupConsumer:
             known = self._groups.partitions.get(partition)
             if known is not None and settlement.end > known.high_watermark:
                 raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
-            if self._groups.commits_on_delivery and settlement.end <= (self.group.position(partition) or 0):
-                return  # What was delivered since is committed, and stays so.
-            self.group.commit(self.name, self.generation, partition, settlement.end)
+            end = settlement.end
+            if self._groups.commits_on_delivery:
+                end = max(end, self.group.position(partition) or 0)  # What was delivered since stays committed.
+            self.group.commit(self.name, self.generation, partition, end)
         elif settlement.verdict == 1:
             if self.group.owner(partition) != self.name:
                 raise GroupFenced(f'this member does not own partition {partition} of group "{self.group.name}"')

@@ -7,6 +7,7 @@ nothing was disturbed.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +27,8 @@ PLACE = "what is returned goes back to its place"
 IN_ORDER = "a queue hands out in order"
 LEASES = "every lease ends"
 
+LEAVING_S = 1.0
+"""In a calm network the broker knows by then that a consumer has left; meanwhile it may deliver to it."""
 NOT_CURRENT = "delivery.not_current"
 Key = tuple[Place, int, int]
 """(place, era, offset): one stored record."""
@@ -61,8 +64,8 @@ class QueueDeliveries:
         self.by_record: dict[Key, list[tuple[Entry, Delivered]]] = {}
         """By delivery id, at the end."""
         self.settled: dict[Key, list[Settlement]] = {}
-        self._noise: list[int] = []
-        """Indices at which something was disturbed, left or altered: a delivery may have gone unseen."""
+        self._noise: list[Entry] = []
+        """When something was disturbed, left or altered: a delivery may have gone unseen."""
         self._left_last = -1
         self._disturbances = 0
         self._disk_was_full = False
@@ -81,15 +84,15 @@ class QueueDeliveries:
                 self.drained[topic] = entry
             case Disturbed(is_disk_full=is_full):
                 self._disk_was_full = self._disk_was_full or is_full
-                self._noise.append(entry.index)
+                self._noise.append(entry)
                 self._disturbances += 1
             case Calmed() | Ended():
-                self._noise.append(entry.index)
+                self._noise.append(entry)
             case Left() if not self.drained:
-                self._noise.append(entry.index)
+                self._noise.append(entry)
                 self._left_last = entry.index
             case Altered(topic):
-                self._noise.append(entry.index)
+                self._noise.append(entry)
                 self._altered[topic] = None
 
     # --- at the end ---
@@ -145,7 +148,7 @@ class QueueDeliveries:
             return
         where = f"offset {key[2]} of {key[0]}"
         first, event = deliveries[0]
-        if event.attempt < 1 or (event.attempt != 1 and not self._is_noisy(0, first.index)):
+        if event.attempt < 1 or (event.attempt != 1 and not self._is_noisy(None, first)):
             self._findings.add(ATTEMPTS, f"{where} begins with attempt {event.attempt}", first.index)
         for entry, event in deliveries:
             if promise.max_deliveries is not None and event.attempt > promise.max_deliveries:
@@ -156,14 +159,17 @@ class QueueDeliveries:
                 continue
             forgotten = other.life > one.life and (self._disk_was_full or self._lives.lost_power(one.life, other.life))
             too_few = other.attempt <= one.attempt and not forgotten
-            too_many = other.attempt > one.attempt + 1 and not self._is_noisy(first.index, second.index)
+            too_many = other.attempt > one.attempt + 1 and not self._is_noisy(first, second)
             if too_few or too_many:
                 text = f"{where} has attempt {other.attempt} after attempt {one.attempt}"
                 self._findings.add(ATTEMPTS, text, first.index, second.index)
 
-    def _is_noisy(self, first: int, last: int) -> bool:
+    def _is_noisy(self, first: Entry | None, last: Entry) -> bool:
         """Whether a delivery may have gone unseen between two events; what a consumer leaves unread may be older."""
-        return self._left_last > first or self._disturbances > 0 or any(first < at <= last for at in self._noise)
+        if self._disturbances or self._left_last > (first.index if first is not None else 0):
+            return True
+        since_s = first.at_s - LEAVING_S if first is not None else -math.inf
+        return any(noise.index <= last.index and noise.at_s >= since_s for noise in self._noise)
 
     def _check_settlements(
         self, key: Key, deliveries: list[tuple[Entry, Delivered]], settlements: list[Settlement]
@@ -198,7 +204,7 @@ class QueueDeliveries:
         again = next((event.delivery_id for _, event in deliveries if event.delivery_id > asked.delivery_id), None)
         for entry, event in self._of(key[0], asked.life):
             overtakes = event.attempt == 1 and event.first > key[2] and event.granted_after_s > answer.at_s
-            if self._is_noisy(answer.index, entry.index):
+            if self._is_noisy(answer, entry):
                 return  # It may have been leased again, and nobody saw it.
             if overtakes and (again is None or event.delivery_id < again):
                 text = f"offset {key[2]} of {key[0]} was returned, and offset {event.first} came before it"

@@ -32,11 +32,13 @@ class PythonConsumer:
 
     async def _consume(self, client: Client) -> None:
         plan = self.plan
-        async with client.consumer(plan.topic, group=plan.group, prefetch=plan.credit) as consumer:
-            name = self._join()
-            try:
+        name = ""
+        try:
+            async with client.consumer(plan.topic, group=plan.group, prefetch=plan.credit) as consumer:
+                name = self._join()
                 await self._iterate(consumer)
-            finally:
+        finally:
+            if name:
                 self.world.history.add(Left(name, plan.topic))
 
     def _join(self) -> str:
