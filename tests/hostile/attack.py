@@ -28,6 +28,11 @@ from linn.protocols.capnp.connection import hello
 from linn.testing.process import BrokerProcess
 
 RATE_KEPT_MIN = 0.8
+"""By a bystander that has the machine with the broker and the attackers."""
+RATE_KEPT_BESIDE_MIN = 0.3
+"""Where other tests run on the same processors: less tells a broker that stands still from a machine that is full. The
+bounds on the broker's processor time and memory hold there as well."""
+BESIDE_OTHERS = "PYTEST_XDIST_WORKER" in os.environ
 ROUNDS_MIN = 25
 """Half a second: what one attack is watched for at least."""
 WARM_UP_ROUNDS = 15
@@ -377,7 +382,7 @@ def attacked(
     attack.rate_kept = span.rate / broker.rate_before
     attack.cpu_s = max(0.0, span.cpu_s - broker.cpu_share_before * span.elapsed_s)
     attack.longest_round_s = span.longest_s
-    assert attack.rate_kept >= RATE_KEPT_MIN, attack
+    assert attack.rate_kept >= (RATE_KEPT_BESIDE_MIN if BESIDE_OTHERS else RATE_KEPT_MIN), attack
     assert attack.longest_round_s <= pause_s, attack
     assert attack.cpu_s <= cpu_s, attack
     assert attack.memory_bytes <= memory_bytes, attack
