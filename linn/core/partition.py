@@ -27,7 +27,7 @@ Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task in the broker's nursery."""
 READ_BATCHES_MAX = 1_024
 """Of one read, however small they are: as many as the native protocol takes behind one frame."""
-TIDY_AFTER_BYTES = 16 << 20
+TIDY_AFTER_BYTES = 64 << 20
 """Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
 SYNC_RETRY_S = 0.5
 """How long a sync waits that had no descriptor."""

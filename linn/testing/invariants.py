@@ -32,7 +32,8 @@ INVARIANTS: dict[str, str] = {
     stored.ORDER: "Records of one producer are stored in the order of its calls, in each partition.",
     stored.ONCE: "A record is in a topic once, unless its producer sends again what was not answered.",
     stored.KEYS: "Records with one key are in one partition of a topic, as long as it does not grow.",
-    stored.REFUSED: "A publish to one topic that the broker refused has stored nothing.",
+    stored.REFUSED: "A publish that was refused has stored nothing; where the disk was full, part of one that goes to "
+    "several partitions.",
     stored.FOREIGN: "A topic holds what was published to it, unchanged.",
     queue.IDS: "A delivery id is one lease of one consumer, also over restarts.",
     queue.AT_MOST_ONCE: "At most once: a record is handed over once, to one consumer, or to one member of a group.",

@@ -235,8 +235,9 @@ class StoredRecords:
 
     def _check_refused(self, entry: Entry, event: Refused) -> None:
         published = self.published[event.record][1]
-        if len(published.topics) > 1 or published.repeats:
-            return
+        is_whole = len(published.topics) == 1 and len(list(self.places(published.topics[0]))) == 1
+        if published.repeats or (event.code.startswith("storage.") and not is_whole):
+            return  # One partition may have had room for its part, and the next one none.
         for place, facts in self.facts.items():
             for fact in facts.values():
                 if fact.record == event.record and place[0] in published.topics:
