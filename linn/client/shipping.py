@@ -161,8 +161,6 @@ class Shipping:
             lane.held = lane.held or not isinstance(error, ConnectionLost)
         else:
             self._settle(shipment, None, error)
-        if lane.held and not lane.in_flight:
-            self._client.timers.after(self._client.backoff_of(shipment.attempts), lambda: self._release(lane))
         self._go_on(lane)
 
     def _landed(self, shipment: Shipment) -> None:
@@ -170,7 +168,10 @@ class Shipping:
         del shipment.lane.in_flight[shipment.sequence]
 
     def _go_on(self, lane: Lane) -> None:
-        if lane.ready:
+        if lane.held and not lane.in_flight:
+            # Whatever became of the last one behind the refused one: a refusal, a confirmation, its time was up.
+            self._client.timers.after(self._client.backoff_of(lane.ready[0].attempts), lambda: self._release(lane))
+        elif lane.ready:
             self._queue(lane)
         elif not lane.in_flight:
             self._on_idle(lane)

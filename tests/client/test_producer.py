@@ -288,6 +288,48 @@ async def test_a_refusal_for_now_is_asked_again_and_keeps_the_order() -> None:
         assert peer.logs["t/0"] == expected
 
 
+async def fates_behind_a_refusal(stored_behind: bool) -> list[str]:
+    """Three batches in flight, of which the first is refused for now; what their publishers are told."""
+    count = 0
+
+    def publish(session: Session, event: Event) -> m.Message | None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            return m.Failed("topic.full", "full", True)
+        return peer.publish(session, event) if stored_behind or count > 3 else None
+
+    fates: list[str] = []
+    async with running_peer() as peer:
+        peer.answers[m.Publish] = publish
+        async with linn.connect(peer.url, backoff_s=0.01, request_timeout_s=0.2) as client:
+            producer = client.producer("t", in_flight_max=3)
+
+            async def publish_many() -> None:
+                try:
+                    await producer.publish_many([bytes(200)] * 4)
+                    fates.append("stored")
+                except RequestTimeout:
+                    fates.append("unknown")
+
+            with anyio.move_on_after(5):
+                async with producer, anyio.create_task_group() as tasks:
+                    for _ in range(3):
+                        tasks.start_soon(publish_many)
+    assert count == 4
+    return sorted(fates)
+
+
+@on_both_loops
+async def test_a_refused_batch_goes_again_when_those_behind_it_were_confirmed() -> None:
+    assert await fates_behind_a_refusal(stored_behind=True) == ["stored"] * 3
+
+
+@on_both_loops
+async def test_a_refused_batch_goes_again_when_the_time_of_those_behind_it_is_up() -> None:
+    assert await fates_behind_a_refusal(stored_behind=False) == ["stored", "unknown", "unknown"]
+
+
 @on_both_loops
 async def test_a_refusal_that_lasts_is_raised_in_the_end() -> None:
     async with running_peer() as peer:
