@@ -67,22 +67,26 @@ class Groups:
         self.closed = False
 
     async def recover(self, left_off: Mapping[str, Sequence[GroupEvent]]) -> None:
-        """Rebuild the groups from their log, or from where they left off. Raises LogCorrupt, StorageError."""
-        for name, events in left_off.items():
-            for event in events:
-                self._group(name).apply(event)
+        """Rebuild the groups from their log, and what they left off with. Raises LogCorrupt, StorageError."""
+        if self.state is not None:
+            async for record in self.state.replay():
+                name, events = decode_group_events(record)
+                self._apply(name, events)
+                if events == [GroupForgotten()]:
+                    del self.groups[name]
+        for name, unwritten in left_off.items():
+            self._apply(name, unwritten)
         if self.state is None:
             return
-        async for record in self.state.replay():
-            name, events = decode_group_events(record)
-            group = self._group(name)
-            for event in events:
-                group.apply(event)
-            if events == [GroupForgotten()]:
-                del self.groups[name]
+        self._unwritten = {name: list(unwritten) for name, unwritten in left_off.items()}
         clipped = [self._clip(group) for group in self.groups.values()]
         if any(clipped):
             await self.state.compact(self._snapshot, force=True)
+
+    def _apply(self, name: str, events: Sequence[GroupEvent]) -> None:
+        group = self._group(name)
+        for event in events:
+            group.apply(event)
 
     def _clip(self, group: ConsumerGroup) -> bool:
         """Move a group back to the end of a log from which a power failure took records that it had committed.
@@ -175,9 +179,9 @@ class Groups:
         return [encode_group_events(name, group.snapshot_events()) for name, group in self.groups.items()]
 
     def left_off(self) -> Mapping[str, Sequence[GroupEvent]]:
-        """When it is closed: all that is known, where no log does."""
+        """When it is closed: what is known and no log has."""
         if self.state is not None:
-            return {}
+            return self._unwritten
         return {name: group.snapshot_events() for name, group in self.groups.items()}
 
     def show(self, name: str) -> dict[int, int | None]:

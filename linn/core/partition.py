@@ -20,7 +20,7 @@ from linn.core.batch_builder import slice_batch
 from linn.core.env import Clock
 from linn.core.errors import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
 from linn.core.log_fields import log_fields
-from linn.core.storage import LogStatistics, MeasuredLog, PartitionId, PartitionLog, RegionLog, StoredBatch
+from linn.core.storage import LogStatistics, MeasuredLog, PartitionId, PartitionLog, PromptLog, StoredBatch
 from linn.core.storage_traffic import StorageTraffic
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
@@ -53,7 +53,7 @@ class Partition:
         capabilities = log.capabilities
         self._confirm_after_sync = capabilities.confirm_after_sync
         self._flush_interval_s = capabilities.flush_interval_s
-        self._regions = cast(RegionLog, log) if capabilities.gives_regions else None
+        self._prompt = cast(PromptLog, log) if capabilities.reads_at_once else None
         self._measured = cast(MeasuredLog, log) if capabilities.gives_statistics else None
         self._syncing = False
         self._tidy_at_bytes = TIDY_AFTER_BYTES
@@ -244,14 +244,17 @@ class Partition:
 
     async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As `read_range`; batches that need not be cut may stay in their files, with only their stamps checked."""
-        if self._regions is not None:
-            stored = list(self._regions.stored(first, bytes_max))[:READ_BATCHES_MAX]
-            end = min(end, self.high_watermark)
-            while stored and stored[-1].end_offset > end:
-                stored.pop()
-            if stored:
-                return stored
-        return await self.read_range(first, end, bytes_max)
+        return self.at_once(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
+
+    def at_once(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+        """As `read_stored`, without waiting; nothing where that is not enough. Raises LogClosed, StorageError."""
+        if self._prompt is None:
+            return ()
+        batches = list(self._prompt.at_once(first, bytes_max))[:READ_BATCHES_MAX]
+        end = min(end, self.high_watermark)
+        while batches and batches[-1].end_offset > end:
+            batches.pop()
+        return batches
 
     async def close(self) -> None:
         """Sync and close the log."""

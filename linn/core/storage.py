@@ -21,8 +21,8 @@ class Capabilities:
     """Whether a publish with acks is confirmed only when `durable()` has passed it."""
     flush_interval_s: float | None = None
     """How often the flusher calls `sync` in the background, which no confirmation waits for; None: never."""
-    gives_regions: bool = False
-    """Whether its logs are `RegionLog`s."""
+    reads_at_once: bool = False
+    """Whether its logs are `PromptLog`s."""
     gives_statistics: bool = False
     """Whether its logs are `MeasuredLog`s."""
     keeps_in_memory: bool = False
@@ -131,13 +131,14 @@ class PartitionLog(Protocol):
         """Close and remove everything stored for this partition."""
 
 
-class RegionLog(PartitionLog, Protocol):
-    """A log in files, whose batches can go to a connection without being read."""
+class PromptLog(PartitionLog, Protocol):
+    """A log that has what readers want most often at hand: in memory, in the page cache, or to be sent from a file."""
 
-    def stored(self, offset: int, bytes_max: int) -> Sequence[StoredBatch]:
-        """As `read`, of what can be had at once; nothing where `read` is the better way, or knows more of a damage.
+    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+        """As `read`, of what can be had without waiting, from the batch that begins at `offset`: at least that one.
 
-        Only the stamps of the batches are verified: who receives them checks the CRC of the rest. Synchronous.
+        Nothing where none begins there, where `read` is the better way, or knows more of a damage. Of a StoredBatch
+        only the stamps are verified: who receives it checks the CRC of the rest. Synchronous.
 
         Raises LogClosed, StorageError.
         """

@@ -25,7 +25,7 @@ from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange
 from linn.core.file_region import Sendable
 from linn.core.record import Record
-from linn.core.storage import PartitionId, PartitionLog, RegionLog, StorageEngine
+from linn.core.storage import PartitionId, PartitionLog, PromptLog, StorageEngine
 
 PARTITION = PartitionId("orders", 0)
 READ_ALL = 1 << 40
@@ -173,25 +173,42 @@ class EngineConformance:
                 assert messages_of(await log.read(0, size - 1)) == messages[: max(1, taken - 1)]
             assert messages_of(await log.read(0, 0)) == messages[:1]
 
-    async def test_stored_batches_are_those_that_are_read(self, harness: EngineHarness) -> None:
+    async def test_what_is_had_at_once_is_what_is_read(self, harness: EngineHarness) -> None:
+        await self.check_at_once(harness, value_bytes=9_000)
+
+    async def test_what_is_had_at_once_of_small_batches_is_what_is_read(self, harness: EngineHarness) -> None:
+        await self.check_at_once(harness, value_bytes=20)
+
+    async def check_at_once(self, harness: EngineHarness, value_bytes: int) -> None:
+        """Read from each batch on several times, as readers do who come again and again."""
         async with harness.log() as log:
-            if not log.capabilities.gives_regions:
+            if not log.capabilities.reads_at_once:
                 return
-            batches = [make_batch(1 + number % 3, value_bytes=9_000 * number) for number in range(12)]
+            batches = [make_batch(1 + number % 3, value_bytes=value_bytes * number) for number in range(12)]
             offsets = [log.append(batch) for batch in batches]
             messages = messages_of(batches)
             await read_through(log)
             seen: set[int] = set()
             for number, offset in enumerate(offsets * 4):
                 place = number % len(offsets)
-                stored = cast(RegionLog, log).stored(offset, 100_000)
-                seen.update(batch.base_offset for batch in stored)
-                assert [batch.base_offset for batch in stored] == offsets[place : place + len(stored)]
-                assert [batch.end_offset for batch in stored] == [b.end_offset for b in batches[place:]][: len(stored)]
-                assert sum(batch.size for batch in stored) <= 100_000
-                sent = await sent_over(harness.env, [batch.message for batch in stored])
-                assert sent == b"".join(messages[place : place + len(stored)])
+                found = cast(PromptLog, log).at_once(offset, 100_000)
+                seen.update(batch.base_offset for batch in found)
+                assert [batch.base_offset for batch in found] == offsets[place : place + len(found)]
+                assert [batch.end_offset for batch in found] == [b.end_offset for b in batches[place:]][: len(found)]
+                assert len(found) <= 1 or sum(batch.size for batch in found) <= 100_000
+                sent = await sent_over(harness.env, [batch.message for batch in found])
+                assert sent == b"".join(messages[place : place + len(found)])
             assert seen, "nothing was ever given: such a log should not claim that it can"
+
+    async def test_nothing_is_had_at_once_from_within_a_batch(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            if not log.capabilities.reads_at_once:
+                return
+            end = [log.append(make_batch(3)) for _ in range(4)][-1] + 3
+            await read_through(log)
+            for offset in range(-1, end + 3):
+                found = cast(PromptLog, log).at_once(offset, READ_ALL)
+                assert not found or (offset % 3 == 0 and found[0].base_offset == offset < end)
 
     async def test_a_large_batch_is_stored_and_read(self, harness: EngineHarness) -> None:
         async with harness.log() as log:

@@ -64,6 +64,8 @@ class StoredRecords:
         self._keys: dict[tuple[str, str], tuple[int, int]] = {}
         self._floors: dict[Place, _Floor] = {}
         self._starts: dict[Place, _Floor] = {}
+        self._partitions: dict[str, set[int]] = {}
+        """Of each topic, those that were there when the broker started."""
 
     def observe(self, entry: Entry) -> None:
         """Take note of what was seen where."""
@@ -128,6 +130,7 @@ class StoredRecords:
             self._floors.setdefault(place, _Floor()).raise_to(end, entry.index, isinstance(entry.event, Confirmed))
 
     def _recover(self, entry: Entry, event: Recovered) -> None:
+        self._partitions.setdefault(event.topic, set()).add(event.partition)
         place = event.topic, event.partition
         self._starts[place] = _Floor()
         self._floors[place] = _Floor()
@@ -235,7 +238,7 @@ class StoredRecords:
 
     def _check_refused(self, entry: Entry, event: Refused) -> None:
         published = self.published[event.record][1]
-        is_whole = len(published.topics) == 1 and len(list(self.places(published.topics[0]))) == 1
+        is_whole = len(published.topics) == 1 and self._partitions[published.topics[0]] == {0}
         if published.repeats or (event.code.startswith("storage.") and not is_whole):
             return  # One partition may have had room for its part, and the next one none.
         for place, facts in self.facts.items():

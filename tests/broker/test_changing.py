@@ -392,3 +392,19 @@ def test_groups_keep_their_places_when_the_topic_was_a_queue_meanwhile(storage: 
             assert values((await other.delivery()).batches) == ["c"]
 
     run_simulation(0, scenario)
+
+
+@simulated
+async def test_a_generation_that_a_full_disk_did_not_take_is_never_given_again(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "both"\n'):
+        client = await connected(env)
+        await client.publish("t", ["a"])
+        env.disk.capacity_bytes = env.disk.used_bytes
+        await client.call(m.Subscribe("t", group="g", credit=5))
+        generation = (await client.push()).message.generation  # type: ignore[attr-defined]
+        env.disk.capacity_bytes = 1 << 30
+        for kind in ("queue", "both"):
+            await client.administer("topic.alter", name="t", settings={"kind": kind})
+        other = await connected(env)
+        await other.call(m.Subscribe("t", group="g", credit=5))
+        assert (await other.push()).message.generation > generation  # type: ignore[attr-defined]

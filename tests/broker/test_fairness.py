@@ -41,7 +41,7 @@ def check_fair(counts: Sequence[int], kinds: int) -> None:
     for kind in range(kinds):
         alike = counts[kind::kinds]
         assert 2 * min(alike) >= statistics.mean(alike)
-    assert 4 * min(counts) >= statistics.mean(counts)
+    assert 2 * min(counts) >= statistics.mean(counts)
 
 
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)

@@ -20,7 +20,8 @@ BYTES_MAX = 25 << 10
 WARM = 100
 """Connections before the first measurement: what the broker takes once for all of them is not theirs."""
 IDLE_S = 5.0
-BATCH = records([b"x" * 128] * 100)
+BATCH = records([b"x" * 128] * 400)
+"""Far larger than what a connection may keep."""
 
 
 def use(those: Crowd) -> None:

@@ -118,7 +118,10 @@ async def test_a_client_that_repeats_loses_nothing_over_a_full_disk(small_disk: 
                 await trio.to_thread.run_sync(small_disk.make_room, broker.pid)
                 with trio.fail_after(WITHIN_S):
                     await producer.flush()
-            assert [value[:6] for value in await everything_in(client, "events")] == [b"%06d" % n for n in range(50)]
+            # Batches that were in flight behind a refused one may be stored before it.
+            assert sorted(value[:6] for value in await everything_in(client, "events")) == [
+                b"%06d" % n for n in range(50)
+            ]
 
 
 async def test_settlements_are_refused_or_kept_never_lost(small_disk: SmallDisk) -> None:

@@ -145,7 +145,10 @@ BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
             [begun(), published("a", key="k"), published("b", 1, key="k"), confirmed("a"), confirmed("b", partition=1)],
         )
     ],
-    "what was refused is not stored": [(STREAM, [begun(), published("a"), Refused(1, "a", "topic.full"), read("a")])],
+    "what was refused is not stored": [
+        (STREAM, [begun(), published("a"), Refused(1, "a", "topic.full"), read("a")]),
+        (STREAM, [begun(), published("a"), Refused(1, "a", "storage.disk_full"), read("a")]),
+    ],
     "only what was published is stored": [(STREAM, [begun(), read("x")])],
     "delivery ids are never reused": [
         (QUEUE, [*LEASED, delivered("a", 1, who="d")]),
@@ -276,7 +279,13 @@ KEEPING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
             [begun(), published("a", key="k"), published("b", 1, key="k"), confirmed("a"), confirmed("b", partition=1)],
         ),
     ],
-    "what was refused is not stored": [(STREAM, [*AB, Refused(1, "b", "topic.full"), read("a")])],
+    "what was refused is not stored": [
+        (STREAM, [*AB, Refused(1, "b", "topic.full"), read("a")]),
+        (
+            STREAM,
+            [begun(), Recovered(1, "t", 1, 0, 0), published("a"), Refused(1, "a", "storage.disk_full"), read("a")],
+        ),
+    ],
     "only what was published is stored": [(STREAM, [begun(), published("x"), read("x")])],
     "delivery ids are never reused": [
         (QUEUE, [*LEASED, delivered("a", 2, 2, who="d")]),

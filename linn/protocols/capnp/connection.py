@@ -105,6 +105,7 @@ class Connection:
                 if not self._missing:
                     correlation, _, message = self._waiting
                     self._events.append(Event(correlation, message, self._batches))
+                    self._batches = []  # Or a connection that waits would keep what came last.
             self._failure = self.frames.failure
         except LinnError as error:
             self._failure = error
@@ -121,7 +122,6 @@ class Connection:
             raise ProtocolError(f"{decoded.batches} batches behind one frame, more than {BATCHES_MAX}")
         self._waiting = decoded
         self._missing = decoded.batches
-        self._batches = []
         self._batch_bytes = 0
 
 

@@ -46,10 +46,13 @@ class Reading:
         """Answer with batches, when there are enough or the client has waited long enough."""
         fetch = event.message
         assert isinstance(fetch, m.Fetch)
+        partition = self._session.broker.topic(fetch.topic).partition(fetch.partition)
+        bytes_max = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
+        if fetch.bytes_min <= 1 and self._fetch_at_once(event.correlation, partition, fetch.offset, bytes_max):
+            return
 
         async def work() -> None:
-            partition = self._session.broker.topic(fetch.topic).partition(fetch.partition)
-            bytes_max = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
+            nonlocal bytes_max
             bytes_min = min(fetch.bytes_min, bytes_max, FETCH_BYTES_MIN_MAX)
             await self._wait(fetch.wait_max_ms, lambda: self._wait_bytes(partition, fetch.offset, bytes_min))
             # One at a time, so that however many wait, one answer is over the outbox's bound.
@@ -70,6 +73,19 @@ class Reading:
                 self._fetching.release()
 
         self._session.in_task(event, work)
+
+    def _fetch_at_once(self, correlation: int, partition: Partition, offset: int, bytes_max: int) -> bool:
+        """Answer with what is at hand, so that who reads is served as soon as who publishes; whether there was any."""
+        session, outbox = self._session, self._session.outbox
+        if self._fetching.locked() or outbox.is_short or not outbox.has_room():
+            return False
+        batches = partition.at_once(offset, partition.high_watermark, bytes_max)
+        if not batches:
+            return False
+        partition.count_delivered(batches)
+        answer = m.Fetched(partition.start_offset, partition.high_watermark)
+        session.answer(frames_to(answer, correlation, batches))
+        return True
 
     async def _wait(self, wait_max_ms: int, something: Callable[[], Awaitable[None]]) -> None:
         """Wait for something, as long as the client wants to and the broker goes on."""

@@ -22,7 +22,7 @@ from linn.core.broker import Broker
 from linn.core.env import AcceptedStream
 from linn.core.error_group import said_once
 from linn.core.errors import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
-from linn.core.flat_message import Buffer
+from linn.core.file_region import Sendable
 from linn.core.listener_traffic import Traffic
 from linn.core.log_fields import log_fields
 from linn.core.memory_budget import RESERVE_BYTES, Intake
@@ -302,7 +302,8 @@ class Session:
         finally:
             self._handling = False
 
-    def _send(self, frames: list[Buffer]) -> None:
+    def answer(self, frames: Sequence[Sendable]) -> None:
+        """Send what answers a request: with the answers to those around it, while the session carries requests out."""
         if self._handling:
             self.outbox.hold(frames)
         else:
@@ -356,12 +357,12 @@ class Session:
     def reply(self, correlation: int, message: m.Message) -> None:
         """Answer a request, if it wants an answer."""
         if correlation:
-            self._send(frames_of(message, correlation))
+            self.answer(frames_of(message, correlation))
 
     def fail(self, correlation: int, error: LinnError) -> None:
         """Answer a request with an error; one that wants no answer is logged."""
         if correlation:
-            self._send(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
+            self.answer(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
         else:
             logger.info("%(connection)s: %(error)s", {"connection": self.stream.peer} | log_fields(error))
 
@@ -417,7 +418,7 @@ class Session:
             partition.when_committed(end, committed)
 
     def _ping(self, event: Event) -> None:
-        self._send(frames_of(m.Pong(), event.correlation))
+        self.answer(frames_of(m.Pong(), event.correlation))
 
     def _nothing(self, event: Event) -> None:
         """Being heard is all."""

@@ -21,7 +21,7 @@ class DramEngine:
         self._scratch = ScratchFolder(folder, env.disk, count())
         self._cleared = False
         self._memory = MemoryShare("dram")
-        self.capabilities = Capabilities(survives_restart=False, keeps_in_memory=True)
+        self.capabilities = Capabilities(survives_restart=False, reads_at_once=True, keeps_in_memory=True)
 
     def count_in(self, share: MemoryShare) -> None:
         """As `MemoryEngine` says."""

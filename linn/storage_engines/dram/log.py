@@ -141,6 +141,14 @@ class DramLog:
                 break
         return batches
 
+    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """As the port says, of one run in memory."""
+        self._check_usable()
+        if not self._start <= offset < self._end:
+            return ()
+        run = self._runs[self._place(offset)]
+        return run.at_once(offset, bytes_max) if isinstance(run, MemoryRun) else ()
+
     def _place(self, offset: int) -> int:
         return bisect_right(self._runs, offset, key=lambda run: run.base_offset) - 1
 

@@ -65,6 +65,14 @@ class MemoryRun:
 
     async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:
         """The batches themselves, from the one that holds `offset`. Never waits."""
+        return self._from(offset, bytes_max, at_least_one)
+
+    def at_once(self, offset: int, bytes_max: int) -> list[RecordBatch]:
+        """The batches themselves, from the one that begins at `offset`; none where none does."""
+        batches = self._from(offset, bytes_max, at_least_one=True)
+        return batches if batches and batches[0].base_offset == offset else []
+
+    def _from(self, offset: int, bytes_max: int, at_least_one: bool) -> list[RecordBatch]:
         place = last = bisect_right(self._bases, offset, self._first) - 1
         batches = self._batches
         if at_least_one:

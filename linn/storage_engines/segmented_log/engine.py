@@ -19,7 +19,7 @@ class SegmentedLogEngine:
         self._settings = settings
         self._env = env
         self.capabilities = Capabilities(
-            gives_regions=True,
+            reads_at_once=True,
             gives_statistics=True,
             survives_restart=True,
             confirm_after_sync=settings.fsync == "always",

@@ -252,12 +252,12 @@ class SegmentedLog:
                 break
         return batches
 
-    def stored(self, offset: int, bytes_max: int) -> Sequence[StoredBatch]:
+    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As the port says, of one segment."""
         self._check_usable()
         if not self._start <= offset < self._end:
             return ()
-        return self._segments[bisect_right(self._bases, offset) - 1].stored(offset, bytes_max)
+        return self._segments[bisect_right(self._bases, offset) - 1].at_once(offset, bytes_max)
 
     def _check_range(self, offset: int) -> None:
         if not self._start <= offset <= self._end:

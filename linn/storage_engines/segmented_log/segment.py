@@ -7,7 +7,7 @@ behind it is ever read; a damaged batch is reported as `LogCorrupt`, never skipp
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from linn.core.batch import RecordBatch
@@ -24,7 +24,7 @@ from linn.storage_engines.segmented_log.index import (
     decode_summary,
     encode_index,
 )
-from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, batch_bytes, head_at
+from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, batch_bytes, head_at, whole_batches
 
 logger = logging.getLogger("linn.storage")
 
@@ -33,6 +33,8 @@ SCAN_BYTES = 4 << 20
 _READ_BYTES_MIN = 4096
 REGION_BYTES_MIN = 16 << 10
 """Of a batch that is sent from the file: below it, reading many at once costs less than looking at each one's head."""
+_CACHED_BYTES_MAX = 64 << 10
+"""Of small batches that are read at once: so much takes less time than to have it done by a task."""
 _HINTS_MAX = 256
 """Places where readers stopped that a segment remembers; with more readers than that, some use the index again."""
 
@@ -200,7 +202,7 @@ class Segment:
                 return []
             if size > len(view):
                 view = await self._view(position, size)
-            batches = self._split(view, max(bytes_max, size))
+            batches = whole_batches(view, max(bytes_max, size))
         except BatchError as error:
             raise self._corrupt(position, error.text) from error
         if not batches or not batches[0].base_offset <= offset < batches[0].end_offset:
@@ -208,46 +210,50 @@ class Segment:
         self._remember(batches[-1].end_offset, position + sum(batch.size for batch in batches))
         return batches
 
-    @staticmethod
-    def _split(view: memoryview, bytes_max: int) -> list[RecordBatch]:
-        """The whole batches in `view`, up to a damaged one. Raises BatchError where that is the first."""
-        batches: list[RecordBatch] = []
-        at, end = 0, min(len(view), bytes_max)
-        try:
-            while at + HEAD_BYTES <= end and at + (size := batch_bytes(view, at)) <= end:
-                batch = RecordBatch(view[at : at + size])
-                batch.check_stored()
-                if batches and batch.base_offset != batches[-1].end_offset:
-                    raise BatchMalformed(f"offset {batch.base_offset} follows offset {batches[-1].end_offset - 1}")
-                batches.append(batch)
-                at += size
-        except BatchError:
-            if not batches:
-                raise
-        return batches
+    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+        """Batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones read.
 
-    def stored(self, offset: int, bytes_max: int) -> list[StoredBatch]:
-        """Batches from the one that begins at `offset`, up to `bytes_max` bytes, without reading more than their heads.
-
-        None where a reader hasn't come to `offset` before, where the batches are small, and where a head is not in the
-        page cache: its batch then isn't either. A head that is wrong is left to `read`. Raises StorageError.
+        None where a reader hasn't come to `offset` before, where there is much of small batches, and where they are
+        not in the page cache. What is damaged is left to `read`. Raises StorageError.
         """
         position = 0 if offset == self.base_offset else self._hints.get(offset)
         file = self._file
         if position is None or file is None:
-            return []
+            return ()
+        return self._in_place(file, position, offset, bytes_max) or self._cached(file, position, offset, bytes_max)
+
+    def _in_place(self, file: File, position: int, offset: int, bytes_max: int) -> list[StoredBatch]:
+        """Large batches, without reading more than their heads."""
         batches: list[StoredBatch] = []
         while position < self.size_bytes:
             head = self._cached_head(file, position)
             if head is None or head.base_offset != offset or head.size < REGION_BYTES_MIN:
                 break
-            if position + head.size > self.size_bytes or (bytes_max := bytes_max - head.size) < 0:
+            bytes_max -= head.size
+            if position + head.size > self.size_bytes or (batches and bytes_max < 0):
                 break
             batches.append(StoredBatch(offset, head.record_count, head.size, file.region(position, head.size)))
             position += head.size
             offset = head.end_offset
         if batches:
             self._remember(offset, position)
+        return batches
+
+    def _cached(self, file: File, position: int, offset: int, bytes_max: int) -> list[RecordBatch]:
+        """Small batches, where all that there is of them up to `bytes_max` is in the page cache."""
+        head = self._cached_head(file, position) if position < self.size_bytes else None
+        if head is None:
+            return []
+        wanted = min(max(bytes_max, head.size), self.size_bytes - position)
+        if wanted > _CACHED_BYTES_MAX or (data := file.read_cached(position, wanted)) is None:
+            return []
+        try:
+            batches = whole_batches(memoryview(data), wanted)
+        except BatchError:
+            return []
+        if not batches or batches[0].base_offset != offset:
+            return []
+        self._remember(batches[-1].end_offset, position + sum([batch.size for batch in batches]))
         return batches
 
     @staticmethod

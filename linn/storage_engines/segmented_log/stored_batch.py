@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from linn.core.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES
+from linn.core.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES, RecordBatch
 from linn.core.crc32c import crc32c
-from linn.core.errors import BatchCorrupt, BatchMalformed
+from linn.core.errors import BatchCorrupt, BatchError, BatchMalformed
 from linn.core.flat_message import DATA_AT, WORD
 
 _HEAD = struct.Struct("<II8xqqqiIIIqq")
@@ -84,3 +84,21 @@ def _stamp_at(view: memoryview, at: int) -> Head | None:
         return head_at(view, at)
     except (BatchMalformed, BatchCorrupt):
         return None
+
+
+def whole_batches(view: memoryview, bytes_max: int) -> list[RecordBatch]:
+    """The whole batches in `view`, up to `bytes_max` or a damaged one. Raises BatchError where that is the first."""
+    batches: list[RecordBatch] = []
+    at, end = 0, min(len(view), bytes_max)
+    try:
+        while at + HEAD_BYTES <= end and at + (size := batch_bytes(view, at)) <= end:
+            batch = RecordBatch(view[at : at + size])
+            batch.check_stored()
+            if batches and batch.base_offset != batches[-1].end_offset:
+                raise BatchMalformed(f"offset {batch.base_offset} follows offset {batches[-1].end_offset - 1}")
+            batches.append(batch)
+            at += size
+    except BatchError:
+        if not batches:
+            raise
+    return batches
