@@ -356,7 +356,7 @@ class Consumer:
     async def pull(self, records_max: int, wait_s: float = 0.0) -> list[Batch]:
         """Up to `records_max` records, waiting up to `wait_s` seconds for the first; none when the time has passed.
 
-        Only with mode="pull".
+        Only with mode="pull". What an iteration that was left has asked for comes first, in its batches.
 
         Raises:
             SubscriptionWrongKind: the consumer's mode is push.
@@ -375,6 +375,10 @@ class Consumer:
         self.raise_errors()
         if self._broken is not None:
             raise again(self._broken)
+        if self._pulling:
+            # The broker serves who asked first; a second pull would wait behind it.
+            with anyio.move_on_after(wait_s):
+                await self._until_pulled()
         while not self._subscriptions:
             if self._closed:
                 raise ConnectionLost("the consumer is closed")
@@ -382,12 +386,18 @@ class Consumer:
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
             self.raise_errors()
-        pulled = await self._pull(records_max, wait_s)
-        batches = [*self._arrived, *pulled]
-        self._arrived.clear()
+        batches = await self.take(records_max) if self._arrived else []
+        if not (batches or self._pulling):
+            batches = await self._pull(records_max, wait_s)
         for batch in batches:
             batch.records.check_crc()
         return batches
+
+    async def _until_pulled(self) -> None:
+        while self._pulling and not self._arrived:
+            self._changed = self._changed or anyio.Event()
+            await self._changed.wait()
+            self.raise_errors()
 
     async def _pull(self, records_max: int, wait_s: float) -> list[Batch]:
         """Ask each subscription in turn; there is more than one only after a reader's reconnection."""
