@@ -22,7 +22,7 @@ import typer
 import linn
 from linn.cli.main import app
 from linn.core import schema
-from linn.core.administration import Administration
+from linn.core.administration import TAKES, Administration
 from linn.core.batch_builder import build_from_records
 from linn.core.broker import running_broker
 from linn.core.config import check_config, load_config, plugin_settings
@@ -152,7 +152,11 @@ def test_every_admin_verb_is_on_the_protocol_page_and_no_other() -> None:
     source = inspect.getsource(Administration)
     verbs = re.findall(r'^ {12}"([a-z]+\.[a-z]+)": self\._', source, re.MULTILINE)
     assert len(verbs) >= 14
-    assert sorted(re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", reference("protocol"), re.MULTILINE)) == sorted(verbs)
+    rows = dict(re.findall(r"^\| `([a-z]+\.[a-z]+)` \| (.*?) \|", reference("protocol"), re.MULTILINE))
+    assert sorted(rows) == sorted(verbs)
+    rows["exchange.unbind"] = rows["exchange.bind"]
+    for verb, arguments in TAKES.items():
+        assert set(arguments) <= set(re.findall(r"`(\w+)`", rows[verb])), verb
 
 
 # --- links -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from linn.core.errors import (
     BrokerStopping,
     ConfigError,
     ConfigNotLive,
+    ConfigUnknownKey,
     ExchangeUnknown,
     LinnError,
     RequestUnknown,
@@ -53,6 +54,30 @@ NESTING_MAX = 32
 """Of a verb's arguments: more than any plugin's settings need, and far from where the interpreter's recursion ends."""
 Arguments = Mapping[str, Any]
 T = TypeVar("T")
+_BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
+TAKES: Mapping[str, tuple[str, ...]] = {
+    "topic.create": ("name", "settings"),
+    "topic.alter": ("name", "settings"),
+    "topic.delete": ("name",),
+    "topic.show": ("name",),
+    "topic.list": (),
+    "topic.purge": ("name",),
+    "exchange.create": ("name", "settings"),
+    "exchange.delete": ("name",),
+    "exchange.show": ("name",),
+    "exchange.list": (),
+    "exchange.bind": _BINDING,
+    "exchange.unbind": _BINDING,
+    "group.list": ("topic",),
+    "group.show": ("topic", "group"),
+    "group.reset": ("topic", "group", "to", "offset", "timestamp_ms", "partitions"),
+    "group.delete": ("topic", "group"),
+    "subscription.list": (),
+    "subscription.show": ("topic",),
+    "broker.show": (),
+    "metrics.show": ("names",),
+}
+"""The arguments of each verb; one that is misspelt must not be taken for one that was left out."""
 
 
 class Administration:
@@ -93,7 +118,8 @@ class Administration:
         """Carry out a verb; arguments and result are JSON.
 
         Raises:
-            RequestUnknown: no such verb. ConfigError: the arguments are not what it takes. LinnError: as the verb says.
+            RequestUnknown: no such verb. ConfigError: the arguments are not what it takes; ConfigUnknownKey: nor is one
+                of their names. LinnError: as the verb says.
         Cancellation: once the change has begun it is made whole; else nothing happened.
         """
         perform = self.verbs.get(verb)
@@ -108,6 +134,8 @@ class Administration:
             raise ConfigError(f"the arguments of {verb} are a JSON object")
         if _is_deeper(decoded, NESTING_MAX):
             raise ConfigError(f"the arguments of {verb} are nested deeper than {NESTING_MAX} levels")
+        for name in sorted(decoded.keys() - TAKES[verb]):
+            raise ConfigUnknownKey(f'{verb} takes no argument "{name[:80]}"{did_you_mean(name, TAKES[verb])}')
         return json.dumps(await self._alone(lambda: perform(decoded)))
 
     async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:

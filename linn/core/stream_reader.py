@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -34,7 +35,9 @@ class StreamReader:
         self.topic = topic
         self.partitions = partitions
         self._places: dict[int, int] = {}
-        self._turn = 0
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._ready: dict[int, None] = {}
+        """Partitions that may have something to read, in turn: of a thousand, a step looks at one."""
         self._wakeup: trio.Event | None = None
         self.ended = False
         self.takes_stored = False
@@ -44,18 +47,24 @@ class StreamReader:
     def read_from(self, partition: int, offset: int) -> None:
         """Begin, or go on, with a partition at `offset`."""
         if partition not in self._places:
-            self.partitions[partition].on_advance(self._wake)
+            listener = self._listeners[partition] = partial(self._mark, partition)
+            self.partitions[partition].on_advance(listener)
         self._places[partition] = offset
-        self._wake()
+        self._mark(partition)
 
     def stop_reading(self, partition: int) -> None:
         """Leave a partition alone."""
         if self._places.pop(partition, None) is not None:
-            self.partitions[partition].remove_listener(self._wake)
+            self.partitions[partition].remove_listener(self._listeners.pop(partition))
+            self._ready.pop(partition, None)
 
     def places(self) -> dict[int, int]:
         """The next offset of each partition that is read."""
         return dict(self._places)
+
+    def _mark(self, partition: int) -> None:
+        self._ready[partition] = None
+        self._wake()
 
     def _wake(self) -> None:
         if self._wakeup is not None:
@@ -67,28 +76,29 @@ class StreamReader:
         while True:
             if self.ended:
                 raise TopicUnknown(f"topic {self.topic} is gone")
-            for number in self._in_turn():
-                delivery = await self._read(number, records_max, bytes_max)
+            if self._ready:
+                delivery = await self._read_first(records_max, bytes_max)
                 if delivery is not None:
                     return delivery
-            if not self._readable():
-                wakeup = self._wakeup = trio.Event()
-                if not await patience.wait(wakeup.wait):
+            else:
+                if self._wakeup is None:
+                    self._wakeup = trio.Event()
+                if not await patience.wait(self._wakeup.wait):
                     return NOTHING
 
-    def _readable(self) -> bool:
-        for number, place in self._places.items():
-            partition = self.partitions[number]
-            # What retention has dropped can't be read, however far behind the place is.
-            if max(place, partition.start_offset) < partition.high_watermark:
-                return True
-        return self.ended
-
-    def _in_turn(self) -> list[int]:
-        numbers = sorted(self._places)
-        self._turn += 1
-        turn = self._turn % len(numbers) if numbers else 0
-        return numbers[turn:] + numbers[:turn]
+    async def _read_first(self, records_max: int, bytes_max: int) -> Delivery | None:
+        """Read from the partition whose turn it is; if it has more, its next turn is behind all others'."""
+        number = next(iter(self._ready))
+        del self._ready[number]
+        try:
+            return await self._read(number, records_max, bytes_max)
+        finally:
+            place = self._places.get(number)
+            if place is not None:
+                partition = self.partitions[number]
+                # What retention has dropped can't be read, however far behind the place is.
+                if max(place, partition.start_offset) < partition.high_watermark:
+                    self._mark(number)
 
     async def _read(self, number: int, records_max: int, bytes_max: int) -> Delivery | None:
         partition = self.partitions[number]

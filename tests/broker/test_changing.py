@@ -182,6 +182,8 @@ async def test_requests_that_make_no_sense_change_nothing(env: SimEnv) -> None:
             ("exchange.bind", {"exchange": "e", "topic": "t", "arguments": []}, "config.invalid"),
             ("group.show", {"topic": "t", "group": "g"}, "delivery.wrong_kind"),
             ("topic.crate", {"name": "t"}, "protocol.request_unknown"),
+            ("topic.create", {"name": "u", "setings": {"kind": "stream"}}, "config.unknown_key"),
+            ("topic.list", {"name": "t"}, "config.unknown_key"),
         ]
         for verb, arguments, code in wrong:
             with pytest.raises(Refused) as refused:
