@@ -20,6 +20,7 @@ from linn.core.errors import DataDirLocked, DescriptorsExhausted, DiskFull, Disk
 from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer, without_first
 from linn.core.real_os import IOV_MAX, reason
+from linn.core.real_thread import in_thread
 
 T = TypeVar("T")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -183,7 +184,7 @@ class RealFile:
         held = self._open
         if held is None:
             raise OSError(errno.EBADF, "closed")
-        return await trio.to_thread.run_sync(lambda: work(held.number))
+        return await in_thread(lambda: work(held.number))
 
     def close(self) -> None:
         self._open, self._descriptor = None, -1
@@ -239,7 +240,7 @@ class RealDisk:
 
     async def sync_dir(self, path: str) -> None:
         try:
-            await trio.to_thread.run_sync(_sync_folder, path)
+            await in_thread(lambda: _sync_folder(path))
         except OSError as error:
             if error.errno in _NO_DESCRIPTOR:
                 # Nothing was asked of the disk: this is no failed sync, and can be done again.

@@ -140,13 +140,18 @@ class SegmentedLog:
     @asynccontextmanager
     async def _working(self) -> AsyncIterator[None]:
         """Hold the lock of a log that takes work; a failed sync ends that. Raises LogClosed."""
-        async with self._lock:
+        if self._lock.locked():
+            await self._lock.acquire()
+        else:
+            self._lock.acquire_nowait()  # A sync that everybody waits for takes no turn of the loop for this.
+        try:
             self._check_usable()
-            try:
-                yield
-            except SyncFailed:
-                self._refusal = "a sync failed, so what is on the disk is not known"
-                raise
+            yield
+        except SyncFailed:
+            self._refusal = "a sync failed, so what is on the disk is not known"
+            raise
+        finally:
+            self._lock.release()
 
     async def _sync_all(self) -> None:
         end, active, changes = self._end, self._active, self._folder_changes
