@@ -27,7 +27,7 @@ from linn.core.storage import StorageEngine
 PART_OF_MACHINE = 2
 """Without a setting the budget is this part of the memory that the process may use; the rest is for the page cache."""
 RESERVE_BYTES = 64 << 10
-"""What each connection may hold of `unsent` and of `received`, whatever others do: enough to settle and to fetch."""
+"""What each connection may hold of `received`, whatever others do, and the largest answer where `unsent` is over it."""
 UNLIMITED_BYTES = 1 << 62
 
 

@@ -146,6 +146,23 @@ async def test_clients_that_never_read_fill_no_memory_and_starve_nobody(tmp_path
     await _stall(tmp_path, topic, 20, 4_000)
 
 
+async def test_batches_that_wait_in_their_files_count_a_little_each(tmp_path: Path) -> None:
+    path, names = str(tmp_path / "s"), ["linn_memory_bytes", "linn_listener_unsent_bytes"]
+    with BrokerProcess(tmp_path, '[topics.t]\nkind = "stream"\n', listen=["127.0.0.1:0", f"unix:{path}"]) as broker:
+        client = await connected(RealEnv(), broker.address)
+        await fill(client, "t", 500, 100, 200)
+        with stalled(path, "t", 1), trio.fail_after(20):
+            unsent, counted = 0.0, 0.0
+            while unsent < 5_000_000:
+                metrics = {
+                    metric["name"]: metric["samples"] for metric in await client.administer("metrics.show", names=names)
+                }
+                unsent = sum(value for _, value in metrics["linn_listener_unsent_bytes"])
+                counted = {labels[0]: value for labels, value in metrics["linn_memory_bytes"]}["unsent"]
+            assert unsent / 100 < counted < unsent / 10
+        await client.stream.aclose()
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("topic", ['storage = "dram"\nlease = "1h"', 'lease = "1h"', 'kind = "stream"'])
 async def test_a_thousand_clients_that_never_read_fill_no_memory(tmp_path: Path, topic: str) -> None:

@@ -10,7 +10,10 @@ import trio
 from linn.core.env import AcceptedStream
 from linn.core.file_region import Sendable, behind
 from linn.core.flat_message import Buffer
-from linn.core.memory_budget import RESERVE_BYTES, MemoryShare
+from linn.core.memory_budget import MemoryShare
+
+REGION_BYTES = 512
+"""What a batch that is sent from its file takes in memory, with the frame before it and their places in lists."""
 
 
 class Sender(Protocol):
@@ -118,9 +121,9 @@ class Outbox:
         self._closed = True
 
     def has_room(self) -> bool:
-        """Whether more may be produced; where memory is short, only while little waits."""
+        """Whether more may be produced; where memory is short, only when nothing waits."""
         waiting, memory = self._bytes + self._sending_bytes, self._memory
-        return waiting < self._bytes_max and (waiting < RESERVE_BYTES or memory.used_bytes < memory.bytes_max)
+        return waiting < self._bytes_max and (not waiting or memory.used_bytes < memory.bytes_max)
 
     @property
     def is_short(self) -> bool:
@@ -154,5 +157,5 @@ class Outbox:
 
 
 def memory_bytes(frames: Sequence[Sendable]) -> int:
-    """Of frames, what is in memory and not in files."""
-    return sum([len(frame) for frame in frames if isinstance(frame, Buffer)])
+    """Of frames, what is in memory: those that are in files take a little too, and there may be very many of them."""
+    return sum([len(frame) if isinstance(frame, Buffer) else REGION_BYTES for frame in frames])
