@@ -86,7 +86,9 @@ def test_no_verb_takes_a_name_that_is_none(broker: WatchedBroker, files: Path) -
         peer = attack.connect()
         for what, name in NAMES.items():
             for verb, keys in VERBS.items():
-                arguments = {**dict.fromkeys(keys, name), "settings": {"type": "topic"} if "exchange" in verb else {}}
+                arguments: dict[str, object] = dict.fromkeys(keys, name)
+                if verb.endswith((".create", ".alter")):
+                    arguments["settings"] = {"type": "topic"} if "exchange" in verb else {}
                 answer = peer.ask(m.Administer(verb, json.dumps(arguments)))
                 assert isinstance(answer, m.Failed), (verb, what)
                 assert answer.code in UNKNOWN, (verb, what, answer.code)

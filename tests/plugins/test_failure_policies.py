@@ -60,6 +60,10 @@ class FaultyLog(DramLog):
         self.appending.strike()
         return super().append(batch)
 
+    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        self.reading.strike()
+        return super().at_once(offset, bytes_max)
+
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         self.reading.strike()
         return await super().read(offset, bytes_max)
