@@ -29,6 +29,9 @@ READ_BATCHES_MAX = 1_024
 """Of one read, however small they are: as many as the native protocol takes behind one frame."""
 TIDY_AFTER_BYTES = 64 << 20
 """Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
+UNTIDIED_BYTES_MAX = 1 << 30
+"""Of all partitions of a storage; beyond it each does so after TIDY_FROM_BYTES, or hundreds would leave gigabytes."""
+TIDY_FROM_BYTES = 8 << 20
 SYNC_RETRY_S = 0.5
 """How long a sync waits that had no descriptor."""
 
@@ -56,7 +59,7 @@ class Partition:
         self._prompt = cast(PromptLog, log) if capabilities.reads_at_once else None
         self._measured = cast(MeasuredLog, log) if capabilities.gives_statistics else None
         self._syncing = False
-        self._tidy_at_bytes = TIDY_AFTER_BYTES
+        self._untidied_bytes = 0
         self.high_watermark = self._opened_at = log.bounds()[1]
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
         self._advanced: trio.Event | None = None
@@ -69,11 +72,16 @@ class Partition:
         """
         base_offset = self.log.append(batch)
         self.appended_batches += 1
-        self.appended_bytes += batch.size
-        self._storage.appends += 1
-        if self.appended_bytes >= self._tidy_at_bytes:
-            self._tidy_at_bytes = self.appended_bytes + TIDY_AFTER_BYTES
-            self._spawn(self._tidy)
+        size, storage = batch.size, self._storage
+        self.appended_bytes += size
+        storage.appends += 1
+        self._untidied_bytes += size
+        storage.untidied_bytes += size
+        if self._untidied_bytes >= TIDY_FROM_BYTES and (
+            self._untidied_bytes >= TIDY_AFTER_BYTES or storage.untidied_bytes >= UNTIDIED_BYTES_MAX
+        ):
+            self._forget_untidied()
+            self._spawn(lambda: self.enforce_retention(self._clock.now_ms()))
         if self._confirm_after_sync:
             self._start_sync(self._sync_until_durable)
         else:
@@ -114,8 +122,14 @@ class Partition:
         if self.log.durable() < self.log.bounds()[1]:
             self._start_sync(self._sync_after_interval)
 
-    async def _tidy(self) -> None:
-        await self.log.enforce_retention(self._clock.now_ms(), age_ms=None, bytes_max=None, before=None)
+    def _forget_untidied(self) -> None:
+        self._storage.untidied_bytes -= self._untidied_bytes
+        self._untidied_bytes = 0
+
+    async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
+        """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
+        self._forget_untidied()
+        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
 
     async def _sync(self) -> None:
         started = self._clock.monotonic()
@@ -256,6 +270,12 @@ class Partition:
             batches.pop()
         return batches
 
+    async def delete(self) -> None:
+        """Close the log and remove all of it."""
+        self._forget_untidied()
+        await self.log.delete()
+
     async def close(self) -> None:
         """Sync and close the log."""
+        self._forget_untidied()
         await self.log.close()

@@ -303,9 +303,9 @@ class Topic:
         age_ms = None if is_queue else self.settings.retention_ms
         bytes_max = None if is_queue else self.settings.retention_bytes
         for partition in list(self.partitions.values()):
-            await partition.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
+            await partition.enforce_retention(now_ms, age_ms, bytes_max)
         for state in self.state_logs():
-            await state.partition.log.enforce_retention(now_ms, age_ms=None, bytes_max=None, before=None)
+            await state.partition.enforce_retention(now_ms)
         self._follow_start()
         self._room.notify_all()
 
@@ -354,7 +354,7 @@ class Topic:
             self.groups.end_members()
         # First what is large: on a full disk, opening a state log that is not there takes room.
         for partition in self.partitions.values():
-            await partition.log.delete()
+            await partition.delete()
         state = [await self._open_state(GROUP_STATE, 0)] if self.groups is None else [self.groups.state]
         if self.queue is not None:
             state += [dispatch.state for dispatch in self.queue.dispatches]
@@ -362,7 +362,7 @@ class Topic:
             state += [await self._open_state(QUEUE_STATE, index) for index in self.partitions]
         for log in state:
             if log is not None:
-                await log.partition.log.delete()
+                await log.partition.delete()
         self._room.notify_all()
 
 

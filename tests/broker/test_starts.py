@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import RawClient, broker_on, connected, simulated, values
+from raw_client import RawClient, broker_on, connected, records, simulated, values
 
 from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
@@ -58,3 +58,20 @@ async def test_what_a_group_committed_counts_for_more(env: SimEnv) -> None:
         await client.call(m.Unsubscribe(subscribed.subscription))
         found = await read(client, group="g", starts=[4, 3, 4])
         assert found == {0: ["6", "9"], 1: ["10"]}
+
+
+@simulated
+async def test_many_partitions_together_leave_no_more_for_the_next_start_than_one(env: SimEnv) -> None:
+    text = '[topics.t]\nkind = "stream"\npartitions = 20\n'
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size_bytes in (("UNTIDIED_BYTES_MAX", 100_000), ("TIDY_FROM_BYTES", 5_000)):
+            patch.setattr(f"linn.core.partition.{name}", size_bytes)
+        async with broker_on(env, text) as broker:
+            client, traffic = await connected(env), broker.metrics.storages["segmented-log"]
+            most = 0
+            for number in range(1_000):
+                await client.call(m.Publish("t", partition=number % 20), [records(["x" * 1_000])])
+                most = max(most, traffic.untidied_bytes)
+            assert 100_000 <= most < 120_000
+            await client.administer("topic.delete", name="t")
+            assert traffic.untidied_bytes < 5_000
