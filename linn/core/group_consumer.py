@@ -252,6 +252,8 @@ class GroupConsumer:
         self._groups = groups
         self._start = start
         self._on_assigned = on_assigned
+        self._owned_since: dict[int, int] = {}
+        """Generation in which it came to own each of its partitions."""
         self._closed = False
 
     @property
@@ -273,13 +275,16 @@ class GroupConsumer:
         self.generation = generation
         for partition in lost:
             self.reader.stop_reading(partition)
+            del self._owned_since[partition]
+        self._owned_since.update(dict.fromkeys(gained, generation))
         self._groups.when_committed(lambda: self._begin(generation, partitions, gained))
 
     def _begin(self, generation: int, partitions: Sequence[int], gained: Sequence[int]) -> None:
         if self._closed or self.reader.ended:
             return
         for partition in gained:
-            if self.group.owner(partition) == self.name:  # It may be another's again.
+            # It may be another's again, or lost meanwhile and gained once more: then that begins it.
+            if self._owned_since.get(partition) == generation:
                 self.reader.read_from(partition, self._place(partition))
         self._on_assigned(generation, partitions)
 

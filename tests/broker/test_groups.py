@@ -283,3 +283,22 @@ async def test_at_most_once_a_late_ack_does_not_bring_back_what_was_delivered_si
         await client.call(m.Subscribe("t", group="g", credit=1))
         await client.push()
         assert values((await client.delivery()).batches) == ["c"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_partition_that_is_lost_and_gained_before_anybody_hears_of_it_is_begun_once(seed: int) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, ALWAYS + TEXT):
+            publisher, second = await connected(env), await connected(env)
+            first = Member(await connected(env))
+            for partition in range(4):
+                await publisher.publish("t", [f"{partition}"], partition=partition)
+            joining = m.Subscribe("t", group="g", credit=1000, start=m.START_EARLIEST)
+            await first.client.send(joining)
+            await second.send(joining)
+            await trio.sleep(env.rng.uniform(0, 0.01))
+            await second.stream.aclose()
+            await first.settle_down()
+            assert sorted(first.seen) == [(partition, f"{partition}") for partition in range(4)]
+
+    run_simulation(seed, scenario)
