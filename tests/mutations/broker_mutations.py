@@ -149,8 +149,12 @@ BROKER_MUTATIONS = (
         original="""
             for partition in lost:
                 self.reader.stop_reading(partition)
+                del self._owned_since[partition]
         """,
-        planted="pass",
+        planted="""
+            for partition in lost:
+                del self._owned_since[partition]
+        """,
         simulation="sharing",
         seed=0,
         says="a member reads what it owns",
