@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Test files run beside one another, in their order: a long one must not be the last. `make test WORKERS=0` runs all in one
-# process.
+# Test files run beside one another; `make test WORKERS=0` runs them one by one.
 WORKERS ?= 2
 
 .PHONY: demo test check lint types layers docs site bench soak clean
@@ -19,7 +18,7 @@ demo: $(STAMP)
 	$(BIN)/linn demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not soak' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m 'not soak' --numprocesses $(WORKERS) --dist loadfile
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak --timeout 0
