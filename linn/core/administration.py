@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -55,29 +55,15 @@ NESTING_MAX = 32
 Arguments = Mapping[str, Any]
 T = TypeVar("T")
 _BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
-TAKES: Mapping[str, tuple[str, ...]] = {
-    "topic.create": ("name", "settings"),
-    "topic.alter": ("name", "settings"),
-    "topic.delete": ("name",),
-    "topic.show": ("name",),
-    "topic.list": (),
-    "topic.purge": ("name",),
-    "exchange.create": ("name", "settings"),
-    "exchange.delete": ("name",),
-    "exchange.show": ("name",),
-    "exchange.list": (),
-    "exchange.bind": _BINDING,
-    "exchange.unbind": _BINDING,
-    "group.list": ("topic",),
-    "group.show": ("topic", "group"),
-    "group.reset": ("topic", "group", "to", "offset", "timestamp_ms", "partitions"),
-    "group.delete": ("topic", "group"),
-    "subscription.list": (),
-    "subscription.show": ("topic",),
-    "broker.show": (),
-    "metrics.show": ("names",),
-}
-"""The arguments of each verb; one that is misspelt must not be taken for one that was left out."""
+_RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions")
+
+
+class Verb(NamedTuple):
+    """What the broker does when it is asked to."""
+
+    perform: Callable[[Arguments], Awaitable[Any]]
+    takes: tuple[str, ...]
+    """The names of its arguments; one that is misspelt must not be taken for one that was left out."""
 
 
 class Administration:
@@ -91,27 +77,27 @@ class Administration:
         self._revisions: dict[str, int] = {}
         self._half_deleted: dict[str, TopicSettings] = {}
         """Topics that are gone, of which something is left on the disk."""
-        self.verbs: dict[str, Callable[[Arguments], Awaitable[Any]]] = {
-            "topic.create": self._create_topic,
-            "topic.alter": self._alter_topic,
-            "topic.delete": self._delete_topic,
-            "topic.show": self._show_topic,
-            "topic.list": self._list_topics,
-            "topic.purge": self._purge_topic,
-            "exchange.create": self._exchanges.create,
-            "exchange.delete": self._exchanges.delete,
-            "exchange.show": self._exchanges.show,
-            "exchange.list": self._exchanges.list_all,
-            "exchange.bind": self._exchanges.bind,
-            "exchange.unbind": self._exchanges.unbind,
-            "group.list": self._subscriptions.list_groups,
-            "group.show": self._subscriptions.show_group,
-            "group.reset": self._subscriptions.reset_group,
-            "group.delete": self._subscriptions.delete_group,
-            "subscription.list": self._subscriptions.list_subscriptions,
-            "subscription.show": self._subscriptions.show_subscription,
-            "broker.show": self._show_broker,
-            "metrics.show": self._show_metrics,
+        self.verbs: dict[str, Verb] = {
+            "topic.create": Verb(self._create_topic, ("name", "settings")),
+            "topic.alter": Verb(self._alter_topic, ("name", "settings")),
+            "topic.delete": Verb(self._delete_topic, ("name",)),
+            "topic.show": Verb(self._show_topic, ("name",)),
+            "topic.list": Verb(self._list_topics, ()),
+            "topic.purge": Verb(self._purge_topic, ("name",)),
+            "exchange.create": Verb(self._exchanges.create, ("name", "settings")),
+            "exchange.delete": Verb(self._exchanges.delete, ("name",)),
+            "exchange.show": Verb(self._exchanges.show, ("name",)),
+            "exchange.list": Verb(self._exchanges.list_all, ()),
+            "exchange.bind": Verb(self._exchanges.bind, _BINDING),
+            "exchange.unbind": Verb(self._exchanges.unbind, _BINDING),
+            "group.list": Verb(self._subscriptions.list_groups, ("topic",)),
+            "group.show": Verb(self._subscriptions.show_group, ("topic", "group")),
+            "group.reset": Verb(self._subscriptions.reset_group, _RESET),
+            "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group")),
+            "subscription.list": Verb(self._subscriptions.list_subscriptions, ()),
+            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",)),
+            "broker.show": Verb(self._show_broker, ()),
+            "metrics.show": Verb(self._show_metrics, ("names",)),
         }
 
     async def perform(self, verb: str, arguments: str) -> str:
@@ -122,8 +108,8 @@ class Administration:
                 of their names. LinnError: as the verb says.
         Cancellation: once the change has begun it is made whole; else nothing happened.
         """
-        perform = self.verbs.get(verb)
-        if perform is None:
+        known = self.verbs.get(verb)
+        if known is None:
             raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
         try:
             decoded = json.loads(arguments)
@@ -134,9 +120,9 @@ class Administration:
             raise ConfigError(f"the arguments of {verb} are a JSON object")
         if _is_deeper(decoded, NESTING_MAX):
             raise ConfigError(f"the arguments of {verb} are nested deeper than {NESTING_MAX} levels")
-        for name in sorted(decoded.keys() - TAKES[verb]):
-            raise ConfigUnknownKey(f'{verb} takes no argument "{name[:80]}"{did_you_mean(name, TAKES[verb])}')
-        return json.dumps(await self._alone(lambda: perform(decoded)))
+        for name in sorted(decoded.keys() - known.takes):
+            raise ConfigUnknownKey(f'{verb} takes no argument "{name[:80]}"{did_you_mean(name, known.takes)}')
+        return json.dumps(await self._alone(lambda: known.perform(decoded)))
 
     async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
         """Make one change. Raises BrokerStopping, and what the change raises; a failed sync also ends the broker."""

@@ -32,6 +32,7 @@ TIDY_AFTER_BYTES = 64 << 20
 UNTIDIED_BYTES_MAX = 1 << 30
 """Of all partitions of a storage; beyond it each does so after TIDY_FROM_BYTES, or hundreds would leave gigabytes."""
 TIDY_FROM_BYTES = 8 << 20
+"""Less is not worth a sync of its own: a start looks through 8 MiB in a few milliseconds."""
 SYNC_RETRY_S = 0.5
 """How long a sync waits that had no descriptor."""
 

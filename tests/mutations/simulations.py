@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +25,22 @@ def _module(folder: str, name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _broker() -> Run:
-    run: Run = _module("simulation", "simulated_run").run_seed
-    return run
+_RUNS = {
+    "broker": ("simulation", "simulated_run", "run_seed"),
+    "clients": ("broker", "test_simulation", "test_nothing_confirmed_is_lost_and_nothing_settled_comes_back"),
+    "changes": ("broker", "test_power_loss_of_changes", "change_and_lose_power"),
+    "handing over": ("broker", "test_power_loss_of_queues", "hand_over_and_lose_power"),
+    "settling": ("broker", "test_power_loss_of_queues", "settle_and_lose_power"),
+    "sharing": ("broker", "sharing_run", "share"),
+    "subscription": ("subscription", "subscription_walk", "walk"),
+    "group": ("group", "group_walk", "walk"),
+    "routing": ("exchanges", "routing_walk", "walk"),
+}
+"""Folder of tests, module and function of those that take the seed as it is."""
 
 
-def _clients() -> Run:
-    run: Run = _module("broker", "test_simulation").test_nothing_confirmed_is_lost_and_nothing_settled_comes_back
-    return run
-
-
-def _changes() -> Run:
-    run: Run = _module("broker", "test_power_loss_of_changes").change_and_lose_power
-    return run
-
-
-def _handing_over() -> Run:
-    run: Run = _module("broker", "test_power_loss_of_queues").hand_over_and_lose_power
-    return run
-
-
-def _settling() -> Run:
-    run: Run = _module("broker", "test_power_loss_of_queues").settle_and_lose_power
-    return run
-
-
-def _sharing() -> Run:
-    run: Run = _module("broker", "sharing_run").share
+def _run_of(folder: str, module: str, function: str) -> Run:
+    run: Run = getattr(_module(folder, module), function)
     return run
 
 
@@ -65,31 +55,8 @@ def _log_lives() -> Run:
     return lambda seed: lives.run_simulation(seed, lambda _: lives.live_and_die(seed))
 
 
-def _subscription() -> Run:
-    run: Run = _module("subscription", "subscription_walk").walk
-    return run
-
-
-def _group() -> Run:
-    run: Run = _module("group", "group_walk").walk
-    return run
-
-
-def _routing() -> Run:
-    run: Run = _module("exchanges", "routing_walk").walk
-    return run
-
-
 SIMULATIONS: dict[str, Callable[[], Run]] = {
-    "broker": _broker,
-    "clients": _clients,
-    "changes": _changes,
-    "handing over": _handing_over,
-    "settling": _settling,
-    "sharing": _sharing,
+    **{name: partial(_run_of, *where) for name, where in _RUNS.items()},
     "dead letters": _dead_letters,
     "log lives": _log_lives,
-    "subscription": _subscription,
-    "group": _group,
-    "routing": _routing,
 }

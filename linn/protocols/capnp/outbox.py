@@ -13,7 +13,8 @@ from linn.core.flat_message import Buffer
 from linn.core.memory_budget import MemoryShare
 
 REGION_BYTES = 512
-"""What a batch that is sent from its file takes in memory, with the frame before it and their places in lists."""
+"""What a batch that is sent from its file takes in memory, with the frame before it and their places in lists: 260
+bytes of objects, and what the allocator adds to them."""
 
 
 class Sender(Protocol):

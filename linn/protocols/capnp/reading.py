@@ -47,13 +47,12 @@ class Reading:
         fetch = event.message
         assert isinstance(fetch, m.Fetch)
         partition = self._session.broker.topic(fetch.topic).partition(fetch.partition)
-        bytes_max = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
-        if fetch.bytes_min <= 1 and self._fetch_at_once(event.correlation, partition, fetch.offset, bytes_max):
+        asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
+        if fetch.bytes_min <= 1 and self._fetch_at_once(event.correlation, partition, fetch.offset, asked):
             return
 
         async def work() -> None:
-            nonlocal bytes_max
-            bytes_min = min(fetch.bytes_min, bytes_max, FETCH_BYTES_MIN_MAX)
+            bytes_min = min(fetch.bytes_min, asked, FETCH_BYTES_MIN_MAX)
             await self._wait(fetch.wait_max_ms, lambda: self._wait_bytes(partition, fetch.offset, bytes_min))
             # One at a time, so that however many wait, one answer is over the outbox's bound.
             if self._fetching.locked():
@@ -63,8 +62,7 @@ class Reading:
             try:
                 outbox = self._session.outbox
                 await outbox.wait_room()
-                if outbox.is_short:
-                    bytes_max = min(bytes_max, RESERVE_BYTES)
+                bytes_max = min(asked, RESERVE_BYTES) if outbox.is_short else asked
                 batches = await partition.read_stored(fetch.offset, partition.high_watermark, bytes_max)
                 partition.count_delivered(batches)
                 answer = m.Fetched(partition.start_offset, partition.high_watermark)

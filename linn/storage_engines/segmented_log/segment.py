@@ -34,7 +34,8 @@ _READ_BYTES_MIN = 4096
 REGION_BYTES_MIN = 16 << 10
 """Of a batch that is sent from the file: below it, reading many at once costs less than looking at each one's head."""
 _CACHED_BYTES_MAX = 64 << 10
-"""Of small batches that are read at once: so much takes less time than to have it done by a task."""
+"""Of small batches that are read at once, while nobody else is served: 20 us where they have a hundred records, 350 us
+where they have one of a hundred bytes."""
 _HINTS_MAX = 256
 """Places where readers stopped that a segment remembers; with more readers than that, some use the index again."""
 
@@ -213,7 +214,7 @@ class Segment:
     def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """Batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones read.
 
-        None where a reader hasn't come to `offset` before, where there is much of small batches, and where they are
+        Nothing where a reader hasn't come to `offset` before, where there is much of small batches, and where they are
         not in the page cache. What is damaged is left to `read`. Raises StorageError.
         """
         position = 0 if offset == self.base_offset else self._hints.get(offset)
