@@ -221,51 +221,54 @@ class Segment:
         file = self._file
         if position is None or file is None:
             return ()
-        return self._in_place(file, position, offset, bytes_max) or self._cached(file, position, offset, bytes_max)
+        head = self._cached_head(file, position, offset)
+        if head is None:
+            return ()
+        if head.size < REGION_BYTES_MIN:
+            return self._cached(file, position, max(bytes_max, head.size))
+        return self._in_place(file, position, head, bytes_max)
 
-    def _in_place(self, file: File, position: int, offset: int, bytes_max: int) -> list[StoredBatch]:
-        """Large batches, without reading more than their heads."""
+    def _in_place(self, file: File, position: int, head: Head | None, bytes_max: int) -> list[StoredBatch]:
+        """Large batches, the first of them with `head`, without reading more than their heads."""
         batches: list[StoredBatch] = []
-        while position < self.size_bytes:
-            head = self._cached_head(file, position)
-            if head is None or head.base_offset != offset or head.size < REGION_BYTES_MIN:
-                break
+        while head is not None and head.size >= REGION_BYTES_MIN:
             bytes_max -= head.size
             if position + head.size > self.size_bytes or (batches and bytes_max < 0):
                 break
-            batches.append(StoredBatch(offset, head.record_count, head.size, file.region(position, head.size)))
+            region = file.region(position, head.size)
+            batches.append(StoredBatch(head.base_offset, head.record_count, head.size, region))
             position += head.size
-            offset = head.end_offset
+            head = self._cached_head(file, position, head.end_offset)
         if batches:
-            self._remember(offset, position)
+            self._remember(batches[-1].end_offset, position)
         return batches
 
-    def _cached(self, file: File, position: int, offset: int, bytes_max: int) -> list[RecordBatch]:
+    def _cached(self, file: File, position: int, bytes_max: int) -> list[RecordBatch]:
         """Small batches, where all that there is of them up to `bytes_max` is in the page cache."""
-        head = self._cached_head(file, position) if position < self.size_bytes else None
-        if head is None:
-            return []
-        wanted = min(max(bytes_max, head.size), self.size_bytes - position)
+        wanted = min(bytes_max, self.size_bytes - position)
         if wanted > _CACHED_BYTES_MAX or (data := file.read_cached(position, wanted)) is None:
             return []
         try:
             batches = whole_batches(memoryview(data), wanted)
         except BatchError:
             return []
-        if not batches or batches[0].base_offset != offset:
+        if not batches:
             return []
         self._remember(batches[-1].end_offset, position + sum([batch.size for batch in batches]))
         return batches
 
-    @staticmethod
-    def _cached_head(file: File, position: int) -> Head | None:
+    def _cached_head(self, file: File, position: int, offset: int) -> Head | None:
+        """Of the batch at `position`, where there is one and it begins at `offset`."""
+        if position >= self.size_bytes:
+            return None
         data = file.read_cached(position, HEAD_BYTES)
         if data is None:
             return None
         try:
-            return head_at(memoryview(data), 0)
+            head = head_at(memoryview(data), 0)
         except BatchError:
             return None
+        return head if head.base_offset == offset else None
 
     def _remember(self, offset: int, position: int) -> None:
         """Keep where a reader will go on."""
