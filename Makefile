@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Test files run beside one another; `make test WORKERS=0` runs them one by one.
+# Test files run beside one another, in the order of tests/conftest.py; `make test WORKERS=0` runs them one by one.
 WORKERS ?= 2
 
 .PHONY: demo test check lint types layers docs site bench soak clean
@@ -18,7 +18,7 @@ demo: $(STAMP)
 	$(BIN)/linn demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not soak' --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m 'not soak' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak --timeout 0

@@ -17,6 +17,7 @@ from benchmarks.peers.peer import PeerFailed, PeerMissing
 READY_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 15.0
 POLL_S = 0.05
+"""Between two questions: another's server says to nobody when it is ready, so that it has to be asked."""
 Answer = TypeVar("Answer")
 
 
@@ -54,7 +55,10 @@ def running(
             start_new_session=True,
         )
     try:
-        _await(process, lambda: _accepts(port), log)
+        try:
+            until_answered(lambda: _knock(process, log.stem, port), OSError, log.stem)
+        except PeerFailed as error:
+            raise PeerFailed(f"{error}: {_end_of(log)}") from error
         yield process.pid
     finally:
         process.terminate()
@@ -65,27 +69,15 @@ def running(
             process.communicate(timeout=END_TIMEOUT_S)
 
 
-def _await(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], log: Path) -> None:
-    name = log.stem
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while not is_ready():
-        if process.poll() is not None:
-            raise PeerFailed(f"{name} ended with {process.returncode}: {_end_of(log)}")
-        if time.monotonic() > deadline:
-            raise PeerFailed(f"{name} was not ready after {READY_TIMEOUT_S:g} s: {_end_of(log)}")
-        time.sleep(POLL_S)
+def _knock(process: subprocess.Popen[bytes], name: str, port: int) -> None:
+    """Raises OSError where it does not accept connections yet, PeerFailed where it never will."""
+    if process.poll() is not None:
+        raise PeerFailed(f"{name} ended with {process.returncode}")
+    socket.create_connection(("127.0.0.1", port), timeout=1).close()
 
 
 def _end_of(log: Path) -> str:
     return log.read_text(errors="replace")[-1000:].strip()
-
-
-def _accepts(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def until_answered(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -104,8 +104,9 @@ class PluginManager:
 
     def _load(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
         blocked = set(settings.block)
+        origins: dict[Distribution, str] = {}
         for entry in installed:
-            self._found(entry.name, _origin(entry))
+            self._found(entry.name, _origin(entry, origins))
             if entry.name not in blocked:
                 self._register(entry.name, self._imported(entry.name, entry.value, entry.load))
         for module in settings.load:
@@ -209,9 +210,17 @@ class PluginManager:
         return f'plugin "{name}" ({self._origins.get(name, "unknown")})'
 
 
-def _origin(entry: EntryPoint) -> str:
-    """Where an installed plugin comes from, for people: "linn-paper-tape 1.2"."""
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
+    """Where an installed plugin comes from, for people: "linn-paper-tape 1.2".
+
+    A distribution reads its metadata, which hold its whole README, each time that it is asked for its name or version:
+    linn, which brings many plugins, is asked once.
+    """
+    if entry.dist is None:
+        return entry.value
+    if entry.dist not in known:
+        known[entry.dist] = f"{entry.dist.name} {entry.dist.version}"
+    return known[entry.dist]
 
 
 def _said(error: BaseException) -> str:

@@ -54,7 +54,7 @@ def decode_settings(
         return None
     errors_before = problems.error_count
     fields = {field.encode_name: field for field in fields_of(settings)}
-    rest = next((field for field in fields.values() if extra_of(field).get("rest")), None)
+    rest = rest_of(settings)
     values: dict[str, Any] = {}
     for key, raw in table.items():
         field = fields.get(key)
@@ -83,9 +83,10 @@ def encode_settings(settings: msgspec.Struct) -> dict[str, Any]:
     Fields that are None and have no word for it are left out: their value comes from elsewhere.
     """
     table: dict[str, Any] = {}
+    rest = rest_of(type(settings))
     for field in fields_of(type(settings)):
         value = getattr(settings, field.name)
-        if extra_of(field).get("rest"):
+        if field is rest:
             table.update(value)
         else:
             encoded = encode_value(field, value)
@@ -114,6 +115,12 @@ def encode_value(field: Field, value: Any) -> Any:
 def fields_of(settings: type[msgspec.Struct]) -> tuple[Field, ...]:
     """The fields of a struct. Kept, for finding them takes 0.3 ms and a file may hold thousands of topics."""
     return msgspec.structs.fields(settings)
+
+
+@functools.cache
+def rest_of(settings: type[msgspec.Struct]) -> Field | None:
+    """The field that takes a table's other keys, where there is one. Kept, as the fields are."""
+    return next((field for field in fields_of(settings) if extra_of(field).get("rest")), None)
 
 
 def unit_of(name: str) -> str | None:
@@ -189,7 +196,7 @@ def _decode_value(field: Field, raw: object) -> object:
     _refuse_odd_numbers(raw)
     allowed = plain_types(field.type)
     unit = unit_of(field.name)
-    if raw is not None and raw == extra_of(field).get("none"):
+    if isinstance(raw, str) and raw == extra_of(field).get("none"):
         return None
     if unit is not None and (int in allowed or float in allowed):
         raw = _without_unit(field, raw, unit)
@@ -251,4 +258,4 @@ def check_shape(settings: object) -> str | None:
 
 def known_keys(settings: type[msgspec.Struct]) -> list[str]:
     """The keys that a table of these settings may have."""
-    return [field.encode_name for field in fields_of(settings) if not extra_of(field).get("rest")]
+    return [field.encode_name for field in fields_of(settings) if field is not rest_of(settings)]

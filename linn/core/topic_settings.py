@@ -13,7 +13,7 @@ import msgspec
 from linn.core.errors import ConfigNotLive
 from linn.core.lease import LEASE_MS_MAX, Backoff
 from linn.core.partitioner import DEFAULT_PARTITIONER
-from linn.core.settings_decoder import extra_of
+from linn.core.settings_decoder import extra_of, fields_of
 from linn.core.units import UNITS_MAX
 
 PARTITIONS_MAX = 4096
@@ -173,7 +173,7 @@ def what_changed(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:
     """
     changed: list[str] = []
     refused: list[str] = []
-    for field in msgspec.structs.fields(TopicSettings):
+    for field in fields_of(TopicSettings):
         before, after = getattr(old, field.name), getattr(new, field.name)
         if before == after:
             continue

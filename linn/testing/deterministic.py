@@ -36,8 +36,16 @@ def deterministic_schedule(seed: int) -> Iterator[None]:
         _SCHEDULER._r.setstate(state)
 
 
-def run_simulation(seed: int, scenario: Callable[[SimEnv], Awaitable[T]], *, virtual_s_max: float = VIRTUAL_S_MAX) -> T:
+def run_simulation(
+    seed: int,
+    scenario: Callable[[SimEnv], Awaitable[T]],
+    *,
+    virtual_s_max: float = VIRTUAL_S_MAX,
+    clock: trio.abc.Clock | None = None,
+) -> T:
     """Run `scenario(SimEnv(seed))` in virtual time; returns what it returns.
+
+    `clock` is virtual as well; None: an autojumping `MockClock`.
 
     Raises:
         Whatever the scenario raises, with a note that names the seed. A scenario that waits for what can't happen ends
@@ -50,7 +58,7 @@ def run_simulation(seed: int, scenario: Callable[[SimEnv], Awaitable[T]], *, vir
 
     try:
         with deterministic_schedule(seed):
-            return trio.run(main, clock=MockClock(autojump_threshold=0))
+            return trio.run(main, clock=clock or MockClock(autojump_threshold=0))
     except BaseException as error:
         error.add_note(f"seed {seed} replays this simulation: run_simulation({seed}, ...)")
         raise

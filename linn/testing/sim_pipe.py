@@ -143,7 +143,7 @@ class Pipe:
         return bool(self._landed) or not (self._flying or self._is_cut or trio.current_time() < self._end_at)
 
     def _land(self) -> None:
-        if self._is_cut:
+        if not self._flying or self._is_cut:
             return
         now = trio.current_time()
         while self._flying and self._flying[0][0] <= now:
@@ -160,5 +160,8 @@ class Pipe:
         await self._wait_until(math.inf if self._is_deaf else self._reader_gone_at)
 
     async def _wait_until(self, until: float) -> None:
+        if until == math.inf:  # Most waits; a scope without a deadline would only cost time.
+            await self.changed.park()
+            return
         with trio.move_on_at(until):
             await self.changed.park()

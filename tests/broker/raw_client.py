@@ -6,6 +6,8 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import trio
@@ -29,10 +31,16 @@ ALWAYS = '[storage.segmented-log]\nfsync = "always"\n'
 ADDRESS = "127.0.0.1:5466"
 
 
+@cache
+def _installed() -> Sequence[EntryPoint]:
+    # What is installed does not change while tests run, and reading it takes longer than most of these brokers live.
+    return tuple(installed())
+
+
 def configured(text: str, head: str = HEAD, plugins: Sequence[object] = ()) -> tuple[Config, PluginManager]:
     """A configuration, and the plugins that it was checked against."""
     source = TomlSource(head + LISTENER + text, "test.toml")
-    manager = PluginManager(plugin_settings(source), [*installed(), *plugins])
+    manager = PluginManager(plugin_settings(source), [*_installed(), *plugins])
     return load_config(source, manager), manager
 
 

@@ -23,9 +23,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield process
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def linn(broker: BrokerProcess) -> Linn:
-    """Runs a command against the broker."""
+    """Runs a command against the broker, in a process of its own."""
     return lambda *arguments, **more: run_linn(*arguments, url=broker.url, **more)
 
 
@@ -51,7 +51,7 @@ def run_linn(
 
 @pytest.fixture
 def quick(broker: BrokerProcess) -> Linn:
-    """`within`, against the broker."""
+    """`within`, against the broker: for all but a few commands of each file, which are run as the shell does it."""
     return lambda *arguments: run_within(*arguments, url=broker.url)
 
 

@@ -9,33 +9,33 @@ import sys
 from linn.testing.process import BrokerProcess
 
 
-def test_topics_are_made_shown_changed_and_deleted(linn) -> None:
+def test_topics_are_made_shown_changed_and_deleted(linn, quick) -> None:
     assert (
         linn("topics", "create", "orders", "kind=stream", "partitions=2", "retention=2d").stdout == "created orders\n"
     )
-    assert "exists" in linn("topics", "create", "orders", "kind=stream", "partitions=2", "retention=2d").stdout
-    shown = json.loads(linn("topics", "describe", "orders", "--json").stdout)
+    assert "exists" in quick("topics", "create", "orders", "kind=stream", "partitions=2", "retention=2d").stdout
+    shown = json.loads(quick("topics", "describe", "orders", "--json").stdout)
     assert shown["settings"]["retention"] == "2d"
     assert len(shown["partitions"]) == 2
-    assert linn("topics", "alter", "orders", "retention=3d").stdout == "changed retention\n"
+    assert quick("topics", "alter", "orders", "retention=3d").stdout == "changed retention\n"
     row = next(line for line in linn("topics").stdout.splitlines() if "orders" in line)
     assert "stream" in row
-    assert linn("topics", "delete", "orders", "--yes").stdout == "deleted orders\n"
-    assert "orders" not in [topic["name"] for topic in json.loads(linn("topics", "list", "--json").stdout)]
+    assert quick("topics", "delete", "orders", "--yes").stdout == "deleted orders\n"
+    assert "orders" not in [topic["name"] for topic in json.loads(quick("topics", "list", "--json").stdout)]
 
 
-def test_a_change_that_is_refused_says_why(linn, line_of) -> None:
-    linn("topics", "create", "fixed")
-    done = linn("topics", "alter", "fixed", "storage=dram")
+def test_a_change_that_is_refused_says_why(quick, line_of) -> None:
+    quick("topics", "create", "fixed")
+    done = quick("topics", "alter", "fixed", "storage=dram")
     assert done.returncode == 3
     assert "[config.not_live]" in line_of(done.stderr)
-    done = linn("topics", "create", "fixed", "retenton=1d")
+    done = quick("topics", "create", "fixed", "retenton=1d")
     assert done.returncode == 3
     assert 'did you mean "retention"?' in line_of(done.stderr)
 
 
-def test_lines_of_stdin_come_out_again_with_all_they_carry(linn) -> None:
-    linn("topics", "create", "lines")
+def test_lines_of_stdin_come_out_again_with_all_they_carry(linn, quick) -> None:
+    quick("topics", "create", "lines")
     properties = ["--key", "k", "--label", "n=4", "--label", "s=x y", "--header", "h=1", "--routing-key", "a.b"]
     done = linn("publish", "lines", *properties, "--json", stdin="one\n\nthrée")
     assert json.loads(done.stdout) == {"count": 3, "topic": "lines", "copies": 3, "partitions": {"0": [0, 2]}}
@@ -45,43 +45,43 @@ def test_lines_of_stdin_come_out_again_with_all_they_carry(linn) -> None:
     for message in messages:
         assert message["labels"] == {"n": 4, "s": "x y"}
         assert (message["key"], message["routing_key"], message["headers"]) == ("k", "a.b", [["h", "1"]])
-    assert linn("consume", "lines", "--count", "2").stdout == "one\n\n", "it was not acked, so it came again"
-    assert linn("consume", "lines", "--no-follow").stdout == "thrée\n", "two were acked, the third was not taken"
-    assert linn("consume", "lines", "--no-follow").stdout == ""
+    assert quick("consume", "lines", "--count", "2").stdout == "one\n\n", "it was not acked, so it came again"
+    assert quick("consume", "lines", "--no-follow").stdout == "thrée\n", "two were acked, the third was not taken"
+    assert quick("consume", "lines", "--no-follow").stdout == ""
 
 
-def test_a_stream_is_read_from_where_one_says_and_a_group_goes_on(linn) -> None:
-    linn("topics", "create", "history", "kind=stream")
-    linn("publish", "history", "a", "b", "c")
-    assert linn("consume", "history", "--no-follow").stdout == "a\nb\nc\n"
-    assert linn("consume", "history", "--no-follow", "--since", "1").stdout == "b\nc\n"
-    assert linn("consume", "history", "--no-follow", "--since", "latest").stdout == ""
-    assert linn("consume", "history", "--group", "g", "--count", "2").stdout == "a\nb\n"
-    assert linn("consume", "history", "--group", "g", "--no-follow").stdout == "c\n"
+def test_a_stream_is_read_from_where_one_says_and_a_group_goes_on(quick) -> None:
+    quick("topics", "create", "history", "kind=stream")
+    quick("publish", "history", "a", "b", "c")
+    assert quick("consume", "history", "--no-follow").stdout == "a\nb\nc\n"
+    assert quick("consume", "history", "--no-follow", "--since", "1").stdout == "b\nc\n"
+    assert quick("consume", "history", "--no-follow", "--since", "latest").stdout == ""
+    assert quick("consume", "history", "--group", "g", "--count", "2").stdout == "a\nb\n"
+    assert quick("consume", "history", "--group", "g", "--no-follow").stdout == "c\n"
 
 
-def test_unknown_names_are_one_line_with_the_nearest(linn, line_of) -> None:
-    linn("topics", "create", "parcels")
+def test_unknown_names_are_one_line_with_the_nearest(quick, line_of) -> None:
+    quick("topics", "create", "parcels")
     for command in (("publish", "parcel", "x"), ("consume", "parcel"), ("topics", "describe", "parcel")):
-        done = linn(*command)
+        done = quick(*command)
         assert done.returncode == 1
         assert 'did you mean "parcels"? [topic.unknown]' in line_of(done.stderr)
-    done = linn("publish", "--exchange", "none", "x")
+    done = quick("publish", "--exchange", "none", "x")
     assert done.returncode == 1
     assert "[exchange.unknown]" in line_of(done.stderr)
 
 
-def test_a_message_over_the_limit_is_refused_and_the_next_one_taken(linn, line_of) -> None:
-    linn("topics", "create", "small", "message_bytes_max=1KiB")
+def test_a_message_over_the_limit_is_refused_and_the_next_one_taken(linn, quick, line_of) -> None:
+    quick("topics", "create", "small", "message_bytes_max=1KiB")
     done = linn("publish", "small", stdin="x" * 1025)
     assert done.returncode == 1
     assert "[message.too_large]" in line_of(done.stderr)
     linn("publish", "small", stdin="x" * 1000)
-    assert linn("consume", "small", "--no-follow").stdout == "x" * 1000 + "\n"
+    assert quick("consume", "small", "--no-follow").stdout == "x" * 1000 + "\n"
 
 
-def test_a_reader_that_leaves_is_no_accident(linn, broker: BrokerProcess) -> None:
-    linn("topics", "create", "long", "kind=stream")
+def test_a_reader_that_leaves_is_no_accident(linn, quick, broker: BrokerProcess) -> None:
+    quick("topics", "create", "long", "kind=stream")
     linn("publish", "long", stdin="a line that fills a pipe\n" * 20_000)
     command = [sys.executable, "-m", "linn", "consume", "long", "--no-follow", "--url", broker.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consuming:
@@ -93,9 +93,9 @@ def test_a_reader_that_leaves_is_no_accident(linn, broker: BrokerProcess) -> Non
         assert consuming.wait(30) == 141
 
 
-def test_ctrl_c_while_consuming_prints_nothing(linn, broker: BrokerProcess) -> None:
-    linn("topics", "create", "waiting")
-    linn("publish", "waiting", "first")
+def test_ctrl_c_while_consuming_prints_nothing(quick, broker: BrokerProcess) -> None:
+    quick("topics", "create", "waiting")
+    quick("publish", "waiting", "first")
     command = [sys.executable, "-m", "linn", "consume", "waiting", "--url", broker.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consuming:
         assert consuming.stdout is not None
@@ -106,22 +106,22 @@ def test_ctrl_c_while_consuming_prints_nothing(linn, broker: BrokerProcess) -> N
         assert consuming.stderr.read() == b""
 
 
-def test_bench_measures_both_ways(linn) -> None:
-    linn("topics", "create", "load")
+def test_bench_measures_both_ways(linn, quick) -> None:
+    quick("topics", "create", "load")
     published = json.loads(linn("bench", "publish", "load", "--count", "5000", "--batch", "1000", "--json").stdout)
     assert (published["messages"], published["bytes"]) == (5000, 5000 * 128)
     assert published["messages_per_s"] > 0
     assert published["call_p50_ms"] <= published["call_p99_ms"]
     consumed = json.loads(linn("bench", "consume", "load", "--count", "5000", "--json").stdout)
     assert consumed["messages"] == 5000
-    assert linn("consume", "load", "--no-follow").stdout == "", "they were acked"
+    assert quick("consume", "load", "--no-follow").stdout == "", "they were acked"
 
 
-def test_no_broker_and_no_url(run, line_of) -> None:
-    done = run("topics", url="linn://127.0.0.1:1")
+def test_no_broker_and_no_url(within, line_of) -> None:
+    done = within("topics", url="linn://127.0.0.1:1")
     assert done.returncode == 4
     assert "[connection.failed]" in line_of(done.stderr)
-    done = run("topics", url="http://127.0.0.1:1")
+    done = within("topics", url="http://127.0.0.1:1")
     assert done.returncode == 6
     assert "[listener.address_invalid]" in line_of(done.stderr)
 

@@ -91,17 +91,20 @@ def test_a_wrong_line_ends_it_with_one_line(linn, line_of, stream: str) -> None:
     assert "line 2: " in line_of(done.stderr)
 
 
-def test_files_are_messages_and_begin_again_for_a_count(linn, quick, stream: str, tmp_path: Path) -> None:
+def test_files_are_messages_and_begin_again_for_a_count(
+    quick, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_bytes(b"first\nof two lines")
     (tmp_path / "b").write_bytes(b"\xff\0")
     files = ("--file", "a", "--file", "b")
-    assert "published 3 messages" in linn("publish", stream, *files, "--count", "3", cwd=tmp_path).stdout
+    assert "published 3 messages" in quick("publish", stream, *files, "--count", "3").stdout
     values = [json.loads(line)["value"] for line in printed(quick, stream, "--format", "json")]
     assert values == ["first\nof two lines", {"base64": "/wA="}, "first\nof two lines"]
 
 
 def test_values_begin_again_for_a_count_and_stdin_ends_with_it(linn, quick, stream: str) -> None:
-    linn("publish", stream, "a", "b", "--count", "5")
+    quick("publish", stream, "a", "b", "--count", "5")
     linn("publish", stream, "--count", "2", stdin="c\nd\ne\n")
     assert printed(quick, stream) == ["a", "b", "a", "b", "a", "c", "d"]
 
@@ -113,8 +116,8 @@ def test_a_rate_is_not_exceeded(quick, stream: str) -> None:
     assert time.monotonic() - began > 0.9
 
 
-def test_what_was_confirmed_before_a_failure_is_told(linn, line_of, stream: str) -> None:
-    linn("topics", "alter", stream, "message_bytes_max=1KiB")
+def test_what_was_confirmed_before_a_failure_is_told(linn, quick, line_of, stream: str) -> None:
+    quick("topics", "alter", stream, "message_bytes_max=1KiB")
     done = linn("publish", stream, "--rate", "20/s", stdin="a\n" + "x" * 2000)
     assert done.returncode == 1
     assert "1 messages before were confirmed [message.too_large]" in line_of(done.stderr)

@@ -69,7 +69,8 @@ key = "3"
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Path:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which the commands are run."""
     (tmp_path / "old.toml").write_text(OLD)
     (tmp_path / "new.toml").write_text(OLD.replace("weight > 100", "weight > 10").replace("*.late", "#.late"))
     sample = [
@@ -80,6 +81,7 @@ def files(tmp_path: Path) -> Path:
         {"routing_key": "x.cargo", "labels": {"weight": 50}, "value": {"base64": "AAAA"}},
     ]
     (tmp_path / "sample.jsonl").write_text("\n\n".join(map(json.dumps, sample)))
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -114,23 +116,22 @@ def test_it_follows_bindings_between_exchanges_and_says_why(files: Path, run) ->
         assert text in done.stdout
 
 
-def test_it_follows_the_alternate_where_nothing_matches(files: Path, run) -> None:
-    done = run("route", "explain", "--config", "old.toml", "--exchange", "flights", "--routing-key", "x", cwd=files)
+def test_it_follows_the_alternate_where_nothing_matches(files: Path, within) -> None:
+    done = within("route", "explain", "--config", "old.toml", "--exchange", "flights", "--routing-key", "x")
     assert "nothing matches, so it goes to the alternate, exchange lost" in done.stdout
     assert "It goes to unrouted." in done.stdout
 
 
-def test_what_goes_nowhere_ends_well_and_says_so(files: Path, run) -> None:
-    done = run("route", "explain", "--config", "old.toml", "--exchange", "cargo", cwd=files)
+def test_what_goes_nowhere_ends_well_and_says_so(files: Path, within) -> None:
+    done = within("route", "explain", "--config", "old.toml", "--exchange", "cargo")
     assert done.returncode == 0
     assert "It goes nowhere" in done.stdout
 
 
-def test_as_json(files: Path, run) -> None:
-    done = run(
+def test_as_json(files: Path, within) -> None:
+    done = within(
         *("route", "explain", "--config", "old.toml", "--exchange", "flights", "--routing-key", "heavy.cargo"),
         *("--label", "weight=500", "--header", "kind=bulk", "--key", "k", "--size", "3", "--misses", "1", "--json"),
-        cwd=files,
     )
     said = json.loads(done.stdout)
     assert said["message"] == {
@@ -157,7 +158,7 @@ def test_as_json(files: Path, run) -> None:
     assert binding["explanation"]["truth"] is True
 
 
-def test_a_running_broker_is_explained_as_it_is_now(broker, linn) -> None:
+def test_a_running_broker_is_explained_as_it_is_now(linn, quick) -> None:
     for arguments in (
         ("topics", "create", "route-a"),
         ("topics", "create", "route-b"),
@@ -167,13 +168,13 @@ def test_a_running_broker_is_explained_as_it_is_now(broker, linn) -> None:
         ("bindings", "create", "route-x", "route-h", "--to-exchange", "--argument", 'when=key = "k"'),
         ("bindings", "create", "route-h", "route-b", "--key", "7"),
     ):
-        assert linn(*arguments).returncode == 0
+        assert quick(*arguments).returncode == 0
     done = linn("route", "explain", "--exchange", "route-x", "--key", "k", "--size", "5", "--json")
     said = json.loads(done.stdout)
     assert said["topics"] == ["route-b"]
     assert [step["type"] for step in said["steps"]] == ["content", "consistent-hash"]
     assert said["steps"][0]["bindings"][1]["because"] == ["size is 5"]
-    default = json.loads(linn("route", "explain", "--exchange", "", "--routing-key", "route-a", "--json").stdout)
+    default = json.loads(quick("route", "explain", "--exchange", "", "--routing-key", "route-a", "--json").stdout)
     assert default["topics"] == ["route-a"]
 
 
@@ -188,10 +189,10 @@ def test_a_running_broker_is_explained_as_it_is_now(broker, linn) -> None:
         ([], 2, "--exchange"),
     ],
 )
-def test_wrong_arguments(files: Path, run, arguments: list[str], code: int, said: str) -> None:
+def test_wrong_arguments(files: Path, within, arguments: list[str], code: int, said: str) -> None:
     (files / "wrong.toml").write_text("[exchangs.a]\n")
     config = [] if "--config" in arguments else ["--config", "old.toml"]
-    done = run("route", "explain", *arguments, *config, cwd=files)
+    done = within("route", "explain", *arguments, *config)
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -212,8 +213,8 @@ def bound(topic: str, key: str) -> dict[str, object]:
     return {"topic": topic, "key": key, "arguments": {}}
 
 
-def test_a_broker_that_is_not_there(run, line_of) -> None:
-    done = run("route", "explain", "--exchange", "flights")
+def test_a_broker_that_is_not_there(within, line_of) -> None:
+    done = within("route", "explain", "--exchange", "flights")
     assert done.returncode == 4
     assert "[connection.failed]" in line_of(done.stderr)
 
@@ -263,20 +264,20 @@ def test_what_changes_is_told_by_exchange_and_topics(files: Path, run) -> None:
     assert 'line 3, key "departed.jfk.gate.late"' in shown.stdout
 
 
-def test_the_same_file_changes_nothing(files: Path, run) -> None:
-    done = run("route", "diff", "old.toml", "old.toml", "--sample", "sample.jsonl", cwd=files)
+def test_the_same_file_changes_nothing(files: Path, within) -> None:
+    done = within("route", "diff", "old.toml", "old.toml", "--sample", "sample.jsonl")
     assert (done.returncode, done.stderr) == (0, "")
     assert "nothing changes" in done.stdout
 
 
-def test_an_exchange_that_goes_is_a_change_for_every_message(files: Path, run) -> None:
+def test_an_exchange_that_goes_is_a_change_for_every_message(files: Path, within) -> None:
     less = OLD.replace('[exchanges.spread]\ntype = "consistent-hash"\nhash_on = "label.customer"\n', "")
     less = less[: less.index("[topics.one]")]
     (files / "less.toml").write_text(less)
     arguments = ("route", "diff", "old.toml", "less.toml", "--sample", "sample.jsonl", "--json")
-    (change,) = json.loads(run(*arguments, "--exchange", "spread", cwd=files).stdout)["changes"]
+    (change,) = json.loads(within(*arguments, "--exchange", "spread").stdout)["changes"]
     assert (change["after"], change["messages"]) == (None, 5)
-    assert run(*arguments, "--exchange", "flights", cwd=files).returncode == 0
+    assert within(*arguments, "--exchange", "flights").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -290,10 +291,10 @@ def test_an_exchange_that_goes_is_a_change_for_every_message(files: Path, run) -
     ],
 )
 def test_trouble_is_told_apart_from_a_difference(
-    files: Path, run, line_of, sample: str | None, more: list[str], code: int, said: str
+    files: Path, within, line_of, sample: str | None, more: list[str], code: int, said: str
 ) -> None:
     if sample is not None:
         (files / "odd.jsonl").write_text(sample)
-    done = run("route", "diff", "old.toml", "new.toml", "--sample", "odd.jsonl", *more, cwd=files)
+    done = within("route", "diff", "old.toml", "new.toml", "--sample", "odd.jsonl", *more)
     assert done.returncode == code
     assert said in line_of(done.stderr)

@@ -5,23 +5,26 @@
     python tests/mutations find NAME --seeds 0-200  the first seed that catches it
     python tests/mutations reseed                   a new seed for each bug that its seed no longer catches
     python tests/mutations pass --simulation "log lives" --seeds 3,10-20
+    python tests/mutations serve
 
-`run` and `pass`, which plants nothing, print one line of JSON per seed.
+`run` and `pass`, which plants nothing, print one line of JSON per seed. `serve` answers lines of JSON, for tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from catalogue import CATALOGUE, rewrite_seed
 from mutation import Mutation
 from observation import Observation, observed
 from planting import check_planted, plant
-from process_of_its_own import in_a_child
+from process_of_its_own import RUN_S_MAX, in_a_child
 from simulations import SIMULATIONS, Run
 
 SEEDS = "0-200"
@@ -77,8 +80,27 @@ def reseed(mutation: Mutation, seeds: list[int]) -> bool:
     return seed is not None
 
 
+def serve() -> None:
+    """Answer each line, a request, by a line: what its seeds came to, or null.
+
+    Each request is one child, which alone imports linn. What else a run imports is there by then: it takes longer to
+    import than most seeds take to run.
+    """
+    for name in ("anyio", "capnp", "hypothesis.stateful", "msgspec", "pluggy", "pytest", "structlog", "trio.testing"):
+        importlib.import_module(name)
+    for line in sys.stdin:
+        request = json.loads(line)
+
+        def answer(request: dict[str, Any] = request) -> list[dict[str, Any]]:
+            mutation = CATALOGUE[request["name"]] if request["name"] is not None else None
+            run = prepared(mutation, request["simulation"])
+            return [asdict(observed(run, seed)) for seed in request["seeds"]]
+
+        print(json.dumps(in_a_child(answer, RUN_S_MAX)), flush=True)
+
+
 def arguments_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    parser.add_argument("verb", choices=["list", "run", "find", "reseed", "pass"])
+    parser.add_argument("verb", choices=["list", "run", "find", "reseed", "pass", "serve"])
     parser.add_argument("name", nargs="?", choices=sorted(CATALOGUE), metavar="NAME")
     parser.add_argument("--simulation", choices=sorted(SIMULATIONS))
     parser.add_argument("--seeds", type=seeds_of)
@@ -99,6 +121,9 @@ def main() -> int:
     if arguments.verb == "list":
         for each in CATALOGUE.values():
             print(f"{each.name} ({each.simulation}, seed {each.seed}): {each.breaks}")
+        return 0
+    if arguments.verb == "serve":
+        serve()
         return 0
     if arguments.verb == "reseed":
         chosen = [each for each in CATALOGUE.values() if mutation in (None, each)]

@@ -10,19 +10,36 @@ from pathlib import Path
 
 from mutation import Mutation
 from observation import Observation
-
-RUN_S_MAX = 100
-"""Of one process; a bug that makes a run endless is not caught."""
+from process_of_its_own import RUN_S_MAX
 
 
-def mutations(*arguments: str) -> list[Observation]:
-    """Run `python tests/mutations` with these arguments."""
-    process = subprocess.run(
-        [sys.executable, str(Path(__file__).parent), *arguments], capture_output=True, text=True, timeout=RUN_S_MAX
-    )
-    assert process.returncode == 0, process.stderr
-    found = [json.loads(line) for line in process.stdout.splitlines()]
-    return [Observation(each["symptoms"], each["seconds"]) for each in found]
+class Mutations:
+    """`python tests/mutations serve`: it has imported what is not linn's, and forks for each request."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent), "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Mutations:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=RUN_S_MAX)
+
+    def run(self, simulation: str, seeds: list[int], mutation: Mutation | None = None) -> list[Observation]:
+        """Run seeds in a process of their own, with the bug if there is one."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        request = {"simulation": simulation, "seeds": seeds, "name": mutation and mutation.name}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        found = json.loads(self._process.stdout.readline())
+        assert found is not None, f"no answer within {RUN_S_MAX} s, or a failure that standard error tells"
+        return [Observation(**each) for each in found]
 
 
 def check_caught(mutation: Mutation, seen: Observation) -> None:
@@ -40,9 +57,9 @@ def simulations_of(chosen: Iterable[Mutation]) -> list[str]:
     return sorted({mutation.simulation for mutation in chosen})
 
 
-def check_pass(simulation: str, chosen: Iterable[Mutation]) -> None:
+def check_pass(mutations: Mutations, simulation: str, chosen: Iterable[Mutation]) -> None:
     """Assert that a simulation's seeds find nothing where no bug is planted."""
     seeds = sorted({mutation.seed for mutation in chosen if mutation.simulation == simulation})
-    answers = mutations("pass", "--simulation", simulation, "--seeds", ",".join(map(str, seeds)))
+    answers = mutations.run(simulation, seeds)
     failed = {seed: str(seen) for seed, seen in zip(seeds, answers, strict=True) if seen.symptoms}
     assert failed == {}, f"{simulation} fails without any bug"

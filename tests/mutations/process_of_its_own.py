@@ -6,12 +6,17 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
+RUN_S_MAX = 100
+"""Of one request; a bug that makes a run endless is not caught."""
+
 
 def in_a_child(work: Callable[[], Any], seconds_max: int = 0) -> Any:
-    """What `work` returns, which JSON can hold; None where it failed, or took longer than `seconds_max`."""
+    """What `work` returns, which JSON can hold; None where it failed, which standard error tells, or took longer than
+    `seconds_max`."""
     sys.stdout.flush()
     reading, writing = os.pipe()
     child = os.fork()
@@ -24,6 +29,8 @@ def in_a_child(work: Callable[[], Any], seconds_max: int = 0) -> Any:
                 json.dump(answer, stream)
             sys.stdout.flush()
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     os.close(writing)

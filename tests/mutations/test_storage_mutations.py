@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from mutated_run import check_caught, check_pass, mutations, simulations_of
+from mutated_run import Mutations, check_caught, check_pass, simulations_of
 from mutation import Mutation
 from storage_mutations import STORAGE_MUTATIONS
 
 
 @pytest.mark.parametrize("mutation", STORAGE_MUTATIONS, ids=lambda mutation: mutation.name)
-def test_a_named_seed_catches(mutation: Mutation) -> None:
-    [seen] = mutations("run", mutation.name)
+def test_a_named_seed_catches(mutations: Mutations, mutation: Mutation) -> None:
+    [seen] = mutations.run(mutation.simulation, [mutation.seed], mutation)
     check_caught(mutation, seen)
 
 
 @pytest.mark.parametrize("simulation", simulations_of(STORAGE_MUTATIONS))
-def test_without_a_bug_the_seeds_pass(simulation: str) -> None:
-    check_pass(simulation, STORAGE_MUTATIONS)
+def test_without_a_bug_the_seeds_pass(mutations: Mutations, simulation: str) -> None:
+    check_pass(mutations, simulation, STORAGE_MUTATIONS)

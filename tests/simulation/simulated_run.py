@@ -22,6 +22,7 @@ from sim_plan import FLUSH_INTERVAL_S, NODES, Death, LifePlan, Plan
 from sim_producers import PythonProducer, RawProducer
 from sim_python_consumers import PythonConsumer
 from sim_reading import Watcher, drain, read_through, tell_recovered
+from sim_time import SimTime
 from sim_world import World
 
 from linn.core.broker import Broker, running_broker
@@ -243,7 +244,7 @@ def run_once(seed: int) -> SimulatedRun:
     logger.addHandler(unforeseen)
     logger.setLevel(logging.ERROR)
     try:
-        run_simulation(seed, run.run, virtual_s_max=VIRTUAL_S_MAX)
+        run_simulation(seed, run.run, virtual_s_max=VIRTUAL_S_MAX, clock=SimTime())
     except BaseException:
         if hasattr(run, "world"):
             check(run.world.history)

@@ -1,0 +1,15 @@
+"""What the tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from mutated_run import Mutations
+
+
+@pytest.fixture(scope="session")
+def mutations() -> Iterator[Mutations]:
+    """The process whose children run the seeds."""
+    with Mutations() as running:
+        yield running
