@@ -78,6 +78,12 @@ class Lease:
             return []
         return [(self.first, self.end)] if self.held is None else list(self.held)
 
+    def is_exactly(self, first: int, end: int) -> bool:
+        """Whether it still holds [first, end) and nothing else."""
+        if self.held is None:
+            return (first, end) == (self.first, self.end) and not self.ended
+        return self.held.count == end - first and self.held.covers(first, end)
+
     def covers(self, first: int, end: int) -> bool:
         """Whether it still holds every offset of [first, end)."""
         if self.held is None:
@@ -126,7 +132,7 @@ class LeaseBook:
             DeliveryNotCurrent: a range is empty, is named twice, or is not held by the lease. Nothing was changed.
         """
         pieces = lease.ranges() if ranges is None else _checked(lease, ranges)
-        if ranges is None or (len(pieces) == 1 and pieces == lease.ranges()):
+        if ranges is None or (len(pieces) == 1 and lease.is_exactly(*pieces[0])):
             self._end(lease)
         elif pieces:
             self._shrink(lease, pieces)

@@ -42,6 +42,8 @@ LIMIT_MAX = 2**32 - 1
 """The largest limit that can be told to a peer; a larger one is as good as none."""
 MANDATORY_RECORDS_MAX = 32_768
 """In one publish. Where every other record is unroutable, saying so takes a list of as many numbers."""
+SETTLE_ENTRIES_MAX = 4_096
+"""In one settle: they are carried out in one go, and each takes up to 30 us. Most clients send far fewer."""
 START_EARLIEST = -2
 START_LATEST = -1
 

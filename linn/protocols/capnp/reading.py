@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
 FETCH_BYTES_MIN_MAX = 1 << 20
-"""What a fetch waits for at most: it is read to be counted, by each fetch that waits."""
+"""What a fetch waits for at most: it is read once to be counted, by each fetch that waits."""
 WAIT_MS_MAX = 60_000
 """Longest wait of a fetch or pull: connections are kept alive by other means."""
 
@@ -95,13 +95,24 @@ class Reading:
             del self._waits[patience]
 
     async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
-        while bytes_min > 1 or offset == partition.high_watermark:
-            batches = await partition.read(offset, bytes_min)
-            if sum(batch.size for batch in batches) >= max(bytes_min, 1):
+        """Wait until there are so many bytes from `offset` on; each is looked at once, and nothing is held meanwhile."""
+        missing = bytes_min
+        while True:
+            if offset == partition.high_watermark:
+                await partition.wait_advanced()
+            elif bytes_min <= 1:
                 return
-            if batches and batches[-1].end_offset < partition.high_watermark:
-                return  # The next batch would exceed the least that was asked for: there is enough.
-            await partition.wait_advanced()
+            else:
+                size, offset = await self._look(partition, offset, missing)
+                missing -= size
+                if missing <= 0 or offset < partition.high_watermark:
+                    return  # Or the next batch would exceed the least that was asked for: there is enough.
+
+    async def _look(self, partition: Partition, offset: int, bytes_max: int) -> tuple[int, int]:
+        """(bytes of the next batches, offset behind them). One fetch at a time has them in memory."""
+        async with self._fetching:
+            batches = await partition.read(offset, bytes_max)
+            return sum(batch.size for batch in batches), batches[-1].end_offset if batches else offset
 
     def find_offset(self, event: Event) -> None:
         """Answer with the offset at which a time begins."""

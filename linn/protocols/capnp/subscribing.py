@@ -140,9 +140,11 @@ class Subscribing:
         self._session.in_task(event, work)
 
     def settle(self, event: Event) -> None:
-        """Carry out settlements. Raises SubscriptionUnknown, StorageError."""
+        """Carry out settlements. Raises SubscriptionUnknown, LimitExceeded, StorageError."""
         settle = event.message
         assert isinstance(settle, m.Settle)
+        if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
+            raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
         subscriber = self._subscriber(settle.subscription)
         outcome = subscriber.consumer.settle(
             [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries]
