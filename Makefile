@@ -11,6 +11,7 @@ WORKERS ?= 2
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): the first time this takes a minute or more"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,demo]'
 	touch $(STAMP)
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from linn.cli.finding import Finding
 from linn.cli.machine import disk_space, file_limits, memory_bytes
-from linn.cli.server import descriptors_wanted
+from linn.cli.server import files_wanted
 from linn.core.batch_builder import build_from_records
 from linn.core.config import Config
+from linn.core.real_net import FILES_MIN, FILES_SHARE
 from linn.core.record import Record
 from linn.core.topic_settings import TopicSettings
 
@@ -74,10 +75,12 @@ def stored_bytes(size: int) -> float:
 def capacity(config: Config, rate: float, size: int, speed: Speed | None) -> Capacity:
     """Estimate."""
     settings = config.broker
-    other_files = descriptors_wanted(config) - settings.connections_max
+    limit = file_limits().hard
+    # As many are kept for files as the broker keeps where it accepts connections.
+    files = max(files_wanted(config), FILES_MIN, limit // FILES_SHARE)
     bounds = {
         "connections_max": settings.connections_max,
-        "descriptors": max(0, file_limits().hard - other_files),
+        "descriptors": max(0, limit - files),
         "memory": int(memory_bytes() * MEMORY_SHARE) // CONNECTION_BYTES,
     }
     bound = min(bounds, key=lambda name: bounds[name])
@@ -89,7 +92,10 @@ def capacity(config: Config, rate: float, size: int, speed: Speed | None) -> Cap
 def capacity_findings(config: Config, holds: Capacity) -> Iterator[Finding]:
     """In words, with a warning where the configuration wants to keep more than there is room for."""
     found = f"{holds.connections:,}; {holds.connections_bound} lets no more in"
-    yield Finding("holds connections", "ok", found)
+    if holds.connections:
+        yield Finding("holds connections", "ok", found)
+    else:
+        yield Finding("holds connections", "warning", found, "see the finding about it")
     if holds.speed is None:
         advice = "linn doctor --measure starts a broker of its own here for some seconds"
         yield Finding("holds messages per second", "ok", "not measured", advice)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from linn.cli.config_lint import lint
 from linn.cli.console import console
+from linn.cli.listener_trial import unmade_listeners
 from linn.core.config import Config, check_config, plugin_settings, read_toml
 from linn.core.plugins import PluginManager, installed
 from linn.core.problem import Problem, Problems
@@ -31,6 +32,10 @@ def report(file: str, *, as_json: bool, strict: bool) -> bool:
     config, problems = check_config(source, plugins)
     if config is not None:
         lint(config, problems)
+        for name, error in unmade_listeners(config, plugins):
+            problems.add(("listeners", name, "protocol"), error.text, error=type(error))
+        if problems.error_count:
+            config = None
     if as_json:
         print(json.dumps(_as_data(file, config, problems), indent=2))
     else:

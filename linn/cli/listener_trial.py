@@ -1,4 +1,4 @@
-"""The addresses of a configuration: can a broker listen there, or does one already?"""
+"""The listeners of a configuration: is there what they need, can a broker listen there, or does one already?"""
 
 from __future__ import annotations
 
@@ -18,9 +18,22 @@ from linn.core.errors import LinnError
 from linn.core.plugins import PluginManager
 
 
+def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[str, LinnError]]:
+    """The names of those whose protocol does not come up, and why: often an extra that is not installed."""
+    for name, listener in config.listeners.items():
+        try:
+            plugins.make(plugins.protocols[listener.protocol], listener.settings)
+        except LinnError as error:
+            yield name, error
+
+
 def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Finding]:
     """One for each listener. Binds for a moment; nobody can connect meanwhile."""
+    unmade = dict(unmade_listeners(config, plugins))
     for name, listener in config.listeners.items():
+        if name in unmade:
+            yield Finding(f"listener {name}", "error", unmade[name].text, "install it, or leave the listener out")
+            continue
         speaks_linn = plugins.protocols[listener.protocol].url_scheme == "linn"
         yield _try(f"listener {name}", listener.address, speaks_linn)
 

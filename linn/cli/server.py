@@ -7,6 +7,7 @@ safe: what was confirmed is in the log already.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import itertools
@@ -130,13 +131,10 @@ class Server:
 async def _stop_with_parent() -> None:
     """Once stdin is at its end, which it is when the process at the other end of the pipe is gone: SIGTERM."""
     stdin = sys.stdin.fileno()
-    try:
+    with contextlib.suppress(OSError):  # What can't be read is gone as well, as a terminal that was closed (EIO).
         await trio.lowlevel.wait_readable(stdin)
         while os.read(stdin, _STDIN_BYTES):
             await trio.lowlevel.wait_readable(stdin)
-    except OSError as error:
-        logger.warning("stdin is neither a pipe nor a terminal and can't be watched: %(error)s", {"error": str(error)})
-        return
     signal.raise_signal(signal.SIGTERM)
 
 
@@ -171,9 +169,14 @@ def configuration(file: str | None) -> TomlSource:
 
 def descriptors_wanted(config: Config) -> int:
     """How many descriptors a broker takes with all the connections that it allows; topics made live not counted."""
-    logs = sum(2 * topic.partitions for topic in config.topics.values())
     connections = config.broker.connections_max
-    return connections + max(_LOG_FILES * logs + _OTHER_FILES, connections // (FILES_SHARE - 1) + 1)
+    return connections + max(files_wanted(config), connections // (FILES_SHARE - 1) + 1)
+
+
+def files_wanted(config: Config) -> int:
+    """How many of them are no connections."""
+    logs = sum(2 * topic.partitions for topic in config.topics.values())
+    return _LOG_FILES * logs + _OTHER_FILES
 
 
 def overridden(config: Config, plugins: PluginManager, data_dir: str | None, listen: Sequence[str]) -> Config:

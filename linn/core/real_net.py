@@ -29,7 +29,7 @@ comes back at once, who finds no place waits for a second and longer before it t
 _ACCEPT_PAUSE_S = 0.1
 """How long a listener without descriptors waits for one to come free (as trio's `serve_listeners`)."""
 FILES_SHARE = 16
-_FILES_MIN = 32
+FILES_MIN = 32
 """Of the descriptors that the process may have, the last part, or this many, are for files alone: what many
 connections must not stop is storing, and syncing, what those that are served send."""
 _ACCEPT_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -79,7 +79,7 @@ class RealListener:
 def _connections_end() -> int:
     """The first descriptor that is no connection's. The system gives the lowest that is free, so few are left then."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft - max(_FILES_MIN, soft // FILES_SHARE) if soft != resource.RLIM_INFINITY else sys.maxsize
+    return soft - max(FILES_MIN, soft // FILES_SHARE) if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
 def _file_id(path: str) -> tuple[int, int] | None:

@@ -1,6 +1,7 @@
 """`linn check`: every problem, and what a good file means."""
 
 import json
+import sys
 from pathlib import Path
 
 from linn.cli.demo.broker_config import TOML
@@ -61,3 +62,18 @@ def test_a_file_that_is_not_there(tmp_path: Path, run, line_of) -> None:
     assert done.returncode == 3
     assert "nothing.toml" in line_of(done.stderr)
     assert "[config.unreadable]" in done.stderr
+
+
+def test_a_listener_whose_extra_is_not_installed_is_an_error(tmp_path: Path, within, monkeypatch) -> None:
+    file = tmp_path / "linn.toml"
+    file.write_text('[broker]\ndata_dir = "d"\n\n[listeners.watch]\nprotocol = "metrics"\naddress = "127.0.0.1:0"\n')
+    assert within("check", str(file)).returncode == 0
+    monkeypatch.delitem(sys.modules, "linn.protocols.http.server", raising=False)
+    monkeypatch.setitem(sys.modules, "hypercorn.config", None)  # As where it is not installed.
+    done = within("check", str(file))
+    assert done.returncode == 3
+    assert f"{file}:5: listeners.watch.protocol: " in done.stdout
+    assert 'pip install "linn[metrics]" [plugin.failed]' in done.stdout
+    examined = json.loads(within("doctor", str(file), "--json").stdout)
+    states = {finding["name"]: finding["state"] for finding in examined["findings"]}
+    assert (examined["ok"], states["listener watch"]) == (False, "error")

@@ -111,6 +111,10 @@ def test_what_fits_is_bounded_by_what_there_is_least_of(
     monkeypatch.setattr(capacity, "file_limits", lambda: FileLimits(50, 50))
     found = holds(within, tmp_path, "")
     assert (found["connections"], found["connections_bound"]) == (0, "descriptors")
+    monkeypatch.setattr(capacity, "file_limits", lambda: FileLimits(4096, 4096))
+    monkeypatch.setattr(capacity, "memory_bytes", lambda: 1 << 40)
+    found = holds(within, tmp_path, "")
+    assert (found["connections"], found["connections_bound"]) == (4096 - 4096 // 16, "descriptors")
 
 
 def test_how_long_records_fit_goes_by_rate_and_size(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ class Reading:
             del self._waits[patience]
 
     async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
-        """Wait until there are so many bytes from `offset` on; each is looked at once, and nothing is held meanwhile."""
+        """Wait until there are so many bytes from `offset` on. Each is looked at once, and nothing of it is held."""
         missing = bytes_min
         while True:
             if offset == partition.high_watermark:
