@@ -45,6 +45,12 @@ SATURATION = 1e9
 """Messages a second: more than anything bears."""
 OPEN_MAX = 500
 """Unanswered messages while it is found out how much a server bears: half of what a connection may have open."""
+STEP_DOWN = 0.95
+"""From a rate that is not borne to the next that is tried."""
+BEHIND_SHARE = 10
+"""The last such part of a run is looked at."""
+BEHIND_S_MAX = 0.02
+"""Half of its messages wait no longer where a server keeps up; where it does not, they wait longer with each second."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,25 @@ async def bears(target: Target, goods: Shipment, count: int) -> float:
     return count / max(confirmed.seconds[-1], delivered.seconds[-1])
 
 
+def keeps_up(seconds: Sequence[float]) -> bool:
+    """Whether the messages of a run, in their order, did not wait longer and longer for one another."""
+    last = seconds[-max(1, len(seconds) // BEHIND_SHARE) :]
+    return median(last) <= BEHIND_S_MAX
+
+
+def sustained(target: Target, goods: Shipment, rate: float, run_s: float) -> float:
+    """Of `rate` and less, the first that is borne where messages are evenly spaced.
+
+    That is less than what `bears` finds: messages that come one by one each wake the server.
+    """
+    while rate > 1:
+        schedule = Schedule(rate, max(10, int(rate * run_s)))
+        if all(map(keeps_up, trio.run(waited, target, goods, schedule))):
+            return rate
+        rate *= STEP_DOWN
+    raise LoadFailed("no load at all is borne")
+
+
 async def waited(target: Target, goods: Shipment, schedule: Schedule) -> tuple[list[float], list[float]]:
     """How long each message of a run took to its confirmation, and to the consumer."""
     async with flow(target, goods) as one:
@@ -168,7 +193,7 @@ async def waited(target: Target, goods: Shipment, schedule: Schedule) -> tuple[l
 
 
 def latency_lines(plan: Plan) -> Iterator[Line]:
-    """Of linn and of the relay at the same rates: shares of what linn bears, which is measured first."""
+    """Of linn and of the relay at the same rates: shares of what linn bears for long, which is measured first."""
     point, matrix = Point(batch_bytes=0), plan.matrix
     goods = shipment(point)
     with fresh_folder(plan.folder) as folder, broker(folder, point.config) as process, relay() as bare:
@@ -176,17 +201,18 @@ def latency_lines(plan: Plan) -> Iterator[Line]:
         trio.run(make_topics, linn, point, False)
         for target in (bare, linn):  # Not counted.
             trio.run(bears, target, goods, matrix.saturating)
-        borne = [[trio.run(bears, target, goods, matrix.saturating) for target in (bare, linn)] for _ in range(3)]
-        yield _borne_line(borne)
-        rate = median(linn for _, linn in borne)
+        most = [median(trio.run(bears, target, goods, matrix.saturating) for _ in range(3)) for target in (bare, linn)]
+        rate = sustained(linn, goods, most[1], matrix.load_s)
+        yield _borne_line("in bursts", most[0], most[1])
+        yield _borne_line("evenly spaced", sustained(bare, goods, rate, matrix.load_s), rate)
         for load in matrix.loads:
             schedule = Schedule(load * rate, max(10, int(load * rate * matrix.load_s)))
             yield from _at_load(matrix, (bare, linn), goods, schedule, load)
 
 
-def _borne_line(borne: list[list[float]]) -> Line:
-    pairs = [Pair(bare / 1e3, linn / 1e3) for bare, linn in borne]
-    return line_of_pairs("matrix", "Latency, messages at 100 % load", None, pairs, "krecords/s")
+def _borne_line(how: str, bare: float, linn: float) -> Line:
+    pairs = [Pair(bare / 1e3, linn / 1e3)]
+    return line_of_pairs("matrix", f"Latency, messages at 100 % load, {how}", None, pairs, "krecords/s")
 
 
 def _at_load(

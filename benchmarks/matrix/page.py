@@ -47,8 +47,9 @@ NOTES = {
     "latency": "Messages of one record, each a publish of its own, evenly spaced by the clock whether or not earlier "
     "ones were answered. Each one's time counts from the moment when it was **due**, not from when it could be sent: "
     "a server that stops for a while delays all that were due meanwhile, and all of that counts (no coordinated "
-    "omission). The load is a share of what linn bears with a confirmation and a delivery for each; the floor gets "
-    "messages at the same rates. `confirmed` is the publisher's wait, `delivered` the consumer's. {samples}",
+    "omission). The load is a share of the rate at which linn keeps up with messages that come so, with a "
+    "confirmation and a delivery for each; the floor gets messages at the same rates. `confirmed` is the publisher's "
+    "wait, `delivered` the consumer's. {samples}",
     "backlog": "A queue on disk, records of 16 B in batches of 1 MiB; as many are published as are consumed and acked "
     "in each round. linn is consumed by its Python client, which acks each batch; of the floor the frames are "
     "counted. Memory is the process's own, without the page cache.",
@@ -93,10 +94,11 @@ def _samples(lines: Sequence[Line], result: Mapping[str, Any]) -> str:
     if not rates:
         return ""
     counts = [f"{rates[0] * 1e3 * load * matrix['load_s'] * matrix['load_rounds']:,.0f}" for load in matrix["loads"]]
-    return f"linn bore {rates[0]:,.1f} thousand a second; the percentiles are of about {', '.join(counts)} messages."
+    kept = f"linn kept up with {rates[0]:,.1f} thousand a second"
+    return f"{kept}; the percentiles are of about {', '.join(counts)} messages."
 
 
-BORNE = "Latency, messages at 100 % load"
+BORNE = "Latency, messages at 100 % load, evenly spaced"
 """The line that says how much linn bears."""
 
 

@@ -15,7 +15,7 @@ from benchmarks import __main__ as benchmarks
 from benchmarks.line import Line, Mark, Pair, line_of_pairs
 from benchmarks.matrix.axis import AXES, Axis
 from benchmarks.matrix.chart import CHARTS
-from benchmarks.matrix.open_loop import PERCENTILES, Schedule, Waits, percentile
+from benchmarks.matrix.open_loop import PERCENTILES, Schedule, Waits, keeps_up, percentile
 from benchmarks.matrix.point import DEFAULT, Point
 from benchmarks.matrix.report import write_report
 from benchmarks.matrix.shipment import batch_of, shipment
@@ -161,6 +161,12 @@ def test_messages_are_due_by_the_clock_and_no_more_than_there_are() -> None:
     schedule = Schedule(rate=100.0, count=5)
     assert [schedule.due(elapsed) for elapsed in (0.0, 0.009, 0.0101, 0.5)] == [1, 1, 2, 5]
     assert schedule.at(3) == pytest.approx(0.03)
+
+
+def test_who_falls_behind_is_told_from_who_was_late_once() -> None:
+    assert keeps_up([0.001] * 90 + [0.01] * 10)
+    assert keeps_up([0.5] * 90 + [0.001] * 10), "it stood still once, and caught up"
+    assert not keeps_up([number / 100 for number in range(100)])
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
