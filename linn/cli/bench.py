@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -27,7 +28,12 @@ Setting = Annotated[
     ),
 ]
 Duration = Annotated[str, typer.Option("--duration", metavar="TIME", help="How long to publish: 30s, 10m, 8h.")]
-Consumers = Annotated[int, typer.Option("--consumers", min=1, max=100, metavar="COUNT", help="That compete.")]
+Consumers = Annotated[
+    int | None,
+    typer.Option(
+        "--consumers", min=1, max=100, metavar="COUNT", help="That compete; not with --producers. Default: 2."
+    ),
+]
 SoakRate = Annotated[
     str | None,
     typer.Option(
@@ -55,7 +61,10 @@ Processes = Annotated[
     ),
 ]
 Linger = Annotated[
-    str, typer.Option("--linger", metavar="TIME", help="How long each of --producers gathers records for a batch.")
+    str | None,
+    typer.Option(
+        "--linger", metavar="TIME", help="How long each of --producers gathers records for a batch. Default: 100ms."
+    ),
 ]
 
 
@@ -106,10 +115,10 @@ def soak(
     duration: Duration = "1m",
     rate: SoakRate = None,
     size: NumberedSize = 128,
-    consumers: Consumers = 2,
+    consumers: Consumers = None,
     producers: Producers = None,
     processes: Processes = None,
-    linger: Linger = "100ms",
+    linger: Linger = None,
     setting: Setting = None,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
@@ -120,13 +129,20 @@ def soak(
 
     With --producers it is another run: a stream made for this is loaded by so many connections, and the result is the
     share of their rate that the broker confirmed, and what was full first. It ends with 1 where publishes failed.
+
+    Ctrl-C ends it with what it came to until then; without --producers `lost` and `ok` are left out, for what has not
+    arrived yet may be on its way.
     """
     from linn.cli.moment import seconds_of
     from linn.cli.pace import rate_of
     from linn.cli.typed_value import named_values
 
     settings = named_values(setting or (), "--setting")
+    duration_s = seconds_of(duration, "--duration")
+    if not duration_s:
+        raise typer.BadParameter(f"{duration!r} is no time to publish in", param_hint="--duration")
     if producers is not None:
+        _refuse("nothing is consumed with --producers", {"--consumers": consumers})
         from linn.cli.fleet import Fleet
 
         fleet = Fleet(
@@ -134,23 +150,31 @@ def soak(
             processes=processes,
             rate=rate_of(rate or "1000/s"),
             size=size,
-            linger_s=seconds_of(linger, "--linger"),
-            duration_s=seconds_of(duration, "--duration"),
+            linger_s=seconds_of(linger or "100ms", "--linger"),
+            duration_s=duration_s,
             settings=settings,
         )
         if not fleet.run(url, as_json=as_json):
             raise typer.Exit(1)
         return
+    _refuse("is about --producers, and there are none", {"--processes": processes, "--linger": linger})
     from linn.cli.soak import Soak
 
     if settings.get("kind") == "stream":
         raise typer.BadParameter("a soak needs a queue: kind=queue or kind=both", param_hint="--setting")
     soaking = Soak(
-        duration_s=seconds_of(duration, "--duration"),
+        duration_s=duration_s,
         rate=rate_of(rate or "10000/s"),
         size=size,
-        consumers=consumers,
+        consumers=consumers or 2,
         settings=settings,
     )
     if not soaking.run(url, as_json=as_json):
         raise typer.Exit(1)
+
+
+def _refuse(why: str, given: Mapping[str, object]) -> None:
+    """Raise BadParameter for the first option that was given and would be without effect."""
+    for option, value in given.items():
+        if value is not None:
+            raise typer.BadParameter(why, param_hint=option)

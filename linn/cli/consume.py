@@ -14,11 +14,12 @@ CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT",
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or leave it in the queue.")]
 Since = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--since",
         metavar="PLACE",
-        help='Of a stream: earliest, latest, an offset, a time ("2026-01-31T12:00"), or a duration ago ("10m").',
+        help="Of a stream, and only where --group has committed nothing: earliest, latest, an offset, a time "
+        '("2026-01-31T12:00"), or a duration ago ("10m"). Default: earliest.',
     ),
 ]
 BrowseSince = Annotated[
@@ -53,21 +54,22 @@ def consume(
     count: CountMax = None,
     follow: Follow = True,
     ack: Ack = True,
-    since: Since = "earliest",
+    since: Since = None,
     form: Format = "text",
     where: Where = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print messages as they come, and ack them once they are written. A stream without --group is only read.
 
-    --where passes over the other messages of a stream. On a queue it is refused, for somebody else may want them:
-    `linn browse` looks without taking.
+    --where passes over the other messages of a stream. On a queue it is refused, for somebody else may want them, and
+    so is --since, for a queue gives what is not settled: `linn browse` looks without taking, and from anywhere.
     """
     from linn.cli.consuming import Consuming
     from linn.cli.message_format import line_format
     from linn.cli.moment import place_of
 
-    start, line_of = place_of(since, "--since"), line_format(form)
+    start = None if since is None else place_of(since, "--since")
+    line_of = line_format(form)
     Consuming(topic, group, count=count, follow=follow, ack=ack, start=start, line_of=line_of, where=where).run(url)
 
 

@@ -34,11 +34,11 @@ class Consuming:
         count: int | None,
         follow: bool,
         ack: bool,
-        start: Place,
+        start: Place | None,
         line_of: LineOf,
         where: str | None,
     ) -> None:
-        """Raises PredicateInvalid."""
+        """`start`: None where nobody named a place. Raises PredicateInvalid."""
         self._topic = topic
         self._group = group
         self._left = count
@@ -53,11 +53,12 @@ class Consuming:
         with_client(url, self._work)
 
     async def _work(self, client: Client) -> None:
-        if self._selects is not None:
+        if self._selects is not None or self._start is not None:
             await self._refuse_queue(client)
         # No more is taken from a queue than will be printed: others may be waiting for it.
         prefetch = _PREFETCH if self._left is None else min(self._left, _PREFETCH)
-        async with client.consumer(self._topic, group=self._group, start=self._start, prefetch=prefetch) as consumer:
+        start = "earliest" if self._start is None else self._start
+        async with client.consumer(self._topic, group=self._group, start=start, prefetch=prefetch) as consumer:
             batches = aiter(consumer.batches())
             while self._left is None or self._left > 0:
                 batch: Batch | None = None
@@ -69,12 +70,19 @@ class Consuming:
 
     async def _refuse_queue(self, client: Client) -> None:
         topic = await client.admin.topic(self._topic)
-        if "queue" in topic and not self._group:
+        if "queue" not in topic or self._group:
+            return
+        if self._start is not None:
             raise typer.BadParameter(
-                f"what it leaves out of the queue {self._topic} would be held from others; "
-                f"`linn browse {self._topic} --where ...` looks without taking",
-                param_hint="--where",
+                f"the queue {self._topic} gives what is not settled, from no other place; "
+                f"`linn browse {self._topic} --since ...` looks from anywhere, without taking",
+                param_hint="--since",
             )
+        raise typer.BadParameter(
+            f"what it leaves out of the queue {self._topic} would be held from others; "
+            f"`linn browse {self._topic} --where ...` looks without taking",
+            param_hint="--where",
+        )
 
     async def _take(self, batch: Batch) -> None:
         messages = list(batch)

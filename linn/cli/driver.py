@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from linn.cli.exit_code import discard_output
 from linn.cli.machine import raise_file_limit
 from linn.core.address import parse_address
 from linn.core.batch_builder import build_from_records
@@ -93,6 +94,7 @@ class Driver:
         self._due: list[tuple[float, int]] = []
         """A heap: when whose next batch has been gathered."""
         self._batches: list[tuple[int, bytes]] = []
+        self._begun_at = 0.0
         self._ends_at = math.inf
         self._confirmed = 0
         self._publishes = 0
@@ -180,7 +182,7 @@ class Driver:
     def run(self, stdin: int) -> None:
         """Publish until the time is up or stdin is closed."""
         plan, now = self._plan, time.monotonic()
-        self._ends_at = now + plan.duration_s
+        self._begun_at, self._ends_at = now, now + plan.duration_s
         batch_s = self._batches[0][0] / plan.rate
         for place, producer in enumerate(self._producers.values()):
             # One after the other has gathered its first batch, within the time of one.
@@ -302,6 +304,7 @@ class Driver:
         """Everything that was counted."""
         return {
             **self._counts(),
+            "seconds": min(time.monotonic(), self._ends_at) - self._begun_at,
             "publishes": self._publishes,
             "blocked": self._blocked,
             "lost": self._lost,
@@ -327,7 +330,15 @@ def say(what: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Read the plan, connect, wait for the start, drive, tell."""
+    """Do what the process that started this one says. When that is gone, there is nobody to tell."""
+    try:
+        _obey()
+    except BrokenPipeError:
+        discard_output()
+
+
+def _obey() -> None:
+    """Read the plan, connect, wait for the start, drive, tell. Raises BrokenPipeError."""
     raise_file_limit()
     driver = Driver(msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan))
     try:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 from linn.core.errors import (
@@ -45,11 +45,11 @@ class ExitCode(IntEnum):
 MEANINGS = {
     ExitCode.OK: "done; of `linn serve`: stopped in order",
     ExitCode.FAILED: "the operation failed, or a check found something",
-    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.USAGE: "the command line is wrong, or LINN_URL",
     ExitCode.CONFIGURATION: "the configuration or a plugin is wrong",
     ExitCode.UNREACHABLE: "no broker answered, or none of this version, or the connection was lost",
     ExitCode.STORAGE: "the data folder is locked, damaged, full or can't be written",
-    ExitCode.LISTENER: "an address is taken, or can't be bound",
+    ExitCode.LISTENER: "an address to listen at is taken, or can't be bound",
     ExitCode.INTERRUPTED: "interrupted: Ctrl-C, or the second one of `linn serve`",
     ExitCode.BROKEN_PIPE: "whoever read the output has closed it",
 }
@@ -83,6 +83,17 @@ def boundary() -> Iterator[None]:
         if code is None:
             raise
         raise SystemExit(int(code)) from None
+
+
+@contextlib.contextmanager
+def told_when_interrupted(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell`, which says what was done until then, where Ctrl-C ends the block."""
+    try:
+        yield
+    except (KeyboardInterrupt, BaseExceptionGroup) as error:
+        if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
+            tell()
+        raise
 
 
 def _ended_by(error: BaseException) -> ExitCode | None:

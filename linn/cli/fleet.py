@@ -6,6 +6,7 @@ with this one, also where this one is killed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from linn.cli.console import columns_right, console
 from linn.cli.driver import CONNECT_S, LAST_ANSWERS_S, Plan, bound_ms
+from linn.cli.exit_code import told_when_interrupted
 from linn.cli.machine import file_limits, memory_bytes
 from linn.cli.progress import Advance, progress
 from linn.cli.saturation import (
@@ -37,10 +39,9 @@ from linn.cli.saturation import (
     machine_busy_s,
     shares,
 )
-from linn.cli.session import with_client
+from linn.cli.session import broker_address, with_client
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
-from linn.client.url import address_of
 from linn.core.errors import LinnError
 
 SETTINGS: Mapping[str, Any] = {"kind": "stream", "retention_bytes": 1 << 30}
@@ -52,6 +53,8 @@ BUSY_S = 10.0
 """How long the broker may take to say what it uses, before and after the load."""
 _START_S = 30.0
 """How long the processes of the load may take to start, beside connecting."""
+_STOP_S = 2.0
+"""How long a process of a load that is interrupted may take to say what it came to."""
 _SHARES = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999, "max": 1.0}
 
 
@@ -85,6 +88,14 @@ class _Process:
         if "error" in said:
             raise LoadFailed(f"the producers can't connect: {said['error']}")
         return said
+
+    async def stop(self) -> None:
+        """Have it publish no more, and hear what it came to, where it says so in time."""
+        assert self.process.stdin is not None
+        with anyio.move_on_after(_STOP_S, shield=True), contextlib.suppress(LoadFailed):
+            await self.process.stdin.aclose()
+            while self.result is None:
+                self.result = (await self.hear()).get("result")
 
     async def end(self) -> None:
         """SIGKILL, by process id, and wait for the end."""
@@ -131,18 +142,24 @@ class Fleet:
     def run(self, url: str, *, as_json: bool) -> bool:
         """Load, print; whether no publish failed. Raises LinnError where it can't begin."""
         self._check_descriptors()
-        self._is_here = address_of(url).startswith(("unix:", "127.", "[::1]", "localhost:"))
-        with progress(f"{self._producers:,} producers", round(self._target())) as advance:
-            with_client(url, partial(self._work, advance, address_of(url)))
-        data = self._data()
-        if as_json:
-            print(json.dumps(data))
-        else:
-            _show(data)
+        address = broker_address(url)
+        self._is_here = address.startswith(("unix:", "127.", "[::1]", "localhost:"))
+        with (
+            told_when_interrupted(partial(self._tell_so_far, as_json)),
+            progress(f"{self._producers:,} producers", round(self._target(self._duration_s))) as advance,
+        ):
+            with_client(url, partial(self._work, advance, address))
+        data = self._data(self._duration_s)
+        _tell(data, as_json)
         return not data["errors"] and not data["lost_connections"]
 
-    def _target(self) -> float:
-        return self._producers * self._rate * self._duration_s
+    def _tell_so_far(self, as_json: bool) -> None:
+        results = [process.result for process in self._processes if process.result is not None]
+        if results and self._heard:
+            _tell(self._data(max(result["seconds"] for result in results)), as_json, "interrupted: ")
+
+    def _target(self, seconds: float) -> float:
+        return self._producers * self._rate * seconds
 
     def _check_descriptors(self) -> None:
         wanted, limit = -(-self._producers // self._count) + OTHER_FILES, file_limits().hard
@@ -198,12 +215,16 @@ class Fleet:
 
     async def _drive(self, process: _Process, advance: Advance) -> None:
         await process.say(b"go")
-        while process.result is None:
-            said = await process.hear()
-            counted = said.get("sample") or said["result"]
-            advance(counted["confirmed"] - process.confirmed)
-            process.confirmed, process.processor_s = counted["confirmed"], counted["processor_s"]
-            process.result = said.get("result")
+        try:
+            while process.result is None:
+                said = await process.hear()
+                counted = said.get("sample") or said["result"]
+                advance(counted["confirmed"] - process.confirmed)
+                process.confirmed, process.processor_s = counted["confirmed"], counted["processor_s"]
+                process.result = said.get("result")
+        except anyio.get_cancelled_exc_class():
+            await process.stop()
+            raise
 
     async def _watch_broker(self, client: Client) -> None:
         """Ask it what it uses, again and again; one that is busy answers late."""
@@ -223,23 +244,23 @@ class Fleet:
 
     # --- what it came to ---
 
-    def _data(self) -> dict[str, Any]:
+    def _data(self, seconds: float) -> dict[str, Any]:
         results = [process.result for process in self._processes if process.result is not None]
         total = {key: sum(result[key] for result in results) for key in ("confirmed", "publishes", "blocked", "lost")}
         errors: Counter[str] = Counter()
         for result in results:
             errors.update(result["errors"])
-        share = total["confirmed"] / self._target()
+        share = total["confirmed"] / (self._target(seconds) or 1e-9)
         memory = memory_bytes() if self._is_here else None
         full = first_full((self._heard, self._seen), memory)
         return {
             "producers": self._producers,
             "processes": self._count,
-            "seconds": self._duration_s,
+            "seconds": round(seconds, 3),
             "target_per_s": round(self._producers * self._rate),
             "confirmed": total["confirmed"],
-            "confirmed_per_s": round(total["confirmed"] / self._duration_s),
-            "bytes_per_s": round(total["confirmed"] * self._size / self._duration_s),
+            "confirmed_per_s": round(total["confirmed"] / (seconds or 1e-9)),
+            "bytes_per_s": round(total["confirmed"] * self._size / (seconds or 1e-9)),
             "share": round(share, 4),
             "records_per_publish": round(total["confirmed"] / (total["publishes"] or 1), 1),
             "sends_blocked": total["blocked"],
@@ -276,8 +297,16 @@ def verdict(data: Mapping[str, Any]) -> str:
     return f"{TEXTS[data['full_first']]} (after {data['full_after_s']:g} s)"
 
 
-def _show(data: Mapping[str, Any]) -> None:
-    title = f"{data['share']:.1%} of {data['target_per_s']:,} records per second"
+def _tell(data: Mapping[str, Any], as_json: bool, before: str = "") -> None:
+    if as_json:
+        print(json.dumps(data))
+    else:
+        _show(data, before)
+
+
+def _show(data: Mapping[str, Any], before: str) -> None:
+    reached = f"{data['share']:.1%} of {data['target_per_s']:,} records per second"
+    title = before + (reached if data["confirmed"] else "nothing was confirmed")
     table = Table("", "", show_header=False, title=title, title_justify="left")
     columns_right(table, 1)
     for name in ("producers", "processes", "seconds", "confirmed", "confirmed_per_s", "bytes_per_s"):

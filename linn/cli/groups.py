@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.consent import ask
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 app = typer.Typer(help="Look at consumer groups of streams, move and delete them.", no_args_is_help=True)
@@ -58,7 +59,7 @@ def reset(
 
     place = place_of(to, "--to")
     if not yes:
-        typer.confirm(f"Move the group {group} of {topic} to {to}?", abort=True, err=True)
+        ask(f"Move the group {group} of {topic} to {to}?", "not moved")
     from linn.cli.group_admin import reset_one
 
     reset_one(url, topic, group, place, partition or (), as_json=as_json)
@@ -68,7 +69,7 @@ def reset(
 def delete(topic: Topic, group: Group, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Forget a group and where it was. Its consumers must be stopped."""
     if not yes:
-        typer.confirm(f"Delete the group {group} of {topic}?", abort=True, err=True)
+        ask(f"Delete the group {group} of {topic}?", "not deleted")
     from linn.cli.group_admin import delete_one
 
     delete_one(url, topic, group, as_json=as_json)

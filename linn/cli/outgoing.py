@@ -28,6 +28,12 @@ class Outgoing:
     labels: Mapping[str, LabelValue] | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes as `message_bytes_max` bounds them: of value, key and headers."""
+        headers = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        return len(self.value or b"") + len(self.key or b"") + headers
+
 
 def from_json(line: bytes, number: int, rest: Outgoing) -> Outgoing:
     """The message that line `number` of the input says; what it does not say is as in `rest`.

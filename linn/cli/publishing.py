@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from linn.cli.console import tell
+from linn.cli.exit_code import complain, told_when_interrupted
 from linn.cli.outgoing import Outgoing
 from linn.cli.pace import Pace
 from linn.cli.progress import Advance, progress
@@ -20,7 +21,7 @@ from linn.cli.source import Source
 from linn.client.client import Client
 from linn.client.producer import Producer
 from linn.client.receipt import BulkReceipt, Offsets
-from linn.core.errors import LinnError, Unroutable
+from linn.core.errors import LinnError, MessageTooLarge, Unroutable
 
 
 class Publishing:
@@ -37,12 +38,17 @@ class Publishing:
         self._rate = rate
         self._as_json = as_json
         self._total = BulkReceipt(0, None if to_exchange else target, {}, 0)
+        self._under_way = 0
+        """Messages that nobody has confirmed yet."""
 
     def run(self, source: Source) -> None:
         """Publish it all; say what became of it. Raises LinnError."""
         # A bar would run over what somebody types.
         shown = not (source.is_stdin and sys.stdin.isatty())
-        with progress(f"publishing to {self._target}", source.total, shown=shown) as advance:
+        with (
+            told_when_interrupted(self._say_how_far),
+            progress(f"publishing to {self._target}", source.total, shown=shown) as advance,
+        ):
             with_client(self._url, partial(self._work, source, advance))
         tell(self._as_data(), self._in_words(), as_json=self._as_json)
 
@@ -59,15 +65,32 @@ class Publishing:
                     advance(room)
 
     async def _publish(self, producer: Producer, messages: Sequence[Outgoing]) -> None:
-        before = self._total.count
+        self._under_way = len(messages)
         try:
             self._total = added(self._total, await self._receipt(producer, messages))
+            self._under_way = 0
         except Unroutable as error:
             raise self._returned(error, len(messages)) from error
         except LinnError as error:
+            if isinstance(error, MessageTooLarge):
+                error.text = self._too_large(messages, producer.message_bytes_max) or error.text
+            before = self._total.count
             if before:
-                error.text += f"; {before:,} messages before were confirmed"
+                error.text += f"; {before:,} message{'s were' if before > 1 else ' was'} confirmed before"
             raise
+
+    def _say_how_far(self) -> None:
+        said = f"interrupted: {self._total.count:,} message{'s' * (self._total.count != 1)} confirmed"
+        complain(f"{said}, {self._under_way:,} more may be stored" if self._under_way else said)
+
+    def _too_large(self, messages: Sequence[Outgoing], bytes_max: int) -> str | None:
+        """What the client says of the last messages, said of all; None where only the broker knows which it is."""
+        for number, message in enumerate(messages, self._total.count + 1):
+            if message.size > bytes_max:
+                return (
+                    f"message {number:,} has {message.size:,} bytes, more than the message_bytes_max of {bytes_max:,}"
+                )
+        return None
 
     def _returned(self, error: Unroutable, count: int) -> Unroutable:
         """What the client says of the last `count` messages, said of all."""
@@ -100,8 +123,9 @@ class Publishing:
     def _in_words(self) -> str:
         total = self._total
         said = f"published {total.count} message{'s' * (total.count != 1)} to {self._target}"
-        if self._to_exchange:
-            return f"{said}: {total.copies} copies stored" if total.copies else f"{said}: no binding took any"
+        if self._to_exchange and total.count:
+            stored = f"{total.copies} {'copy' if total.copies == 1 else 'copies'} stored"
+            return f"{said}: {stored if total.copies else 'no binding took any'}"
         places = [
             f"partition {partition}, offset{'s' * (first != last)} {first}{f' to {last}' * (first != last)}"
             for partition, (first, last) in sorted(total.partitions.items())

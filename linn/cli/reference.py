@@ -9,9 +9,9 @@ from typing import Any
 
 from typer.main import get_command
 
+from linn.cli.app import app
 from linn.cli.exit_code import MEANINGS
 from linn.cli.json_shape import EACH_LINE, SHAPES
-from linn.cli.main import app
 
 _SHAPE_CHARACTERS = 110
 _INTRO = """\
@@ -24,8 +24,9 @@ take its URL from `--url`, else from the environment variable `LINN_URL`, else `
 `linn://HOST[:PORT]`, `linn://[V6][:PORT]` and `linn+unix:///PATH`.
 
 Results go to stdout, everything else to stderr. A failure that can be expected is one line, `linn: TEXT [CODE]`, and
-never a traceback; [errors](errors.md) says for each code what to do. What would delete or move something asks first,
-unless `--yes` is given.
+never a traceback; [errors](errors.md) says for each code what to do. Only what is wrong with the command line itself,
+which ends with 2, is a box of a few lines without a code. What would delete or move something asks first, unless
+`--yes` is given; where nobody answers, it is not done.
 
 With `--json` a command prints what the page shows for it: `"text"`, `"number"`, `"boolean"` or `"any"` stand for
 values, a `?` for one that may be null, a key in capitals for any key; a list holds any number of its one item. A key

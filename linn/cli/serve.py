@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -21,7 +24,9 @@ Listen = Annotated[
 ]
 WithParent = Annotated[
     bool,
-    typer.Option("--with-parent", help="Stop when stdin is closed: for a broker that shall not outlive its parent."),
+    typer.Option(
+        "--with-parent", help="Stop when stdin, a pipe, is closed: for a broker that shall not outlive its parent."
+    ),
 ]
 LogLevel = Annotated[
     str | None,
@@ -49,9 +54,33 @@ def serve(
         raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")
     if log_format not in (None, "auto", "human", "json"):
         raise typer.BadParameter("must be auto, human or json", param_hint="--log-format")
+    if with_parent and not _ends_with_its_writer(sys.stdin.fileno()):
+        raise typer.BadParameter(
+            "stdin must be a pipe that the parent holds open; it is closed, a file or a device",
+            param_hint="--with-parent",
+        )
+    _check_addresses(listen or ())
     from linn.cli.log import Log
     from linn.cli.server import Server
 
     log = Log(sys.stderr, level=log_level, format=log_format)
     server = Server(file, data_dir=data_dir, listen=listen or (), log=log)
     server.run(with_parent=with_parent)
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    """Raises BadParameter. Whether they can be bound shows when they are."""
+    from linn.core.address import parse_address
+    from linn.core.errors import AddressInvalid
+
+    for address in addresses:
+        try:
+            parse_address(address)
+        except AddressInvalid as error:
+            raise typer.BadParameter(error.text, param_hint="--listen") from error
+
+
+def _ends_with_its_writer(number: int) -> bool:
+    """Whether a descriptor tells that the process at the other end is gone."""
+    mode = os.fstat(number).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)

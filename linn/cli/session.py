@@ -6,16 +6,23 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
+import typer
 
 import linn
 from linn.client.client import Client
-from linn.core.errors import MessageInvalid, RequestUnknown
+from linn.client.url import address_of
+from linn.core.address import parse_address
+from linn.core.errors import AddressInvalid, MessageInvalid, RequestUnknown
 
 T = TypeVar("T")
 
 
 def with_client(url: str, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Connect, do the work, disconnect. Raises LinnError, alone or in groups; KeyboardInterrupt as usual."""
+    """Connect, do the work, disconnect.
+
+    Raises BadParameter where the URL is none; LinnError, alone or in groups; KeyboardInterrupt as usual.
+    """
+    broker_address(url)
 
     async def main() -> T:
         # One attempt more than a hiccup needs: a command shall say soon that there is no broker.
@@ -30,3 +37,13 @@ def with_client(url: str, work: Callable[[Client], Awaitable[T]]) -> T:
                 raise MessageInvalid("an argument that must be text is not UTF-8") from error
 
     return anyio.run(main, backend="trio")
+
+
+def broker_address(url: str) -> str:
+    """The address that `--url`, or LINN_URL, names. Raises BadParameter."""
+    try:
+        address = address_of(url)
+        parse_address(address)
+    except AddressInvalid as error:
+        raise typer.BadParameter(error.text, param_hint="--url or LINN_URL") from error
+    return address

@@ -19,6 +19,7 @@ import anyio
 from rich.table import Table
 
 from linn.cli.console import columns_right, console
+from linn.cli.exit_code import told_when_interrupted
 from linn.cli.pace import Pace
 from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
@@ -60,14 +61,20 @@ class Soak:
 
     def run(self, url: str, *, as_json: bool) -> bool:
         """Load, check, print; whether all is well. Raises LinnError where it can't begin."""
-        with progress(f"soaking for {self._duration_s:g} s", None) as advance:
+        with (
+            told_when_interrupted(partial(self._tell_so_far, as_json)),
+            progress(f"soaking for {self._duration_s:g} s", None) as advance,
+        ):
             with_client(url, partial(self._work, advance))
         data = self._data()
-        if as_json:
-            print(json.dumps(data))
-        else:
-            _show(data)
+        _tell(data, as_json)
         return bool(data["ok"])
+
+    def _tell_so_far(self, as_json: bool) -> None:
+        """What has not arrived yet might have: it is not said to be lost, and whether all is well is not said."""
+        if self._published:
+            data = self._data()
+            _tell({name: value for name, value in data.items() if name not in ("lost", "ok")}, as_json)
 
     async def _work(self, advance: Advance, client: Client) -> None:
         async with temporary_topic(client, "bench-soak", self._settings) as topic:
@@ -82,17 +89,23 @@ class Soak:
 
     async def _publish(self, client: Client, topic: str, advance: Advance) -> None:
         began = anyio.current_time()
-        while anyio.current_time() < began + self._duration_s:
-            try:
-                async with client.producer(topic=topic) as producer:
-                    while anyio.current_time() < began + self._duration_s:
-                        room = await self._pace.room(_BATCH_MAX)
-                        await self._publish_some(producer, room)
-                        advance(room)
-            except LinnError as error:
-                self._errors[error.code] += 1
-                await anyio.sleep(_RETRY_S)
-        self._seconds = anyio.current_time() - began
+        try:
+            while anyio.current_time() < began + self._duration_s:
+                await self._publish_until(began + self._duration_s, client, topic, advance)
+        finally:
+            self._seconds = anyio.current_time() - began
+
+    async def _publish_until(self, end: float, client: Client, topic: str, advance: Advance) -> None:
+        """Or until something fails: then after a while it is tried again."""
+        try:
+            async with client.producer(topic=topic) as producer:
+                while anyio.current_time() < end:
+                    room = await self._pace.room(_BATCH_MAX)
+                    await self._publish_some(producer, room)
+                    advance(room)
+        except LinnError as error:
+            self._errors[error.code] += 1
+            await anyio.sleep(_RETRY_S)
 
     async def _publish_some(self, producer: Producer, count: int) -> None:
         first = self._published
@@ -160,10 +173,23 @@ class Soak:
         }
 
 
+def _tell(data: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(data))
+    else:
+        _show(data)
+
+
+def _verdict(data: Mapping[str, Any]) -> str:
+    if "ok" not in data:
+        return "interrupted"
+    if data["ok"]:
+        return "nothing was lost"
+    return "NOT WELL" if data["confirmed"] else "nothing was confirmed"
+
+
 def _show(data: Mapping[str, Any]) -> None:
-    table = Table(
-        "", "", show_header=False, title="nothing was lost" if data["ok"] else "NOT WELL", title_justify="left"
-    )
+    table = Table("", "", show_header=False, title=_verdict(data), title_justify="left")
     columns_right(table, 1)
     for name, value in data.items():
         if name == "errors":

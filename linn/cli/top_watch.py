@@ -20,6 +20,7 @@ from rich.live import Live
 
 import linn
 from linn.cli.console import console
+from linn.cli.session import broker_address
 from linn.cli.top_screen import screen
 from linn.cli.top_view import NAMES, Reading, View, view_of
 from linn.client.client import Client
@@ -32,7 +33,8 @@ Show = Callable[[View], None]
 
 
 def watch(url: str, *, interval_s: float, once: bool, as_json: bool) -> None:
-    """Show the broker until it is enough. Raises LinnError; KeyboardInterrupt as usual."""
+    """Show the broker until it is enough. Raises BadParameter, LinnError; KeyboardInterrupt as usual."""
+    broker_address(url)
     if once:
         view = trio.run(_second_view, url, interval_s)
         print(json.dumps(view.data(), indent=2)) if as_json else console().print(screen(view, console().width))

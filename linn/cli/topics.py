@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.consent import ask
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
@@ -69,7 +70,7 @@ def alter(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json
 def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Delete a topic and everything in it."""
     if not yes:
-        typer.confirm(f"Delete the topic {name} and everything in it?", abort=True, err=True)
+        ask(f"Delete the topic {name} and everything in it?", "not deleted")
     from linn.cli.topic_admin import delete_one
 
     delete_one(url, name, as_json=as_json)

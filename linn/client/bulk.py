@@ -51,6 +51,8 @@ class BulkColumns:
     pair: Pair = NO_PAIR
     pairs: Sequence[Pair] | None = None
     headers: Sequence[Headers] | None = None
+    places: Sequence[int] | None = None
+    """Of the messages in the call, where these are some of its; None where they are all."""
     timestamp_ms: int = 0
     priority: int = 0
     delay_ms: int = 0
@@ -113,6 +115,7 @@ class BulkColumns:
             keys=taken(self.keys),
             pairs=taken(self.pairs),
             headers=taken(self.headers),
+            places=indexes,
         )
 
     def columns(self, first: int, last: int, base_id: int, with_key_hashes: bool) -> BatchColumns:
@@ -139,7 +142,10 @@ class BulkColumns:
             headers = self.headers[index] if self.headers is not None else ()
             size += sum(len(name.encode()) + len(value or b"") for name, value in headers)
             if size > bytes_max:
-                raise MessageTooLarge(f"message {index} has {size} bytes, more than {bytes_max}")
+                place = index if self.places is None else self.places[index]
+                raise MessageTooLarge(
+                    f"message {place} has {size} bytes, more than the message_bytes_max of {bytes_max}"
+                )
 
 
 class Bulk:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from linn.cli.app import app
 from linn.cli.console import console
-from linn.cli.main import app
 from linn.testing.process import BrokerProcess
 
 Linn = Callable[..., "subprocess.CompletedProcess[str]"]

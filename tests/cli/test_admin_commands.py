@@ -107,7 +107,7 @@ def test_exchanges_and_bindings_lead_a_message_and_are_taken_back(quick, line_of
     quick("exchanges", "create", "back", "type=fanout")
     assert quick("bindings", "create", "front", "back", "--to-exchange", "--key", "mail.#").stdout
     assert quick("bindings", "create", "back", "inbox").stdout == "bound inbox to back\n"
-    assert "1 copies stored" in quick("publish", "--exchange", "front", "--routing-key", "mail.in", "letter").stdout
+    assert ": 1 copy stored\n" in quick("publish", "--exchange", "front", "--routing-key", "mail.in", "letter").stdout
     assert quick("consume", "inbox", "--count", "1").stdout == "letter\n"
     done = quick("exchanges", "delete", "back", "--yes")
     assert done.returncode == 1

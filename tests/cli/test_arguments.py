@@ -5,7 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 from linn import __version__
-from linn.cli.main import app
+from linn.cli.app import app
 from linn.cli.typed_value import headers, labels, named_values, typed
 
 
@@ -67,6 +67,8 @@ def test_labels_are_scalars_and_headers_are_bytes_in_order() -> None:
         ["groups", "reset", "t", "g", "--to", "nowhere", "--yes"],
         ["bindings", "create", "x"],
         ["bench", "soak", "--duration", "long"],
+        ["bench", "soak", "--duration", "0s"],
+        ["bench", "soak", "--duration", "0s", "--producers", "2"],
         ["bench", "soak", "--setting", "kind=stream"],
         ["bench", "latency", "--size", "3"],
         ["completion", "tcsh"],
@@ -80,6 +82,20 @@ def test_labels_are_scalars_and_headers_are_bytes_in_order() -> None:
 )
 def test_a_wrong_command_line_ends_with_2(arguments: list[str]) -> None:
     assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        (["--producers", "2", "--consumers", "2"], "--consumers"),
+        (["--linger", "100ms"], "--linger"),
+        (["--processes", "2"], "--processes"),
+    ],
+)
+def test_an_option_of_the_other_soak_is_refused_by_name(options: list[str], refused: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "soak", *options])
+    assert done.exit_code == 2
+    assert f"Invalid value for {refused}: " in done.stderr
 
 
 def test_version() -> None:

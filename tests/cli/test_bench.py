@@ -20,6 +20,7 @@ from linn.core.record import Record
 from linn.testing.process import BrokerProcess
 
 WELL_UNDER_WAY_BYTES = 20_000
+UNDER_WAY_RECORDS = 200
 
 
 def topics(quick) -> list[str]:
@@ -48,6 +49,14 @@ def test_a_soak_without_trouble_finds_all_of_it(quick) -> None:
     assert topics(quick) == before
 
 
+def test_a_soak_that_confirmed_nothing_says_so(quick) -> None:
+    command = ("bench", "soak", "--duration", "200ms", "--setting", "message_bytes_max=1KiB", "--size", "2000")
+    done = quick(*command)
+    assert done.returncode == 1
+    assert "nothing was confirmed" in done.stdout
+    assert "message.too_large" in done.stdout
+
+
 def test_a_soak_goes_on_over_a_broker_that_is_killed(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         command = [sys.executable, "-m", "linn", "bench", "soak", "--duration", "6s", "--rate", "500/s", "--json"]
@@ -68,15 +77,29 @@ def test_a_soak_goes_on_over_a_broker_that_is_killed(tmp_path: Path) -> None:
     assert found["errors"], "the broker was away"
 
 
-def test_ctrl_c_takes_the_topic_with_it(quick, broker: BrokerProcess) -> None:
+def until_under_way(quick) -> None:
+    """Until a load has stored so much that some of it was confirmed."""
+    deadline, records = time.monotonic() + 20, 0
+    while records < UNDER_WAY_RECORDS and time.monotonic() < deadline:
+        loaded = [topic for topic in json.loads(quick("topics", "--json").stdout) if "bench-soak" in topic["name"]]
+        records = sum(partition["end"] for topic in loaded for partition in topic["partitions"])
+
+
+def test_ctrl_c_takes_the_topic_with_it_and_prints_what_there_is(quick, broker: BrokerProcess) -> None:
     before = topics(quick)
-    command = [sys.executable, "-m", "linn", "bench", "soak", "--duration", "1h", "--url", broker.url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as soaking:
-        deadline = time.monotonic() + 20
-        while topics(quick) == before and time.monotonic() < deadline:
-            pass
+    command = [sys.executable, "-m", "linn", "bench", "soak", "--duration", "1h", "--rate", "1000/s", "--json"]
+    with subprocess.Popen(
+        [*command, "--url", broker.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as soaking:
+        until_under_way(quick)
         soaking.send_signal(signal.SIGINT)
-        assert soaking.wait(30) == 130
+        out, errors = soaking.communicate(timeout=30)
+    assert (errors, soaking.returncode) == ("", 130)
+    found = json.loads(out)
+    assert 0 < found["confirmed"] <= found["published"]
+    assert found["confirmed"] / found["seconds"] == pytest.approx(found["messages_per_s"], abs=5)
+    assert found["damaged"] == 0
+    assert {"lost", "ok"}.isdisjoint(found)
     assert topics(quick) == before
 
 
@@ -115,16 +138,26 @@ def test_too_few_descriptors_and_too_few_places_are_said_with_a_way_out(tmp_path
 
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
 def test_a_load_that_is_interrupted_takes_its_processes_with_it(quick, broker: BrokerProcess, by) -> None:  # type: ignore[no-untyped-def]
-    command = [sys.executable, "-m", "linn", "bench", "soak", "--producers", "10", "--processes", "2"]
-    with subprocess.Popen([*command, "--duration", "1h", "--url", broker.url], stderr=subprocess.PIPE) as load:
+    command = [sys.executable, "-m", "linn", "bench", "soak", "--producers", "10", "--processes", "2", "--json"]
+    with subprocess.Popen(
+        [*command, "--duration", "1h", "--url", broker.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as load:
         deadline = time.monotonic() + 20
         while not any("bench-soak" in topic for topic in topics(quick)) and time.monotonic() < deadline:
             pass
         children = psutil.Process(load.pid).children()
         while len(children) < 2 and time.monotonic() < deadline:
             children = psutil.Process(load.pid).children()
+        until_under_way(quick)
         load.send_signal(by)
-        assert load.wait(30) == (130 if by == signal.SIGINT else -9)
+        out, errors = load.communicate(timeout=30)
+        assert (errors, load.returncode) == (b"", 130 if by == signal.SIGINT else -9)
+    if by == signal.SIGINT:
+        found = json.loads(out)
+        assert found["confirmed"] > 0
+        assert found["confirmed_ms"]["p50"] > 0
+        assert 0 < found["seconds"] < 60
+        assert found["confirmed_per_s"] == pytest.approx(found["confirmed"] / found["seconds"], rel=0.01)
     _, alive = psutil.wait_procs(children, timeout=20)
     assert len(children) == 2
     assert alive == []

@@ -1,12 +1,16 @@
 """What holds for all commands: wrong arguments, no broker, a closed pipe, a full disk; one line and no traceback."""
 
 import os
+import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from linn.cli.app import app
 from linn.cli.reference import commands
 from linn.testing.process import BrokerProcess
 
@@ -61,6 +65,15 @@ def test_without_a_broker_it_is_one_line_and_4(within, line_of, command: tuple[s
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("command", [*WITH_BROKER, ("doctor",), ("bench", "soak", "--producers", "2")], ids=" ".join)
+def test_a_url_that_is_none_is_usage(within, command: tuple[str, ...]) -> None:
+    for url in ("http://127.0.0.1:1", "linn://127.0.0.1:99999", f"linn+unix:///{'x' * 200}"):
+        given, set_before = within(*command, "--url", url), within(*command, url=url)
+        for done in (given, set_before):
+            assert (done.returncode, done.stdout) == (2, "")
+            assert "--url or LINN_URL" in done.stderr
+
+
 @pytest.mark.parametrize("path", [path for path, _ in commands()])
 def test_an_option_that_there_is_not_ends_with_2(within, path: str) -> None:
     done = within(*path.split()[1:], "--no-such-option")
@@ -69,12 +82,50 @@ def test_an_option_that_there_is_not_ends_with_2(within, path: str) -> None:
 
 
 @pytest.mark.parametrize("command", ASKING, ids=" ".join)
-def test_nothing_is_deleted_or_moved_unasked(within, command: tuple[str, ...]) -> None:
+def test_nothing_is_deleted_or_moved_unasked(within, line_of, command: tuple[str, ...]) -> None:
     """Stdin is at its end: nobody says yes. It asks before it looks for a broker."""
     done = within(*command, url=NOBODY)
-    assert done.returncode == 1
-    assert "[y/N]" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line_of(done.stderr).startswith("linn: not ")
+    assert line_of(done.stderr).endswith('?"; give --yes')
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "code"),
+    [
+        ("y\n", "[connection.failed]", 4),
+        ("YES", "[connection.failed]", 4),
+        ("n\n", "not deleted: the answer was no", 1),
+        ("\n", "not deleted: the answer was no", 1),
+        ("yes, but\n", "not deleted: the answer was no", 1),
+        ("\udcff\n", "not deleted: the answer was no", 1),
+    ],
+)
+def test_an_answer_may_come_through_a_pipe(line_of, answer: str, said: str, code: int) -> None:
+    given = answer.encode(errors="surrogateescape")
+    done = CliRunner().invoke(app, ["topics", "delete", "jobs", "--url", NOBODY], input=given)
+    assert done.exit_code == code
+    assert said in line_of(done.stderr)
+
+
+def test_at_a_terminal_it_asks_until_it_is_answered_or_interrupted() -> None:
+    ours, its_end = pty.openpty()
+    command = [sys.executable, "-m", "linn", "topics", "delete", "jobs", "--url", NOBODY]
+    question = b"Delete the topic jobs and everything in it? [y/N]: "
+    for typed, code in ((b"what\nn\n", 1), (b"\x04", 1), (b"y\n", 4)):
+        with subprocess.Popen(command, stdin=its_end, stderr=subprocess.PIPE) as asking:
+            os.write(ours, typed)
+            _, said = asking.communicate(timeout=30)
+        assert asking.returncode == code
+        assert said.count(question) == 1 + (b"what" in typed)
+    with subprocess.Popen(command, stdin=its_end, stderr=subprocess.PIPE) as asking:
+        assert asking.stderr is not None
+        assert asking.stderr.read(len(question)) == question
+        asking.send_signal(signal.SIGINT)
+        assert asking.wait(30) == 130
+        assert asking.stderr.read() == b""
+    os.close(ours)
+    os.close(its_end)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +161,33 @@ def test_a_pipe_that_nobody_reads_is_141_without_a_word(furnished: BrokerProcess
     assert (done.stderr, done.returncode) == (b"", 141)
 
 
+@pytest.mark.parametrize(
+    ("command", "closed", "code"),
+    [
+        (("init", "-"), ">&-", 0),
+        (("publish", "many"), "<&-", 0),
+        (("consume", "many", "--count", "1"), ">&-", 0),
+        (("topics", "describe", "no-such-topic"), "2>&-", 1),
+        (("topics",), "<&- >&- 2>&-", 0),
+    ],
+    ids=str,
+)
+def test_a_stream_that_was_closed_before_is_like_the_null_device(
+    furnished: BrokerProcess, command: tuple[str, ...], closed: str, code: int
+) -> None:
+    script = f'exec "$0" -m linn "$@" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", script, sys.executable, *command],
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        env=environment(furnished.url),
+        timeout=30,
+    )
+    assert (done.stderr, done.returncode) == ("", code)
+    assert done.stdout == ("published 0 messages to many\n" if closed == "<&-" else "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_output_to_a_full_disk_is_one_line(furnished: BrokerProcess, line_of) -> None:
     with open("/dev/full", "w") as full:
@@ -133,10 +211,40 @@ def test_an_argument_that_is_not_utf_8_is_one_line(
 
 
 def test_a_file_of_a_command_imports_nothing_slow() -> None:
-    code = "import sys, linn.cli.main; print('\\n'.join(sys.modules))"
+    code = "import sys, linn.cli.app; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     for slow in ("rich", "anyio", "trio", "linn.client", "linn.core.config", "linn.core.broker", "linn.core.predicate"):
         assert slow not in loaded
+
+
+INTERRUPTED = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *more):
+        if name == "{imported}":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from linn.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("imported", ["typer", "linn.cli.topics", "rich.markup", "linn.client.client"])
+def test_ctrl_c_is_130_without_a_word_whatever_is_being_loaded(imported: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED.format(imported=imported), "topics", "--url", NOBODY]
+    done = subprocess.run(command, capture_output=True, timeout=30)
+    assert (done.stderr, done.stdout, done.returncode) == (b"", b"", 130)
+
+
+def test_what_is_loaded_before_ctrl_c_is_caught_is_little() -> None:
+    code = "import sys; before = set(sys.modules); import linn.cli.main; print('\\n'.join(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in loaded if name.startswith("linn")} == {
+        *("linn", "linn.cli", "linn.cli.main", "linn.cli.standard_streams")
+    }
+    assert "typer" not in loaded
 
 
 def test_a_broker_that_does_not_know_a_verb_is_said_to_be_older(broker: BrokerProcess) -> None:

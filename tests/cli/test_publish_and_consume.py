@@ -1,6 +1,8 @@
 """What goes in from the command line, at which rate, and what comes out of it in which form."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +15,8 @@ from linn.cli.message_format import FIELDS
 from linn.cli.moment import place_of, seconds_of
 from linn.cli.outgoing import Outgoing, from_json
 from linn.cli.pace import rate_of
-from linn.core.errors import MessageInvalid
+from linn.client.bulk import BulkColumns
+from linn.core.errors import MessageInvalid, MessageTooLarge
 from linn.testing.process import BrokerProcess
 
 
@@ -120,7 +123,41 @@ def test_what_was_confirmed_before_a_failure_is_told(linn, quick, line_of, strea
     quick("topics", "alter", stream, "message_bytes_max=1KiB")
     done = linn("publish", stream, "--rate", "20/s", stdin="a\n" + "x" * 2000)
     assert done.returncode == 1
-    assert "1 messages before were confirmed [message.too_large]" in line_of(done.stderr)
+    said = "message 2 has 2,000 bytes, more than the message_bytes_max of 1,024; 1 message was confirmed before"
+    assert f"{said} [message.too_large]" in line_of(done.stderr)
+
+
+def test_ctrl_c_says_how_many_were_confirmed(quick, broker: BrokerProcess, stream: str) -> None:
+    command = [sys.executable, "-m", "linn", "publish", stream, "x", "--count", "100000", "--rate", "100/s"]
+    with subprocess.Popen(
+        [*command, "--url", broker.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as publishing:
+        while len(printed(quick, stream)) < 20:
+            assert publishing.poll() is None
+        publishing.send_signal(signal.SIGINT)
+        out, errors = publishing.communicate(timeout=30)
+    assert (out, publishing.returncode) == ("", 130)
+    found = re.fullmatch(r"linn: interrupted: (\d+) messages confirmed(?:, (\d+) more may be stored)?\n", errors)
+    assert found is not None, errors
+    confirmed, more = int(found[1]), int(found[2] or 0)
+    assert 10 <= confirmed <= len(printed(quick, stream)) <= confirmed + more
+
+
+def test_a_message_that_is_too_large_is_counted_over_the_whole_input(linn, quick, line_of) -> None:
+    quick("topics", "create", "spread", "kind=stream", "partitions=4", "message_bytes_max=1KiB")
+    lines = [json.dumps({"value": "v", "key": str(number)}) for number in range(200)]
+    lines[130] = json.dumps({"value": "x" * 1000, "key": "130", "headers": {"head": "y" * 40}})
+    done = linn("publish", "spread", "--rate", "2000/s", "--input", "json", stdin="\n".join(lines))
+    assert "message 131 has 1,047 bytes, " in line_of(done.stderr)
+    assert "; 100 messages were confirmed before" in done.stderr
+
+
+def test_a_message_that_is_too_large_is_counted_over_its_call_and_not_its_partition() -> None:
+    values = [b"v"] * 50 + [b"x" * 20] + [b"v"] * 50
+    columns = BulkColumns.checked(values, [b"%d" % number for number in range(101)], None, None, None)
+    (part,) = [part for part in columns.by_partition(8).values() if values[50] in part.values]
+    with pytest.raises(MessageTooLarge, match="message 50 has 22 bytes, more than the message_bytes_max of 10"):
+        part.check_sizes(0, len(part.values), 10)
 
 
 @pytest.fixture
@@ -160,6 +197,12 @@ def test_without_mandatory_what_no_topic_takes_is_no_error(linn, quick, mail: st
     assert "no binding took any" in quick(*options, "there", "v").stdout
     assert quick(*options, "there", "v", "--mandatory").returncode == 1
     assert quick(*options, "here", "v", "--mandatory").returncode == 0
+
+
+def test_of_nothing_it_is_not_said_that_no_binding_took_it(linn, quick, mail: str) -> None:
+    assert linn("publish", "--exchange", mail).stdout == "published 0 messages to mail\n"
+    two = quick("publish", "--exchange", mail, "--routing-key", "here", "v", "w")
+    assert two.stdout == "published 2 messages to mail: 2 copies stored\n"
 
 
 def test_a_topic_takes_every_mandatory_message(quick, stream: str) -> None:
@@ -237,6 +280,23 @@ def test_where_on_a_queue_is_refused_and_takes_nothing(quick) -> None:
     assert done.returncode == 2
     assert "linn browse choosy" in done.stderr
     assert quick("consume", "choosy", "--count", "1").stdout == "a\n"
+
+
+def test_since_on_a_queue_is_refused_and_takes_nothing(quick) -> None:
+    quick("topics", "create", "placeless", "kind=both")
+    quick("publish", "placeless", "a", "b")
+    for place in ("1", "earliest", "latest", "1h"):
+        done = quick("consume", "placeless", "--since", place, "--count", "1")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "linn browse placeless --since" in " ".join(done.stderr.split())
+    assert quick("consume", "placeless", "--group", "g", "--since", "1", "--count", "1").stdout == "b\n"
+    assert quick("consume", "placeless", "--count", "2").stdout == "a\nb\n"
+
+
+def test_a_group_goes_on_where_it_committed_whatever_since_says(quick, stream: str) -> None:
+    quick("publish", stream, "a", "b", "c")
+    assert consumed(quick, stream, "--group", "g", "--since", "1", "--count", "1") == ["b"]
+    assert consumed(quick, stream, "--group", "g", "--since", "0") == ["c"]
 
 
 def test_a_predicate_that_is_none_shows_its_place(within, line_of) -> None:

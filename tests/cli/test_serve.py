@@ -1,5 +1,7 @@
 """`linn serve` as a process: ready, signals, crashes, and what keeps it from starting."""
 
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -49,7 +51,7 @@ def test_it_is_ready_soon_and_small(tmp_path: Path) -> None:
 
 
 def test_it_starts_without_what_it_does_not_need() -> None:
-    code = "import sys, linn.cli.main, linn.cli.server; print('\\n'.join(sys.modules))"
+    code = "import sys, linn.cli.app, linn.cli.server; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "linn.core.broker" in loaded
     for unwanted in ("linn.client", "rich", "anyio", "linn.cli.demo.story", "linn.testing.process"):
@@ -117,6 +119,30 @@ def test_it_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
     assert alive == []
 
 
+@pytest.mark.parametrize("stdin", ["<&-", "</dev/null", '<"$0"'])
+def test_with_parent_is_refused_where_nothing_tells_of_the_parents_end(tmp_path: Path, stdin: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -m linn serve --with-parent --listen 127.0.0.1:0 {stdin}', sys.executable]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--with-parent" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_that_is_closed_stops_what_runs_with_its_parent(tmp_path: Path) -> None:
+    ours, its_end = pty.openpty()
+    command = [sys.executable, "-m", "linn", "serve", "--with-parent", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command, stdin=its_end, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path, start_new_session=True
+    ) as serving:
+        os.close(its_end)
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith(b"ready ")
+        os.close(ours)
+        _, errors = serving.communicate(timeout=30)
+        assert serving.returncode == 0
+        assert b"Traceback" not in errors
+
+
 def test_what_was_confirmed_survives_sigkill(tmp_path: Path) -> None:
     lines = "".join(f"message {number}\n" for number in range(1000))
     with BrokerProcess(tmp_path) as broker:
@@ -164,10 +190,17 @@ def test_a_busy_port(tmp_path: Path) -> None:
     assert "[listener.address_in_use]" in failure.text
 
 
-def test_an_address_that_is_none(tmp_path: Path) -> None:
-    failure = refused(tmp_path, listen=["nowhere"])
+def test_an_address_that_is_not_of_this_machine(tmp_path: Path) -> None:
+    failure = refused(tmp_path, listen=["192.0.2.1:0"])
     assert failure.returncode == 6
     assert "[listener.address_invalid]" in failure.text
+
+
+def test_an_address_that_is_none_is_usage(within, tmp_path: Path) -> None:
+    done = within("serve", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--listen", "nowhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--listen" in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_wrong_configuration(tmp_path: Path) -> None:
