@@ -1,31 +1,33 @@
 """Changes while the broker runs: topics, exchanges, bindings, groups. What TOML can say can be said here.
 
 Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
-change runs at a time, and goes on to its end whoever stops waiting for it. What a topic that is deleted leaves behind
-is deleted before another topic of that name is made, also after a crash. At a start, what the TOML file says of a
-topic or exchange counts; what was made live stays.
+change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
+that is being made is not there yet, one that is altered changes all at once. What a topic that is deleted leaves behind
+is deleted before another topic of that name is made, also after a crash. At a start, what the TOML file says of a topic
+or exchange counts; what was made live stays.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import trio
 
+from linn.core.binding_table import identity_of
 from linn.core.errors import (
     BindingInvalid,
     BrokerStopping,
     ConfigError,
     ConfigNotLive,
-    ConfigUnknownKey,
     ExchangeUnknown,
+    LimitExceeded,
     LinnError,
     RequestUnknown,
+    StorageError,
     SubscriptionWrongKind,
     SyncFailed,
     TopicError,
@@ -37,33 +39,28 @@ from linn.core.kinds import kind_named
 from linn.core.log_fields import log_fields
 from linn.core.metric_report import metric_report
 from linn.core.nearest import did_you_mean
-from linn.core.problem import Problems
-from linn.core.settings_decoder import decode_settings, encode_settings
+from linn.core.settings_decoder import encode_settings
+from linn.core.stored_entries import TOPIC as _TOPIC
+from linn.core.stored_entries import settings_of_topics
 from linn.core.subscription_administration import SubscriptionAdministration
 from linn.core.topic import Topic
 from linn.core.topic_checks import decode_topic
+from linn.core.topic_folders import foreign_topic_folders
 from linn.core.topic_settings import BindingSettings, TopicSettings, what_changed
+from linn.core.verb import Arguments, Verb, check_size, decode_arguments
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
 
 logger = logging.getLogger("linn.administration")
 
-_TOPIC = "topics/"
-NESTING_MAX = 32
-"""Of a verb's arguments: more than any plugin's settings need, and far from where the interpreter's recursion ends."""
-Arguments = Mapping[str, Any]
+TURN_S = 0.002
+"""How long a change is checked before others have their turn."""
+METRIC_NAMES_MAX = 256
+"""That `metrics.show` takes: each is held against the name of every metric, and there are not that many."""
 T = TypeVar("T")
 _BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
 _RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions")
-
-
-class Verb(NamedTuple):
-    """What the broker does when it is asked to."""
-
-    perform: Callable[[Arguments], Awaitable[Any]]
-    takes: tuple[str, ...]
-    """The names of its arguments; one that is misspelt must not be taken for one that was left out."""
 
 
 class Administration:
@@ -75,60 +72,67 @@ class Administration:
         self._exchanges = ExchangeAdministration(broker, self)
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
-        self._half_deleted: dict[str, TopicSettings] = {}
+        self._half_deleted: dict[str, Topic] = {}
         """Topics that are gone, of which something is left on the disk."""
+        self._encoded: dict[str, tuple[TopicSettings, Mapping[str, Any]]] = {}
+        """Settings of topics with the table that the store has of them: of ten thousand bindings one costs 40 ms."""
         self.verbs: dict[str, Verb] = {
             "topic.create": Verb(self._create_topic, ("name", "settings")),
             "topic.alter": Verb(self._alter_topic, ("name", "settings")),
             "topic.delete": Verb(self._delete_topic, ("name",)),
-            "topic.show": Verb(self._show_topic, ("name",)),
-            "topic.list": Verb(self._list_topics, ()),
+            "topic.show": Verb(self._show_topic, ("name",), changes=False),
+            "topic.list": Verb(self._list_topics, (), changes=False),
             "topic.purge": Verb(self._purge_topic, ("name",)),
             "exchange.create": Verb(self._exchanges.create, ("name", "settings")),
             "exchange.delete": Verb(self._exchanges.delete, ("name",)),
-            "exchange.show": Verb(self._exchanges.show, ("name",)),
-            "exchange.list": Verb(self._exchanges.list_all, ()),
+            "exchange.show": Verb(self._exchanges.show, ("name",), changes=False),
+            "exchange.list": Verb(self._exchanges.list_all, (), changes=False),
             "exchange.bind": Verb(self._exchanges.bind, _BINDING),
             "exchange.unbind": Verb(self._exchanges.unbind, _BINDING),
-            "group.list": Verb(self._subscriptions.list_groups, ("topic",)),
-            "group.show": Verb(self._subscriptions.show_group, ("topic", "group")),
+            "group.list": Verb(self._subscriptions.list_groups, ("topic",), changes=False),
+            "group.show": Verb(self._subscriptions.show_group, ("topic", "group"), changes=False),
             "group.reset": Verb(self._subscriptions.reset_group, _RESET),
             "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group")),
-            "subscription.list": Verb(self._subscriptions.list_subscriptions, ()),
-            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",)),
-            "broker.show": Verb(self._show_broker, ()),
-            "metrics.show": Verb(self._show_metrics, ("names",)),
+            "subscription.list": Verb(self._subscriptions.list_subscriptions, (), changes=False),
+            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",), changes=False),
+            "broker.show": Verb(self._show_broker, (), changes=False),
+            "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
         }
 
     async def perform(self, verb: str, arguments: str) -> str:
-        """Carry out a verb; arguments and result are JSON.
+        """Carry out a verb; arguments and result are JSON. Who waits for another's change holds its text alone.
 
         Raises:
-            RequestUnknown: no such verb. ConfigError: the arguments are not what it takes; ConfigUnknownKey: nor is one
-                of their names. LinnError: as the verb says.
+            As `check`. ConfigError: the arguments are not what it takes; ConfigUnknownKey: nor is one of their names.
+            LinnError: as the verb says.
         Cancellation: once the change has begun it is made whole; else nothing happened.
         """
+        known = self.check(verb, arguments)
+
+        async def do() -> str:
+            return json.dumps(await known.perform(decode_arguments(verb, known.takes, arguments)))
+
+        if known.changes:
+            return await self._alone(do)
+        self._check_serving()
+        return await do()
+
+    def check(self, verb: str, arguments: str) -> Verb:
+        """What can be said of a request before its turn has come. Raises RequestUnknown, LimitExceeded, ConfigError."""
         known = self.verbs.get(verb)
         if known is None:
             raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
-        try:
-            decoded = json.loads(arguments)
-            json.dumps(decoded, ensure_ascii=False).encode()  # Half a character, "\\udcff", is in no answer.
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"the arguments of {verb} are not JSON: {error}") from error
-        if not isinstance(decoded, dict):
-            raise ConfigError(f"the arguments of {verb} are a JSON object")
-        if _is_deeper(decoded, NESTING_MAX):
-            raise ConfigError(f"the arguments of {verb} are nested deeper than {NESTING_MAX} levels")
-        for name in sorted(decoded.keys() - known.takes):
-            raise ConfigUnknownKey(f'{verb} takes no argument "{name[:80]}"{did_you_mean(name, known.takes)}')
-        return json.dumps(await self._alone(lambda: known.perform(decoded)))
+        check_size(verb, arguments)
+        return known
+
+    def _check_serving(self) -> None:
+        if self._broker.stopping:
+            raise BrokerStopping("the broker is stopping")
 
     async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
         """Make one change. Raises BrokerStopping, and what the change raises; a failed sync also ends the broker."""
         async with self._lock:
-            if self._broker.stopping:
-                raise BrokerStopping("the broker is stopping")
+            self._check_serving()
             # A client that goes away half-way must not leave half a change behind.
             with trio.CancelScope(shield=True):
                 try:
@@ -148,28 +152,39 @@ class Administration:
     async def recover(self) -> None:
         """Open everything that the configuration and the metadata store name. Raises LinnError."""
         broker = self._broker
-        stored = await broker.metadata.load()
+        folders = foreign_topic_folders(broker.env.disk, broker.config)
+        stored = await broker.metadata.load(broker.env.clock, folders)
+        settings = settings_of_topics({key: entry for key, (_, entry) in stored.items()})
         self._revisions = {key: revision for key, (revision, _) in stored.items()}
         self._exchanges.recover({key: entry for key, (_, entry) in stored.items()})
         topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
         for name, entry in list(topics.items()):
             if entry.get("deleted"):
-                self._half_deleted[name] = self._known(name, self._stored_settings(name, entry))
-                await self._finish_deleting(name)
+                self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]))
+                await self._try_to_finish_deleting(name)
                 del topics[name]
         new: dict[str, tuple[Any, int]] = {}
         for name in dict.fromkeys([*broker.config.topics, *topics]):
-            value = await self._recover_topic(name, topics.get(name, {}))
+            value = await self._recover_topic(name, topics.get(name, {}), settings.get(name))
             if value is not None:
                 new[_TOPIC + name] = (value, self._revisions.get(_TOPIC + name, 0))
         if new:  # At once: the store writes everything with each change.
             self._revisions.update(await broker.metadata.put_all(new))
 
-    async def _recover_topic(self, name: str, entry: Arguments) -> Any:
+    async def _try_to_finish_deleting(self, name: str) -> None:
+        """Delete what is left of a topic, or leave it for later, unless the file wants another of that name at once."""
+        try:
+            await self._finish_deleting(name)
+        except StorageError as error:
+            if isinstance(error, SyncFailed) or name in self._broker.config.topics:
+                raise
+            text = "topic %(topic)s was deleted, and some of it is left until it is deleted again: %(error)s"
+            logger.warning(text, {"topic": name} | log_fields(error))
+
+    async def _recover_topic(self, name: str, entry: Arguments, before: TopicSettings | None) -> Any:
         """Open a topic; what the store is to say of it, None where it says so already."""
         broker = self._broker
         configured = broker.config.topics.get(name)
-        before = self._stored_settings(name, entry) if entry else None
         settings = configured or before
         assert settings is not None
         if configured is None:
@@ -181,19 +196,8 @@ class Administration:
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
         topic.live_bindings = self._fitting(name, live)
         for binding in topic.live_bindings:
-            broker.router(binding.exchange).bind(Binding(Target(name), binding.key, binding.arguments))
-        return _stored_topic(settings, topic.live_bindings) if before != settings else None
-
-    def _stored_settings(self, name: str, entry: Arguments) -> TopicSettings:
-        """A topic's settings as they were when it was made or changed last; the limits of now are not held against it.
-
-        Raises ConfigError.
-        """
-        problems = Problems()
-        settings = decode_settings(TopicSettings, entry["settings"], ("topics", name), problems)
-        problems.raise_first()
-        assert settings is not None
-        return settings
+            broker.router(binding.exchange).bind(_binding_to(name, binding))
+        return _stored_topic(encode_settings(settings), topic.live_bindings) if before != settings else None
 
     def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
         """The same settings, where all that they name is still there.
@@ -214,7 +218,7 @@ class Administration:
         kept = []
         for binding in bindings:
             try:
-                self._broker.router(binding.exchange).check(Binding(Target(name), binding.key, binding.arguments))
+                self._broker.router(binding.exchange).check(_binding_to(name, binding))
             except (ExchangeUnknown, BindingInvalid) as error:
                 about = {"topic": name, "exchange": binding.exchange} | log_fields(error)
                 logger.warning("a binding of topic %(topic)s to %(exchange)s is left out: %(error)s", about)
@@ -242,10 +246,25 @@ class Administration:
         if key in self._revisions:
             await self._broker.metadata.delete(key, self._revisions[key])
             del self._revisions[key]
+            self._encoded.pop(key.removeprefix(_TOPIC), None)
+
+    async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
+        """Check what a change brings along, before any of it is done, in turns: ten thousand bindings take 0.1 s."""
+        monotonic = self._broker.env.clock.monotonic
+        until_s = monotonic() + TURN_S
+        for thing in things:
+            check(thing)
+            if monotonic() > until_s:
+                await trio.lowlevel.checkpoint()
+                until_s = monotonic() + TURN_S
 
     async def save_topic(self, name: str, settings: TopicSettings, live: Sequence[BindingSettings]) -> None:
         """Keep a topic's settings, and its bindings that were made live. Raises StorageError."""
-        await self.put(_TOPIC + name, _stored_topic(settings, live))
+        known = self._encoded.get(name)
+        if known is None or known[0] is not settings:
+            known = settings, encode_settings(settings)
+        await self.put(_TOPIC + name, _stored_topic(known[1], live))
+        self._encoded[name] = known
 
     # --- topics ---
 
@@ -258,8 +277,7 @@ class Administration:
             if existing.settings == settings:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings")
-        for binding in settings.bindings:
-            broker.router(binding.exchange).check(Binding(Target(name), binding.key, binding.arguments))
+        await self._check_bindings(name, settings.bindings)
         if name in self._half_deleted:
             await self._finish_deleting(name)
         await self.save_topic(name, settings, ())
@@ -289,40 +307,61 @@ class Administration:
         settings = self._decode(topic.name, table, set(broker.topics))
         changed = what_changed(topic.settings, settings)
         if "bindings" in changed:
-            for binding in settings.bindings:
-                broker.router(binding.exchange).check(Binding(Target(topic.name), binding.key, binding.arguments))
+            await self._check_bindings(topic.name, settings.bindings)
         before = topic.settings
         interceptors = broker.interceptors(topic.name, settings)
-        await self.save_topic(topic.name, settings, topic.live_bindings)
-        await topic.alter(settings, broker.semantics(settings))
+        change = await topic.prepare(settings, broker.semantics(settings))
+        try:
+            await self.save_topic(topic.name, settings, topic.live_bindings)
+        except LinnError:
+            await change.abandon()
+            raise
         topic.interceptors = interceptors
-        for gone in before.bindings:
-            if gone not in settings.bindings and gone not in topic.live_bindings:
-                broker.router(gone.exchange).unbind(Binding(Target(topic.name), gone.key, gone.arguments))
-        for added in settings.bindings:
-            broker.router(added.exchange).bind(Binding(Target(topic.name), added.key, added.arguments))
+        await topic.switch(change)
+        self._rebind(topic, before)
         return {"changed": list(changed)}
 
-    async def _delete_topic(self, arguments: Arguments) -> Any:
+    async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
         broker = self._broker
-        topic = broker.topic(text_of(arguments, "name"))
+
+        def check(binding: BindingSettings) -> None:
+            broker.router(binding.exchange).check(_binding_to(name, binding))
+
+        await self.check_all(check, bindings)
+
+    def _rebind(self, topic: Topic, before: TopicSettings) -> None:
+        """Bring the exchanges in line with a topic's bindings, which were others."""
+        now, live, gone = (
+            {(binding.exchange, identity_of(_binding_to(topic.name, binding))): binding for binding in bindings}
+            for bindings in (topic.settings.bindings, topic.live_bindings, before.bindings)
+        )
+        for key, binding in gone.items():
+            if key not in now and key not in live:
+                self._broker.router(binding.exchange).unbind(_binding_to(topic.name, binding))
+        for binding in now.values():
+            self._broker.router(binding.exchange).bind(_binding_to(topic.name, binding))
+
+    async def _delete_topic(self, arguments: Arguments) -> Any:
+        broker, name = self._broker, text_of(arguments, "name")
+        if name not in self._half_deleted:
+            await self._begin_deleting(broker.topic(name))
+        await self._finish_deleting(name)
+        broker.plugins.observers.topic_deleted(name)
+        return {}
+
+    async def _begin_deleting(self, topic: Topic) -> None:
+        broker = self._broker
         users = [other.name for other in broker.topics.values() if other.settings.dead_letter == topic.name]
         if users:
             raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
         settings = encode_settings(topic.settings)
         await self.put(_TOPIC + topic.name, {"settings": settings, "live_bindings": [], "deleted": True})
         broker.drop_topic(topic.name)
-        self._half_deleted[topic.name] = topic.settings
-        await topic.delete()
-        await self._forget_deleted(topic.name)
-        broker.plugins.observers.topic_deleted(topic.name)
-        return {}
+        self._half_deleted[topic.name] = topic
 
     async def _finish_deleting(self, name: str) -> None:
-        await self._broker.new_topic(name, self._half_deleted[name]).delete()
-        await self._forget_deleted(name)
-
-    async def _forget_deleted(self, name: str) -> None:
+        """Raises StorageError: some of it is left, and the name is not free."""
+        await self._half_deleted[name].delete()
         await self.remove(_TOPIC + name)
         del self._half_deleted[name]
 
@@ -347,6 +386,9 @@ class Administration:
     # --- broker ---
 
     async def _show_metrics(self, arguments: Arguments) -> Any:
+        names = arguments.get("names", ())
+        if isinstance(names, list) and len(names) > METRIC_NAMES_MAX:
+            raise LimitExceeded(f"{len(names)} names of metrics, more than {METRIC_NAMES_MAX}")
         return await metric_report(self._broker, arguments)
 
     async def _show_broker(self, arguments: Arguments) -> Any:
@@ -360,19 +402,13 @@ class Administration:
         }
 
 
-def _is_deeper(value: list[Any] | dict[str, Any], levels: int) -> bool:
-    """Whether an array or object of JSON has others inside it in more levels than these."""
-    parts: list[Any] = [value]
-    for _ in range(levels):
-        items = (part.values() if isinstance(part, dict) else part for part in parts)
-        parts = [item for item in chain.from_iterable(items) if isinstance(item, dict | list)]
-    return bool(parts)
-
-
-def _stored_topic(settings: TopicSettings, live: Sequence[BindingSettings]) -> dict[str, Any]:
+def _stored_topic(settings: Mapping[str, Any], live: Sequence[BindingSettings]) -> dict[str, Any]:
     """What the metadata store keeps of a topic."""
-    bindings = [msgspec.to_builtins(binding) for binding in live]
-    return {"settings": encode_settings(settings), "live_bindings": bindings}
+    return {"settings": settings, "live_bindings": [msgspec.to_builtins(binding) for binding in live]}
+
+
+def _binding_to(topic: str, settings: BindingSettings) -> Binding:
+    return Binding(Target(topic), settings.key, settings.arguments)
 
 
 def describe_topic(topic: Topic) -> dict[str, Any]:

@@ -28,8 +28,10 @@ from linn.core.body import Body, HeaderColumn, lay_out_body
 from linn.core.column import BinaryColumn, BuiltColumn
 from linn.core.errors import MessageInvalid
 from linn.core.flat_message import DATA_AT, WORD, Buffer, Field, Parts
+from linn.core.gathered_body import GatheredBody
 from linn.core.record import Headers, Record
 from linn.core.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
+from linn.core.steps import STEP_RECORDS, Steps, at_once
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
 _LOW = (1 << 64) - 1
@@ -275,6 +277,15 @@ def _sliced(batch: RecordBatch, first: int, last: int) -> RecordBatch:
     return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first)
 
 
+def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
+    """Records `first` to `last` (exclusive) with nothing but their bodies, for one who looks at these piece by piece.
+
+    Raises BatchMalformed.
+    """
+    fields: list[Buffer | None] = [None] * (FIELD_COUNT - 1)
+    return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first, 0)
+
+
 def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
     """The records at ascending `indexes` as an unstamped batch, for an exchange with more than one destination.
 
@@ -282,9 +293,36 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
 
     Raises BatchMalformed.
     """
+    return at_once(take_in_steps(batch, indexes))
+
+
+def take_in_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
+    """As `take_batch`, in steps of so many records that each is short."""
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:
         return _unstamped(batch) if count == batch.count else _sliced(batch, indexes[0], indexes[-1] + 1)
+    if count <= STEP_RECORDS:
+        some = list(indexes)
+        return _part(batch, _taken_columns(batch, some), batch.body().take(some), count, batch.base_id)
+    pieces: list[list[Buffer | None]] = []
+    body = GatheredBody()
+    for first in range(0, count, STEP_RECORDS):
+        some = list(indexes[first : first + STEP_RECORDS])
+        pieces.append(_taken_columns(batch, some))
+        body.add(batch.body().take(some))
+        yield
+    fields = [batch.raw_fields[0], *map(_joined, zip(*[piece[1:] for piece in pieces], strict=True))]
+    yield
+    return _part(batch, fields, body.joined(), count, batch.base_id)
+
+
+def _joined(pieces: tuple[Buffer | None, ...]) -> bytes | None:
+    """A column of its pieces: all of them are there, or none."""
+    return None if pieces[0] is None else b"".join(pieces)  # type: ignore[arg-type]
+
+
+def _taken_columns(batch: RecordBatch, indexes: Sequence[int]) -> list[Buffer | None]:
+    """The fields before the body: routes as they are, columns of these records."""
     fields: list[Buffer | None] = []
     for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True)):
         if place == 0 or column is None:
@@ -292,8 +330,20 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
         else:
             fields.append(b"".join([column[width * i : width * i + width] for i in indexes]))
     if fields[6] is None:  # Ids that count on from a base are no longer dense.
-        fields[6] = b"".join([((batch.base_id + i) & ID_MASK).to_bytes(16) for i in indexes])
-    return _part(batch, fields, batch.body().take(indexes), count, batch.base_id)
+        fields[6] = _taken_ids(batch.base_id, indexes)
+    return fields
+
+
+def _taken_ids(base_id: int, indexes: Sequence[int]) -> bytes:
+    high, low = base_id >> 64, base_id & _LOW
+    if low + indexes[-1] > _LOW:
+        return b"".join([((base_id + index) & ID_MASK).to_bytes(16) for index in indexes])
+    # Big-endian, the high half first: two columns of halves, put together without making a number for each id.
+    ids = array("Q", bytes(16 * len(indexes)))
+    ids[::2] = array("Q", [high]) * len(indexes)
+    ids[1::2] = array("Q", [low + index for index in indexes])
+    ids.byteswap()
+    return ids.tobytes()
 
 
 def edit_batch(

@@ -17,7 +17,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import trio
 
@@ -28,6 +28,7 @@ from linn.core.config_checks import Configured
 from linn.core.dead_letter_copy import copy_dead_letters
 from linn.core.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.delivery import Consumer
+from linn.core.destination import Destination, Placed
 from linn.core.env import Env
 from linn.core.error_group import said_once
 from linn.core.errors import (
@@ -54,6 +55,7 @@ from linn.core.nearest import did_you_mean
 from linn.core.partition import Partition
 from linn.core.partition_choice import PartitionChoice
 from linn.core.plugins import PluginManager, installed
+from linn.core.publish_budget import PublishBudget
 from linn.core.router import Router
 from linn.core.semantics import Acks, ConfirmWhen, DeliverySemantics
 from linn.core.shared_dispatch import SharedDispatch
@@ -67,19 +69,6 @@ RETENTION_INTERVAL_S = 10.0
 """How often streams are asked what they no longer keep: much finer than any retention."""
 START_EARLIEST = -2
 START_LATEST = -1
-
-
-class Placed(NamedTuple):
-    """What became of one published batch."""
-
-    partition: int
-    """Of the whole batch; -1: it went to several, to none, or not all of it went anywhere."""
-    base_offset: int
-    """-1 where `partition` is."""
-    copies: int
-    """Records stored, in all topics together."""
-    awaits: list[tuple[Partition, int]]
-    """The batch is confirmed once each partition has committed up to its offset; empty where that is so already."""
 
 
 class Broker:
@@ -100,6 +89,8 @@ class Broker:
         self.listening = Listening(self, nursery)
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
+        self.parts_turn = trio.Lock()
+        """Who makes parts of a large publish while the share `received` is over, see `linn.core.publish_budget`."""
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -298,18 +289,19 @@ class Broker:
 
     async def _copy_dead_letters(self, topic: Topic, dispatch: SharedDispatch) -> None:
         await self._recovered.wait()  # Its target may be opened after it.
-        target = None
-        if topic.settings.dead_letter is not None:
-            there = self.topic(topic.settings.dead_letter)
-            target = there.partitions[dispatch.partition.id.index % len(there.partitions)]
-        await copy_dead_letters(dispatch, target, self.env)
+        name = topic.settings.dead_letter
+        await copy_dead_letters(dispatch, self.topic(name).partitions if name is not None else {}, self.env)
 
     # --- publishing ---
 
-    def destinations(self, target: str, to_exchange: bool, partition: int, batch: RecordBatch) -> list[Destination]:
+    def destinations(
+        self, target: str, to_exchange: bool, partition: int, batch: RecordBatch, budget: PublishBudget
+    ) -> list[Destination]:
         """Where a verified batch goes. Nothing is stored yet.
 
-        Raises BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError, InterceptorFailed.
+        Raises:
+            BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError, InterceptorFailed.
+            LimitExceeded, TakesLong: it is over the budget.
         """
         if self.stopping:
             raise BrokerStopping("the broker is stopping")
@@ -322,13 +314,14 @@ class Broker:
                 return []
             if partition >= 0:
                 return [Destination(topic, partition, admitted)]
-            return [Destination(topic, *part) for part in topic.choice.split(admitted, len(topic.partitions))]
+            return [Destination(topic, *part) for part in topic.choice.split(admitted, len(topic.partitions), budget)]
         found: list[Destination] = []
-        for name, part in self.router(target).route(batch):
+        for name, part in self.router(target).route(batch, budget):
             topic = self.topic(name)
             admitted = topic.admit(part)
             if admitted is not None:
-                found += [Destination(topic, *piece) for piece in topic.choice.split(admitted, len(topic.partitions))]
+                pieces = topic.choice.split(admitted, len(topic.partitions), budget)
+                found += [Destination(topic, *piece) for piece in pieces]
         return found
 
     def unroutable(self, exchange: str, batch: RecordBatch) -> list[int]:
@@ -397,14 +390,6 @@ class Broker:
         for index in partitions or topic.partitions:
             reader.read_from(index, place(index))
         return 2, reader
-
-
-class Destination(NamedTuple):
-    """One partition that a batch, or a part of it, goes to."""
-
-    topic: Topic
-    partition: int
-    batch: RecordBatch
 
 
 def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:

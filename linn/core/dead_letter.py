@@ -7,6 +7,7 @@ broker reads the target from there to see whether the copy exists, so it exists 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -90,16 +91,20 @@ class DeadLetters:
 
     def ranges(self) -> list[DeadRange]:
         """All dead records, lowest offset first."""
-        found: list[DeadRange] = []
-        for first, end, dead in self._dead:
-            for start, stop, target in self._intents.pieces(first, end):
-                if first < start:
-                    found.append(DeadRange(first, start, dead.attempts, dead.reason, None))
-                found.append(DeadRange(start, stop, dead.attempts, dead.reason, target))
-                first = stop
-            if first < end:
-                found.append(DeadRange(first, end, dead.attempts, dead.reason, None))
-        return found
+        return [found for first, end, dead in self._dead for found in self._by_intent(first, end, dead)]
+
+    def lowest(self, records: int) -> list[DeadRange]:
+        """The lowest of `ranges()`, until they hold so many records. Looks at no others: there may be a million."""
+        return [found for first, end, dead in self._dead.lowest(records) for found in self._by_intent(first, end, dead)]
+
+    def _by_intent(self, first: int, end: int, dead: Dead) -> Iterator[DeadRange]:
+        for start, stop, target in self._intents.pieces(first, end):
+            if first < start:
+                yield DeadRange(first, start, dead.attempts, dead.reason, None)
+            yield DeadRange(start, stop, dead.attempts, dead.reason, target)
+            first = stop
+        if first < end:
+            yield DeadRange(first, end, dead.attempts, dead.reason, None)
 
     def __len__(self) -> int:
         """How many ranges there are, of records and of intents."""

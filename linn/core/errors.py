@@ -163,7 +163,7 @@ class SyncFailed(StorageError):
 
 
 class LogCorrupt(StorageError):
-    """A log is damaged before its tail. Nothing was deleted."""
+    """A log is damaged before its tail, or the metadata are, or they are lost. Nothing was deleted."""
 
     code = "log.corrupt"
 
@@ -253,6 +253,13 @@ class InterceptorFailed(TopicError):
     """An interceptor of the topic failed; nothing of the publish was stored."""
 
     code = "interceptor.failed"
+
+
+class RevisionConflict(TopicError):
+    """Somebody else changed the same topic or exchange meanwhile; look again and retry."""
+
+    code = "metadata.conflict"
+    retriable = True
 
 
 class DeliveryError(LinnError):

@@ -1,6 +1,7 @@
 """The verbs about exchanges and bindings, and what a start makes of those that were made live.
 
-`Administration` calls the verbs one at a time. Each takes a JSON object, returns a JSON value and raises LinnErrors.
+`Administration` calls the verbs: those that change something one at a time, the others at any time. Each takes a JSON
+object, returns a JSON value and raises LinnErrors.
 
 Laws: a binding belongs to what it leads to, a topic or an exchange, and goes with it; an exchange goes only when it has
 no bindings and is nobody's alternate. What was made live and no longer fits the TOML file is left out, with a warning:
@@ -24,7 +25,7 @@ from linn.core.kinds import kind_named
 from linn.core.log_fields import log_fields
 from linn.core.names import name_problem
 from linn.core.nearest import did_you_mean
-from linn.core.problem import Problems
+from linn.core.problem import FirstProblem
 from linn.core.router import Router
 from linn.core.settings_decoder import decode_settings, encode_settings, known_keys
 from linn.core.topic_settings import BindingSettings
@@ -114,14 +115,12 @@ class ExchangeAdministration:
         """The exchange that an `[exchanges.NAME]` table says; not linked yet. Raises ConfigError, PluginUnknown."""
         if not isinstance(table, dict):
             raise ConfigError("an exchange's settings are a JSON object")
-        problems, path, keys = Problems(), ("exchanges", name), known_keys(ExchangeTable)
+        problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)
         head = decode_settings(ExchangeTable, {key: table[key] for key in keys if key in table}, path, problems)
-        problems.raise_first()
         assert head is not None, "a table without problems decodes"
         kind = kind_named(self._broker.plugins.exchanges, head.type, "exchange type")
         own = {key: value for key, value in table.items() if key not in keys}
         settings = decode_settings(kind.settings or NoSettings, own, path, problems, also_known=keys)
-        problems.raise_first()
         return head, self._new_router(name, head.type, settings if kind.settings else None)
 
     def _check_alternate(self, name: str, alternate: str) -> None:
@@ -149,8 +148,11 @@ class ExchangeAdministration:
             self._check_alternate(name, head.alternate)
             router.alternate = head.alternate
         bindings = [_binding_to(Target(name, is_exchange=True), binding) for binding in head.bindings]
-        for settings, binding in zip(head.bindings, bindings, strict=True):
-            self._check_source(settings.exchange, router, binding)
+
+        def check(each: tuple[BindingSettings, Binding]) -> None:
+            self._check_source(each[0].exchange, router, each[1])
+
+        await self._catalogue.check_all(check, zip(head.bindings, bindings, strict=True))
         self._made_live.add(name)
         try:
             await self._save(router, head.bindings, ())
@@ -242,7 +244,9 @@ class ExchangeAdministration:
             topic = self._broker.topic(target.name)
             live = [kept for kept in topic.live_bindings if kept != settings]
             bindings = tuple(kept for kept in topic.settings.bindings if kept != settings)
-            changed = msgspec.structs.replace(topic.settings, bindings=bindings)
+            changed = topic.settings
+            if len(bindings) < len(changed.bindings):
+                changed = msgspec.structs.replace(changed, bindings=bindings)
             await self._catalogue.save_topic(topic.name, changed, live)
             topic.live_bindings, topic.settings = live, changed
         self.router(settings.exchange).unbind(_binding_to(target, settings))

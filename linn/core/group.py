@@ -4,7 +4,7 @@ Laws:
 - Each change of members or partitions is a new generation, strictly greater than every one before. The generation is an
   event like a commit: it must be durable before a member hears of it, and then no restart gives the same number again.
 - In a generation each partition has exactly one owner while there are members; their shares differ by at most one.
-- A partition moves only where balance asks for it: when a member leaves, those that stay keep all they own; when one
+- A partition moves only where balance asks for it: when members leave, those that stay keep all they own; when one
   joins, partitions move to it alone. The same history gives the same assignment.
 - Only the owner commits, and only in the current generation: anything else is fenced, and nothing changes.
 - Members do not survive a restart; committed offsets do.
@@ -75,12 +75,16 @@ class ConsumerGroup:
         self._owned[member] = []
         return self._rebalance({})
 
-    def leave(self, member: str) -> Rebalance:
-        """A member goes, on its own will or because its connection ended. Raises GroupFenced if it is no member."""
-        if member not in self._owned:
-            raise GroupFenced(f'"{member}" is no member of group "{self.name}"')
-        owned = self._owned.pop(member)
-        return self._rebalance({member: tuple(owned)} if owned else {})
+    def leave(self, *members: str) -> Rebalance:
+        """Members go, on their own will or because their connection ended: one generation, however many there are.
+
+        Raises GroupFenced if one of them is no member; nothing changes.
+        """
+        for member in members:
+            if member not in self._owned:
+                raise GroupFenced(f'"{member}" is no member of group "{self.name}"')
+        gone = {member: tuple(self._owned.pop(member)) for member in members}
+        return self._rebalance({member: owned for member, owned in gone.items() if owned})
 
     def grow(self, partitions: int) -> Rebalance:
         """The topic has more partitions now; it never has fewer."""

@@ -9,6 +9,8 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+import trio
+
 from linn.core.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
 from linn.core.errors import (
     GroupBusy,
@@ -60,6 +62,8 @@ class Groups:
         self.commits_on_delivery = commits_on_delivery
         self.groups: dict[str, ConsumerGroup] = {}
         self._members: dict[str, dict[str, GroupConsumer]] = {}
+        self._leaving: dict[str, list[str]] = {}
+        """By group, the members that are gone and still own their partitions, until all others had a turn."""
         self.state = state
         self._spawn = spawn
         self._unwritten: dict[str, list[GroupEvent]] = {}
@@ -105,6 +109,7 @@ class Groups:
         group = self.groups.get(name)
         if group is None:
             group = self.groups[name] = ConsumerGroup(name, len(self.partitions))
+        self._count_out(name)
         return group
 
     def join(self, name: str, start: Start, on_assigned: OnAssigned) -> GroupConsumer:
@@ -116,15 +121,31 @@ class Groups:
         return member
 
     def leave(self, member: GroupConsumer) -> None:
-        """A member is gone; its partitions go to the others."""
+        """A member is gone; its partitions go to the others, soon, with those of all that leave at the same time."""
         if self.closed:
             return
-        del self._members[member.group.name][member.name]
-        self._tell(member.group, member.group.leave(member.name))
+        name = member.group.name
+        del self._members[name][member.name]
+        if not self._leaving:
+            self._spawn(self._count_out_all)
+        self._leaving.setdefault(name, []).append(member.name)
+
+    async def _count_out_all(self) -> None:
+        while self._leaving and not self.closed:
+            self._count_out(next(iter(self._leaving)))
+            await trio.lowlevel.checkpoint()
+
+    def _count_out(self, name: str) -> None:
+        """Have a group's partitions distributed among those that stay. Whoever looks at the group calls this before."""
+        leaving = self._leaving.pop(name, None)
+        if leaving is not None and not self.closed:
+            group = self.groups[name]
+            self._tell(group, group.leave(*leaving))
 
     def grow(self) -> None:
         """The topic has more partitions now."""
-        for group in self.groups.values():
+        for name, group in self.groups.items():
+            self._count_out(name)
             self._tell(group, group.grow(len(self.partitions)))
 
     def _tell(self, group: ConsumerGroup, rebalance: Rebalance) -> None:
@@ -194,6 +215,7 @@ class Groups:
         group = self.groups.get(name)
         if group is None:
             raise GroupUnknown(f'topic {self.topic} has no group "{name[:80]}"{did_you_mean(name, self.groups)}')
+        self._count_out(name)
         return group
 
     async def reset(self, name: str, offsets: Mapping[int, int]) -> None:

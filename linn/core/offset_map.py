@@ -81,6 +81,16 @@ class OffsetMap(Generic[V]):
         high = bisect_left(self._firsts, end)
         return [(max(first, self._firsts[at]), min(end, self._ends[at]), self._values[at]) for at in range(low, high)]
 
+    def lowest(self, count: int) -> list[tuple[int, int, V]]:
+        """The lowest ranges, whole, until they hold `count` offsets; all, where there are fewer. Looks at no others."""
+        found: list[tuple[int, int, V]] = []
+        for piece in zip(self._firsts, self._ends, self._values, strict=True):
+            if count <= 0:
+                break
+            found.append(piece)
+            count -= piece[1] - piece[0]
+        return found
+
     def clear(self) -> None:
         """Forget everything."""
         self._firsts.clear()

@@ -74,6 +74,18 @@ class Problems:
         return self._source.line_of(path) if self._source is not None else 0
 
 
+class FirstProblem(Problems):
+    """For a request over the wire, which is answered with one error: the first is raised where it is found.
+
+    To find all of a hundred thousand, each with the nearest known word, takes seconds.
+    """
+
+    def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
+        """Raises the error."""
+        super().add(path, text, error=error)
+        self.raise_first()
+
+
 def dotted(path: Path) -> str:
     """A path as one writes it: `topics."my topic".bindings[0].key`."""
     text = ""

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import trio
 
 from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
 from linn.core.errors import BatchMalformed, LinnError, OffsetOutOfRange, PartitionUnknown, TopicUnknown
@@ -19,6 +22,9 @@ from linn.core.shared_dispatch import SharedDispatch
 
 LEASE_RECORDS_MAX = 16_384
 """Records of one lease: a consumer with a huge credit still leaves something to the others."""
+
+TURN_S = 0.002
+"""How long leases of those that have left are returned before others get their turn."""
 
 logger = logging.getLogger("linn.queue")
 _consumer_ids = itertools.count(1)
@@ -31,14 +37,39 @@ class Queue:
         self.topic = topic
         self.ready = ready
         self.dispatches: list[SharedDispatch] = []
-        self.consumers: list[QueueConsumer] = []
+        self.consumers: dict[QueueConsumer, None] = {}
         self.closed = False
+        self._gone: deque[tuple[int, Iterable[int]]] = deque()
+        """Consumers that have left, with the partitions in which they may hold something."""
 
     def join(self, lease_ms: int) -> QueueConsumer:
         """A new consumer."""
         consumer = QueueConsumer(self, next(_consumer_ids), lease_ms)
-        self.consumers.append(consumer)
+        self.consumers[consumer] = None
         return consumer
+
+    def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
+        """A consumer takes nothing any more; what it holds in these partitions is returned, soon and in turns."""
+        del self.consumers[consumer]
+        if partitions and not self.closed:
+            self._gone.append((consumer.id, partitions))
+            if len(self._gone) == 1:
+                self.dispatches[0].spawn(self._return_held)
+
+    async def _return_held(self) -> None:
+        # An entry stays until it is done with, so that nobody begins a second task.
+        until_s = trio.current_time() + TURN_S
+        try:
+            while self._gone:
+                consumer, partitions = self._gone[0]
+                for partition in partitions:
+                    await self.dispatches[partition].consumer_gone(consumer)
+                    if trio.current_time() > until_s:
+                        await trio.lowlevel.checkpoint()
+                        until_s = trio.current_time() + TURN_S
+                self._gone.popleft()
+        finally:
+            self._gone.clear()
 
     def dispatch(self, partition: int) -> SharedDispatch:
         """The part of one partition. Raises PartitionUnknown."""
@@ -76,6 +107,8 @@ class QueueConsumer:
         self._lease_at = 0
         self._unreadable_left = 0
         """Records behind the last lease that can't be decoded either: the next lease takes them, credit or not."""
+        self._leased_in: dict[int, None] = {}
+        """Partitions in which it was given something, ever: of thousands, it leaves these."""
         self._closed = False
 
     @property
@@ -116,6 +149,7 @@ class QueueConsumer:
             if lease is not None:
                 self._next_partition = (place + 1) % count
                 self._lease, self._lease_partition, self._lease_at = lease, place, lease.first
+                self._leased_in[place] = None
                 if any(dispatch.is_ready() for dispatch in dispatches):
                     self._queue.ready.notify()
                 return True
@@ -207,13 +241,13 @@ class QueueConsumer:
 
     def is_holding(self) -> bool:
         """Whether records are leased to this consumer."""
-        return any(dispatch.subscription.holds(self.id) for dispatch in self._queue.dispatches)
+        return any(self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in)
 
     def close(self) -> None:
-        """Leave; everything leased is returned."""
+        """Leave; everything leased is returned soon, and nobody can settle it until then."""
         if self._closed:
             return
         self._closed = True
-        self._queue.consumers.remove(self)
-        for dispatch in self._queue.dispatches:
-            dispatch.consumer_gone(self.id)
+        if self.lease_ms:
+            self._lease = None  # Nothing more of it is delivered.
+        self._queue.leave(self, self._leased_in)

@@ -8,14 +8,19 @@ offset that an event passes over without naming it is ready and was never delive
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from math import ceil
 
-from linn.core.dead_letter import DeadLetters, DeadLetterTarget
+from linn.core.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
 from linn.core.errors import LogCorrupt
+from linn.core.event_run import EventRun, Snapshot
 from linn.core.lease import LeaseBook
 from linn.core.offset_map import OffsetMap
 from linn.core.offset_ranges import OffsetRanges, Range
-from linn.core.redelivery import ReturnedRecords
+from linn.core.offset_rows import is_ascending, remove_rows, set_rows
+from linn.core.redelivery import Recorded, ReturnedRecords
 from linn.core.subscription_event import (
     Acquired,
     DeadLetterIntended,
@@ -26,6 +31,7 @@ from linn.core.subscription_event import (
     Skipped,
     Started,
     SubscriptionEvent,
+    single_events,
 )
 
 
@@ -116,13 +122,21 @@ class RecordStates:
                 self._raise_delivery_id(next_delivery_id)
             case Started(offset, next_delivery_id):
                 self._restart(offset, next_delivery_id)
+            case EventRun():
+                self._apply_run(event)
+            case Snapshot(offset, next_delivery_id, runs):
+                self._restart(offset, next_delivery_id)
+                self._load(runs)
 
     def _replace(self, first: int, end: int) -> None:
         """Forget the state of offsets that an event gives a new one. Raises LogCorrupt where they are settled."""
-        if first < self.low or self.settled.intersect(first, end):
-            raise LogCorrupt(f"a subscription log brings settled records back: offsets {first} to {end - 1}")
+        self._check_unsettled(first, end)
         self.advance(end)
         self._drop(first, end)
+
+    def _check_unsettled(self, first: int, end: int) -> None:
+        if first < self.low or self.settled.intersect(first, end):
+            raise LogCorrupt(f"a subscription log brings settled records back: offsets {first} to {end - 1}")
 
     def _apply_settled(self, first: int, end: int) -> None:
         if first >= end:
@@ -137,6 +151,76 @@ class RecordStates:
         self.orphaned.take(first, end)
         self.dead.take(first, end)
 
+    # --- many rows at once -------------------------------------------------------------------------------------------
+
+    def _apply_run(self, run: EventRun) -> None:
+        """As each of its rows does, in time that follows from the rows and what lies between them."""
+        if run.kind == DeadLetterIntended.kind or run.firsts[0] < self.low or not is_ascending(run.firsts, run.ends):
+            for event in single_events([run]):
+                self.apply(event)
+            return
+        first, end = run.firsts[0], run.ends[-1]
+        crossed = bool(self.settled.intersect(first, end))
+        if run.kind == Settled.kind:
+            self.advance(end)
+            self._drop_rows(run.firsts, run.ends)
+            for start, stop in zip(run.firsts, run.ends, strict=True):
+                for at, behind in self.settled.gaps(start, stop) if crossed else ((start, stop),):
+                    self.settle(at, behind)
+            return
+        for start, stop in zip(run.firsts, run.ends, strict=True) if crossed else ():
+            self._check_unsettled(start, stop)
+        self.advance(end)
+        self._drop_rows(run.firsts, run.ends)
+        self._set_rows(run)
+
+    def _set_rows(self, run: EventRun) -> None:
+        """Give ascending rows their state, where none of them has any."""
+        rows = zip(run.firsts, run.ends, run.numbers or run.firsts, strict=True)
+        if run.kind == Settled.kind:
+            for first, end in zip(run.firsts, run.ends, strict=True):
+                self.settled.add(first, end)
+        elif run.kind == Acquired.kind:
+            set_rows(self.orphaned, list(rows))
+            self._raise_delivery_id(max(run.arguments) + 1)
+        elif run.kind == Returned.kind:
+            self._record_rows(run)
+        elif run.kind == Died.kind:
+            for (first, end, attempts), reason in zip(rows, run.reasons, strict=True):
+                self.dead.add(first, end, attempts, DeadReason(reason))
+
+    def _record_rows(self, run: EventRun) -> None:
+        rows = list(zip(run.firsts, run.ends, run.numbers, run.arguments, strict=True))
+        if ready := [(first, end, attempts) for first, end, attempts, delay_ms in rows if not delay_ms]:
+            set_rows(self.returned.ready, ready)
+        if waiting := [(first, end, Recorded(attempts, delay)) for first, end, attempts, delay in rows if delay]:
+            set_rows(self.returned.recorded, waiting)
+
+    def _drop_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
+        """As `_drop`, for ascending ranges."""
+        remove_rows(self.orphaned, firsts, ends)
+        remove_rows(self.returned.ready, firsts, ends)
+        remove_rows(self.returned.recorded, firsts, ends)
+        if self.dead.count:
+            for first, end in zip(firsts, ends, strict=True):
+                self.dead.take(first, end)
+
+    def _load(self, runs: Sequence[EventRun]) -> None:
+        """Take a snapshot's rows as the state, where there is none yet. Raises LogCorrupt: they don't fit together."""
+        intents = [run for run in runs if run.kind == DeadLetterIntended.kind]
+        states = [run for run in runs if run.kind != DeadLetterIntended.kind]
+        firsts = sorted(chain.from_iterable(run.firsts for run in states))
+        ends = sorted(chain.from_iterable(run.ends for run in states))
+        # As no row is empty, these are equal exactly where each row begins at the end of another.
+        if firsts and firsts != [self.low, *ends[:-1]]:
+            raise LogCorrupt(f"a snapshot of a subscription has offsets from {self.low} on in two states or in none")
+        self.cursor = ends[-1] if ends else self.low
+        for run in states:
+            self._set_rows(run)
+        self._absorb()
+        for event in single_events(intents):
+            self.apply(event)
+
     def _raise_delivery_id(self, next_delivery_id: int) -> None:
         self.leases.next_delivery_id = max(self.leases.next_delivery_id, next_delivery_id)
 
@@ -146,27 +230,31 @@ class RecordStates:
         RecordStates.__init__(self, offset)
         self.leases.next_delivery_id = next_delivery_id
 
-    def snapshot(self, now: float) -> list[SubscriptionEvent]:
-        """The events that rebuild this state, whatever they are applied to. Delays count from `now`."""
-        events: list[Settled | Acquired | Returned | Died] = [Settled(first, end) for first, end in self.settled]
-        for lease in self.leases:
-            events += [Acquired(first, end, lease.attempt, lease.delivery_id) for first, end in lease.ranges()]
-        events += [Acquired(first, end, attempt, 0) for first, end, attempt in self.orphaned]
-        events += [Returned(first, end, attempts, 0) for first, end, attempts in self.returned.ready]
+    def snapshot(self, now: float) -> Snapshot:
+        """What rebuilds this state, whatever it is applied to. Delays count from `now`."""
+        settled = [(first, end) for first, end in self.settled]
+        acquired = [(*span, lease.attempt, lease.delivery_id) for lease in self.leases for span in lease.ranges()]
+        acquired += [(first, end, attempt, 0) for first, end, attempt in self.orphaned]
+        returned = [(first, end, attempts, 0) for first, end, attempts in self.returned.ready]
         for first, end, delay in self.returned.delayed:
-            events.append(Returned(first, end, delay.attempts, max(0, ceil((delay.ready_at - now) * 1000))))
+            returned.append((first, end, delay.attempts, max(0, ceil((delay.ready_at - now) * 1000))))
         for first, end, recorded in self.returned.recorded:
-            events.append(Returned(first, end, recorded.attempts, recorded.delay_ms))
-        events += [Died(dead.first, dead.end, dead.attempts, dead.reason) for dead in self.dead.ranges()]
-        events.sort(key=lambda event: event.first)
-        return [Started(self.low, self.leases.next_delivery_id), *events, *self._intents()]
-
-    def _intents(self) -> list[SubscriptionEvent]:
-        return [
-            DeadLetterIntended(dead.first, dead.end, dead.target.partition, dead.target.end)
-            for dead in self.dead.ranges()
-            if dead.target is not None
+            returned.append((first, end, recorded.attempts, recorded.delay_ms))
+        runs = [
+            _run_of(Acquired.kind, sorted(acquired)),
+            _run_of(Settled.kind, settled),
+            _run_of(Returned.kind, sorted(returned)),
+            *self._dead_runs(),
         ]
+        return Snapshot(self.low, self.leases.next_delivery_id, tuple([run for run in runs if run is not None]))
+
+    def _dead_runs(self) -> list[EventRun | None]:
+        ranges = self.dead.ranges()
+        died = _run_of(Died.kind, [(dead.first, dead.end, dead.attempts) for dead in ranges])
+        if died is not None:
+            died = replace(died, reasons=tuple([int(dead.reason) for dead in ranges]))
+        intents = [(dead.first, dead.end, *dead.target) for dead in ranges if dead.target is not None]
+        return [died, _run_of(DeadLetterIntended.kind, intents)]
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -191,3 +279,8 @@ class RecordStates:
         assert position == self.cursor
         assert self.low not in self.settled
         assert self.leases.count == sum(end - first for lease in self.leases for first, end in lease.ranges())
+
+
+def _run_of(kind: int, rows: Sequence[tuple[int, ...]]) -> EventRun | None:
+    """Rows as columns; None where there are none."""
+    return EventRun(kind, *zip(*rows, strict=True)) if rows else None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from linn.core.lease import LeaseSettings
 from linn.core.offset_map import OffsetMap
+from linn.core.offset_rows import set_rows
 
 DOUBLINGS_MAX = 62
 """An exponential delay stops doubling here: every cap is reached long before, and the number stays small."""
@@ -100,6 +101,13 @@ class ReturnedRecords:
 
     def start_recorded(self, now: float) -> None:
         """Begin the delays that the event log had recorded."""
-        for first, end, recorded in self.recorded:
-            self.add(first, end, recorded.attempts, recorded.delay_ms, now)
+        if not self.recorded.count:
+            return
+        rows = [
+            (first, end, Delay(recorded.attempts, now + recorded.delay_ms / 1000))
+            for first, end, recorded in self.recorded
+        ]
         self.recorded.clear()
+        set_rows(self.delayed, rows)
+        self._ready_at += [(delay.ready_at, first, end) for first, end, delay in rows]
+        heapify(self._ready_at)

@@ -12,17 +12,21 @@ forgets all answers. What an exchange of a plugin raises fails that publish, and
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
-from linn.core.batch import RecordBatch, indexes_by_pair
-from linn.core.batch_builder import take_batch
+from linn.core.batch import RecordBatch
+from linn.core.batch_builder import body_slice
 from linn.core.errors import LimitExceeded, LinnError, TopicError
 from linn.core.exchange import Binding, Exchange, Subject, Target
 from linn.core.exchange_graph import ExchangeGraph
 from linn.core.explanation import Explanation, explain
 from linn.core.problem import one_line
+from linn.core.publish_budget import PublishBudget
+from linn.core.routed_batch import Destinations, RoutedBatch
 from linn.core.routes import Pair
+from linn.core.steps import STEP_RECORDS, Steps, at_once
 from linn.core.subject_columns import Content, ContentFields, check_fields
 from linn.core.topic_settings import BindingSettings
 
@@ -42,8 +46,6 @@ CACHED_ROUTES_BYTES_MAX = 4_096
 ROUTING_S_MAX = 2.0
 """For asking about one batch: three times what 65,535 distinct keys take with ordinary patterns. Patterns that were
 made for it would take a minute."""
-
-Destinations = tuple[str, ...]
 
 
 class _Time:
@@ -139,75 +141,50 @@ class Router:
 
     # --- routing ---
 
-    def route(self, batch: RecordBatch) -> list[tuple[str, RecordBatch]]:
+    def route(self, batch: RecordBatch, budget: PublishBudget | None = None) -> list[tuple[str, RecordBatch]]:
         """The batch for each topic: itself where all its records go there, else those that do, as a new batch.
 
         Topics that take the same records share one new batch.
 
         Raises:
             BatchMalformed: its routes or columns can't be read. TopicError: an exchange failed.
-            LimitExceeded: the exchanges took longer than ROUTING_S_MAX.
+            LimitExceeded: the exchanges took longer than ROUTING_S_MAX, or it is over the budget.
+            TakesLong: as the budget says.
         """
-        answers, indexes = self._answers(batch)
-        first = answers[0]
-        if all(answer is first or answer == first for answer in answers):
-            return [(topic, batch) for topic in first]
-        # Few answers are distinct, and each is one object: what differs per topic is looked at per distinct answer.
-        places: dict[int, list[int]] = {}
-        for place, answer in enumerate(answers):
-            places.setdefault(id(answer), []).append(place)
-        answers_of: dict[str, list[int]] = {}
-        for which, chosen in places.items():
-            for topic in answers[chosen[0]]:
-                answers_of.setdefault(topic, []).append(which)
-        by_place = indexes()
-        taken: dict[tuple[int, ...], RecordBatch | None] = {}
-        parts: list[tuple[str, RecordBatch]] = []
-        for topic, those in answers_of.items():
-            key = tuple(those)
-            if key not in taken:
-                taken[key] = _taken(batch, [place for which in those for place in places[which]], by_place)
-            part = taken[key]
-            if part is not None:
-                parts.append((topic, part))
-        return parts
+        self._refresh()
+        if self._fields is None and len(answers := self._by_pairs(batch)) == 1:
+            return [(topic, batch) for topic in answers[0]]
+        budget = budget if budget is not None else PublishBudget()
+        return at_once(self._answers(batch, budget).parts_in_steps(budget))
 
-    def prepare(self, batch: RecordBatch) -> Iterator[None]:
-        """Ask about each of the batch's pairs, in steps between which others may have their turn.
+    def route_in_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
+        """Ask where each of the batch's records goes, in steps between which others may have their turn.
 
-        What is found is remembered, so that `route` is quick. Bindings that look at more than pairs are not asked.
+        Bindings may change meanwhile: each record goes where they lead at the moment at which it is asked about.
 
         Raises as `route`.
         """
         time = _Time()
-        for pair in batch.pairs():
+        while True:
             self._refresh()
-            if self._fields is None:
-                self._of_pair(pair, time)
-            yield
+            fields = self._fields
+            asking = self._ask_pairs(batch, time) if fields is None else self._ask_contents(batch, fields, time, budget)
+            routed = yield from asking
+            if routed is not None:
+                return routed
 
     def unroutable(self, batch: RecordBatch) -> list[int]:
         """Which records of a batch go nowhere: ranges of indexes, as first, end, first, end and so on, ascending.
 
         Raises as `route`.
         """
-        answers, indexes = self._answers(batch)
-        if all(answers):
-            return []
-        if not any(answers):
-            return [0, batch.count]
-        by_place = indexes()
-        lost = sorted(
-            index for place, destinations in enumerate(answers) if not destinations for index in by_place[place]
-        )
-        return ranges_of(lost)
+        return self._answers(batch, PublishBudget()).unroutable()
 
-    def _answers(self, batch: RecordBatch) -> tuple[Sequence[Destinations], Callable[[], Sequence[array[int]]]]:
-        """The topics of each kind of record in the batch, and a way to have each kind's indexes."""
+    def _answers(self, batch: RecordBatch, budget: PublishBudget) -> RoutedBatch:
         self._refresh()
         if self._fields is not None:
-            return self._by_content(batch, self._fields)
-        return self._by_pairs(batch), lambda: indexes_by_pair(batch)
+            return at_once(self.route_in_steps(batch, budget))
+        return RoutedBatch(batch, self._by_pairs(batch), batch.route_index)
 
     def _refresh(self) -> None:
         """Forget all answers where something has changed since they were given."""
@@ -268,32 +245,63 @@ class Router:
         found = self._by_pair.get(key)
         return found if found is not None or not self._by_large_pair else self._by_large_pair.get(key)
 
-    def _by_content(
-        self, batch: RecordBatch, fields: ContentFields
-    ) -> tuple[Sequence[Destinations], Callable[[], Sequence[array[int]]]]:
-        """The topics of each distinct (pair, content) of the batch."""
-        pairs, which = batch.pairs(), batch.route_index
-        rows = fields.rows(batch)
-        kinds: dict[tuple[int, Content], array[int]] = {}
-        for index, kind in enumerate(zip(which if which is not None else [0] * batch.count, rows, strict=True)):
-            found = kinds.get(kind)
-            if found is None:
-                kinds[kind] = array("I", (index,))
-            else:
-                found.append(index)
-        exact = [_exact(pair) for pair in pairs]
+    def _ask_pairs(self, batch: RecordBatch, time: _Time) -> Steps[RoutedBatch | None]:
+        """Ask about each pair. None: bindings look at more than pairs by now."""
         answers: list[Destinations] = []
-        time = _Time()
-        for place, content in kinds:
-            key = (*exact[place], content)
-            known = self._found(key)
-            if known is None:
-                pair = pairs[place]
-                answer = self._resolve(fields.subject(pair.routing_key, dict(pair.labels), content), time)
-                known = self._remember(key, answer, pair, content)
-            answers.append(known)
-        indexes = list(kinds.values())
-        return answers, lambda: indexes
+        for pair in batch.pairs():
+            self._refresh()
+            if self._fields is not None:
+                return None
+            answers.append(self._of_pair(pair, time))
+            yield
+        return RoutedBatch(batch, answers, batch.route_index)
+
+    def _ask_contents(
+        self, batch: RecordBatch, fields: ContentFields, time: _Time, budget: PublishBudget
+    ) -> Steps[RoutedBatch | None]:
+        """Ask about each distinct (pair, content). None: bindings look at something else by now."""
+        budget.spend(batch.count)
+        exact, which = [_exact(pair) for pair in batch.pairs()], batch.route_index
+        answers: list[Destinations] = []
+        numbers, number_of = array("I"), dict[int, int]()
+        kinds: dict[tuple[int, Content], int] = {}
+        for first in range(0, batch.count, STEP_RECORDS):
+            last = min(first + STEP_RECORDS, batch.count)
+            rows = fields.rows(batch if last - first == batch.count else body_slice(batch, first, last))
+            for kind in zip(which[first:last] if which is not None else repeat(0), rows, strict=False):
+                number = kinds.get(kind)
+                if number is None:
+                    yield
+                    self._refresh()
+                    if self._fields is None or self._fields.names != fields.names:
+                        return None
+                    answer = self._of_content(batch.pairs()[kind[0]], exact[kind[0]], fields, kind[1], time, budget)
+                    number = number_of.setdefault(id(answer), len(answers))
+                    if number == len(answers):
+                        answers.append(answer)
+                    if len(kinds) >= CACHED_PAIRS_MAX:
+                        kinds.clear()
+                    kinds[kind] = number
+                numbers.append(number)
+            yield
+        return RoutedBatch(batch, answers, numbers)
+
+    def _of_content(
+        self,
+        pair: Pair,
+        exact: tuple[object, ...],
+        fields: ContentFields,
+        content: Content,
+        time: _Time,
+        budget: PublishBudget,
+    ) -> Destinations:
+        key = (*exact, content)
+        known = self._found(key)
+        if known is None:
+            budget.ask()
+            answer = self._resolve(fields.subject(pair.routing_key, dict(pair.labels), content), time)
+            known = self._remember(key, answer, pair, content)
+        return known
 
     def _remember(self, key: tuple[object, ...], answer: Destinations, pair: Pair, content: Content) -> Destinations:
         """Keep an answer, if it is not too large; it, or an equal one that is kept already."""
@@ -391,27 +399,6 @@ def _checked(answer: object) -> Sequence[Binding]:
 
 
 _BINDINGS = {Binding}
-
-
-def _taken(batch: RecordBatch, places: Sequence[int], by_place: Sequence[array[int]]) -> RecordBatch | None:
-    """The records of these kinds, in their order; None where there are none."""
-    if len(places) == len(by_place):
-        return batch
-    indexes = sorted([index for place in places for index in by_place[place]])
-    if not indexes:
-        return None
-    return take_batch(batch, indexes) if len(indexes) < batch.count else batch
-
-
-def ranges_of(indexes: Sequence[int]) -> list[int]:
-    """Ascending indexes as ranges: first, end (exclusive), first, end and so on."""
-    ranges: list[int] = []
-    for index in indexes:
-        if ranges and ranges[-1] == index:
-            ranges[-1] = index + 1
-        else:
-            ranges += (index, index + 1)
-    return ranges
 
 
 def _exact(pair: Pair) -> tuple[object, ...]:

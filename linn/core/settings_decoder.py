@@ -15,8 +15,8 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -41,6 +41,21 @@ _TYPE_NAMES = {
 _EXAMPLES = {"ms": "30s", "s": "30s", "bytes": "256MiB"}
 
 
+class _Known(NamedTuple):
+    """A field as its decoding needs it: looked up once per struct, for a topic may have thousands of bindings."""
+
+    field: Field
+    types: Sequence[Any]
+    """Those that are allowed, without `Annotated` and unions."""
+    struct: type[msgspec.Struct] | None
+    """Where the value is a table of its own."""
+    item: type[msgspec.Struct] | None
+    """Where it is an array of tables."""
+    unit: str | None
+    none: object
+    """The word that means None; None where there is none."""
+
+
 def decode_settings(
     settings: type[S], table: object, path: Path, problems: Problems, *, also_known: Iterable[str] = ()
 ) -> S | None:
@@ -53,21 +68,20 @@ def decode_settings(
         problems.add(path, "must be a table")
         return None
     errors_before = problems.error_count
-    fields = {field.encode_name: field for field in fields_of(settings)}
-    rest = rest_of(settings)
+    fields, rest = _known(settings), rest_of(settings)
     values: dict[str, Any] = {}
     for key, raw in table.items():
-        field = fields.get(key)
-        if field is not None and field is not rest:
-            _decode_field(field, raw, (*path, key), values, problems)
+        known = fields.get(key)
+        if known is not None and known.field is not rest:
+            _decode_field(known, raw, (*path, key), values, problems)
         elif rest is not None:
             values.setdefault(rest.name, {})[key] = raw
         else:
             meant = did_you_mean(key, [*fields, *also_known])
             problems.add((*path, key), f"unknown key{meant}", error=ConfigUnknownKey)
-    for field in fields.values():
-        if field.required and field.encode_name not in table:
-            problems.add(path, f'the key "{field.encode_name}" is missing')
+    for key, known in fields.items():
+        if known.field.required and key not in table:
+            problems.add(path, f'the key "{key}" is missing')
     if problems.error_count > errors_before:
         return None
     try:
@@ -123,6 +137,21 @@ def rest_of(settings: type[msgspec.Struct]) -> Field | None:
     return next((field for field in fields_of(settings) if extra_of(field).get("rest")), None)
 
 
+@functools.cache
+def _known(settings: type[msgspec.Struct]) -> Mapping[str, _Known]:
+    """The fields of a struct, by the keys of their tables."""
+    return {field.encode_name: _known_field(field) for field in fields_of(settings)}
+
+
+def _known_field(field: Field) -> _Known:
+    types = plain_types(field.type)
+    struct = next(filter(_is_struct, types), None)
+    arrays = [typing.get_args(plain)[0] for plain in types if typing.get_origin(plain) in (tuple, list)]
+    item = next(filter(_is_struct, arrays), None)
+    return _Known(field, types, struct, item, unit_of(field.name), extra_of(field).get("none"))
+
+
+@functools.cache
 def unit_of(name: str) -> str | None:
     """The unit that a name ends in: "ms", "s", "bytes", or None."""
     if name.endswith("_ms"):
@@ -160,20 +189,18 @@ def plain_types(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _decode_field(field: Field, raw: object, path: Path, values: dict[str, Any], problems: Problems) -> None:
+def _decode_field(known: _Known, raw: object, path: Path, values: dict[str, Any], problems: Problems) -> None:
     """Put a field's decoded value into `values`, or add what is wrong with it."""
-    for plain in plain_types(field.type):
-        if _is_struct(plain):
-            values[field.name] = decode_settings(plain, raw, path, problems)
-            return
-        items = typing.get_args(plain)
-        if typing.get_origin(plain) in (tuple, list) and _is_struct(items[0]):
-            values[field.name] = _decode_structs(items[0], raw, path, problems)
-            return
-    try:
-        values[field.name] = _decode_value(field, raw)
-    except ValueError as error:
-        problems.add(path, str(error))
+    name = known.field.name
+    if known.struct is not None:
+        values[name] = decode_settings(known.struct, raw, path, problems)
+    elif known.item is not None:
+        values[name] = _decode_structs(known.item, raw, path, problems)
+    else:
+        try:
+            values[name] = _decode_value(known, raw)
+        except ValueError as error:
+            problems.add(path, str(error))
 
 
 def _decode_structs(item: type[S], raw: object, path: Path, problems: Problems) -> tuple[S | None, ...]:
@@ -187,23 +214,21 @@ def _is_struct(plain: Any) -> bool:
     return isinstance(plain, type) and issubclass(plain, msgspec.Struct)
 
 
-def _decode_value(field: Field, raw: object) -> object:
+def _decode_value(known: _Known, raw: object) -> object:
     """Check one value against its field, units included.
 
     Raises:
         ValueError: what is wrong, in words for the end of one line.
     """
     _refuse_odd_numbers(raw)
-    allowed = plain_types(field.type)
-    unit = unit_of(field.name)
-    if isinstance(raw, str) and raw == extra_of(field).get("none"):
+    if isinstance(raw, str) and raw == known.none:
         return None
-    if unit is not None and (int in allowed or float in allowed):
-        raw = _without_unit(field, raw, unit)
+    if known.unit is not None and (int in known.types or float in known.types):
+        raw = _without_unit(known.field, raw, known.unit)
     try:
-        return msgspec.convert(raw, field.type)
+        return msgspec.convert(raw, known.field.type)
     except msgspec.ValidationError as error:
-        raise ValueError(_in_words(str(error), raw, allowed)) from error
+        raise ValueError(_in_words(str(error), raw, known.types)) from error
 
 
 def _without_unit(field: Field, raw: object, unit: str) -> object:
@@ -230,7 +255,7 @@ def _refuse_odd_numbers(raw: object) -> None:
             _refuse_odd_numbers(item)
 
 
-def _in_words(text: str, raw: object, allowed: list[Any]) -> str:
+def _in_words(text: str, raw: object, allowed: Sequence[Any]) -> str:
     """A msgspec message as a sentence about TOML."""
     for plain in allowed:
         if typing.get_origin(plain) is typing.Literal and isinstance(raw, str):

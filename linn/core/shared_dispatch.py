@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
@@ -48,6 +49,9 @@ OPENING_RETRY_S = 0.5
 DEAD_LETTER_RETRY_S = 1.0
 """How long dead letters wait where their target's disk is full or their target is gone."""
 
+LEASES_IN_A_TURN = 64
+"""Of a consumer that is gone: returned in about a millisecond, in which others wait."""
+
 CopyDeadLetters = Callable[["SharedDispatch"], Awaitable[None]]
 
 
@@ -79,9 +83,9 @@ class SharedDispatch:
         """Records that got no more attempts."""
         self.missed_records = 0
         """Dropped by retention or overflow before they were settled."""
+        self.spawn = spawn
         self._ready = ready
         self._clock = clock
-        self._spawn = spawn
         self._copy_dead_letters = copy_dead_letters
         self._copying = False
         self._trimming = False
@@ -91,6 +95,8 @@ class SharedDispatch:
         self._closed = False
         self.unreadable = range(0)
         """The batch that was found last to be one that can't be decoded: it is looked at once."""
+        self._owed: deque[Lease] = deque()
+        """Settled to be handed over, but to nobody yet: the state log had no room for the event."""
         self._handing_over: dict[int, int] = {}
         """By consumer, the first offset that is settled on delivery but not read yet: it must not be trimmed."""
         self._unwritten: list[SubscriptionEvent] = []
@@ -121,7 +127,7 @@ class SharedDispatch:
             text = "%(partition)s: nothing is delivered until the disk has room: %(error)s"
             logger.error(text, self._about(error))
             self._trim_if_due()
-            self._spawn(lambda: self._begin_later(effects))
+            self.spawn(lambda: self._begin_later(effects))
 
     async def _begin(self, effects: Effects) -> None:
         """Deliver from now on. Raises StorageError: nothing is delivered."""
@@ -134,7 +140,7 @@ class SharedDispatch:
         self._ready.notify()
         self._after(effects)
         self._trim_if_due()
-        if self.subscription.dead():
+        if self.subscription.dead_count:
             self._start_copying()
 
     async def _begin_later(self, effects: Effects) -> None:
@@ -183,26 +189,29 @@ class SharedDispatch:
 
     def is_ready(self) -> bool:
         """Whether `acquire` would find something."""
-        return self._open and self.subscription.ready_count(self.partition.high_watermark) > 0
+        return self._open and (bool(self._owed) or self.subscription.ready_count(self.partition.high_watermark) > 0)
 
     def acquire(self, consumer: int, records_max: int) -> Lease | None:
         """Lease ready records to a consumer, or hand them over where delivery settles them.
 
-        Raises StorageError: the event of a handover can't be written; the records count as handed over.
+        Raises StorageError: the event of a handover can't be written; whoever asks next gets the records.
         """
         if not self._open:
             return None
-        now = self._clock.monotonic()
-        lease = self.subscription.acquire(consumer, records_max, self.partition.high_watermark, now)
-        if lease is None:
-            return None
-        if self.semantics.settles_on_delivery:
-            self._handing_over[consumer] = lease.first
-            self.flush()
-        else:
-            # A lease that a crash forgets is granted again: its event may come late, but nothing waits for it.
-            self._flush_or_keep()
-            self._arm(lease.deadline)
+        if not self._owed:
+            now = self._clock.monotonic()
+            lease = self.subscription.acquire(consumer, records_max, self.partition.high_watermark, now)
+            if lease is None:
+                return None
+            if not self.semantics.settles_on_delivery:
+                # A lease that a crash forgets is granted again: its event may come late, but nothing waits for it.
+                self._flush_or_keep()
+                self._arm(lease.deadline)
+                return lease
+            self._owed.append(lease)
+        self.flush()
+        lease = self._owed.popleft()
+        self._handing_over[consumer] = lease.first
         return lease
 
     async def read(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
@@ -271,8 +280,14 @@ class SharedDispatch:
             return
         self._flush_or_keep()
 
-    def consumer_gone(self, consumer: int) -> None:
-        """Return everything that a consumer holds."""
+    async def consumer_gone(self, consumer: int) -> None:
+        """Return all that a consumer holds, in turns where that is much; `recover` returns what a close leaves."""
+        leases, now = self.subscription.leases_of(consumer), self._clock.monotonic
+        for at in range(0, len(leases) - LEASES_IN_A_TURN, LEASES_IN_A_TURN):
+            if self._open:
+                self._after(self.subscription.return_leases(leases[at : at + LEASES_IN_A_TURN], now()))
+                self._flush_or_keep()
+                await trio.lowlevel.checkpoint()
         if self._open:
             self.handed_over(consumer)
             self._after(self.subscription.consumer_gone(consumer, self._clock.monotonic()))
@@ -309,10 +324,13 @@ class SharedDispatch:
         self._flush_or_keep()
 
     def purge(self) -> int:
-        """Settle everything that waits for delivery; returns how many records."""
+        """Settle everything that waits for delivery; returns how many records.
+
+        Raises StorageError: it is settled, but not durable.
+        """
         effects = self.subscription.purge(self.partition.high_watermark)
         self._after(effects)
-        self._flush_or_keep()
+        self.flush()
         return effects.settled
 
     def skip_to_start(self) -> None:
@@ -358,7 +376,7 @@ class SharedDispatch:
             async def compact() -> None:
                 await state.compact(self._snapshot)
 
-            self._spawn(compact)
+            self.spawn(compact)
 
     def _trim_if_due(self) -> None:
         if not self.trims or self._trimming:
@@ -367,10 +385,11 @@ class SharedDispatch:
         settled = settled_before - self.partition.start_offset
         if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self.partition.high_watermark):
             self._trimming = True
-            self._spawn(self._trim)
+            self.spawn(self._trim)
 
     def _trimmable_before(self) -> int:
-        return min([self.subscription.settled_before(), *self._handing_over.values()])
+        owed = [lease.first for lease in self._owed]
+        return min([self.subscription.settled_before(), *self._handing_over.values(), *owed])
 
     async def _trim(self) -> None:
         try:
@@ -386,7 +405,7 @@ class SharedDispatch:
         self._timer_at = deadline
         if self._timer_scope is None:
             self._timer_scope = trio.CancelScope()
-            self._spawn(self._run_timer)
+            self.spawn(self._run_timer)
         else:
             self._timer_scope.cancel()
 
@@ -410,11 +429,11 @@ class SharedDispatch:
     def _start_copying(self) -> None:
         if not self._copying and self._open:
             self._copying = True
-            self._spawn(self._copy)
+            self.spawn(self._copy)
 
     async def _copy(self) -> None:
         try:
-            while self._open and self.subscription.dead():
+            while self._open and self.subscription.dead_count:
                 try:
                     await self._copy_dead_letters(self)
                 except SyncFailed:

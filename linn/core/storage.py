@@ -27,6 +27,8 @@ class Capabilities:
     """Whether its logs are `MeasuredLog`s."""
     keeps_in_memory: bool = False
     """Whether the engine is a `memory_budget.MemoryEngine`."""
+    deletes_topics: bool = False
+    """Whether the engine is a `DeletingEngine`. Of others the logs are opened, and so made, to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,16 @@ class StorageEngine(Protocol):
 
     async def close(self) -> None:
         """Release what the engine itself holds; its logs are closed before."""
+
+
+class DeletingEngine(StorageEngine, Protocol):
+    """An engine that deletes logs without opening them, which needs no room and no log that is whole."""
+
+    async def delete_topic(self, topic: str) -> None:
+        """Remove all that is stored of a topic's partitions, whichever there are; none of them is open.
+
+        Raises StorageError: another call goes on, also after a crash.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from linn.core.dead_letter import DeadLetterTarget, DeadRange, DeadReason
 from linn.core.errors import LimitExceeded
 from linn.core.lease import LEASE_MS_MAX, Lease, LeaseSettings
 from linn.core.offset_ranges import Range
+from linn.core.offset_rows import set_rows
 from linn.core.record_states import RecordStates
 from linn.core.redelivery import redelivery_delay_ms
 from linn.core.subscription_event import (
@@ -164,11 +165,20 @@ class SharedSubscription:
 
     def consumer_gone(self, consumer: int, now: float) -> Effects:
         """Return all that a consumer holds. A consumer that holds nothing, or is unknown, has no effects."""
-        leases = self._states.leases
+        effects = self.return_leases(self.leases_of(consumer), now)
+        self._states.leases.forget_consumer(consumer)
+        return effects
+
+    def leases_of(self, consumer: int) -> list[Lease]:
+        """What a consumer holds, oldest first."""
+        return self._states.leases.of_consumer(consumer)
+
+    def return_leases(self, leases: Iterable[Lease], now: float) -> Effects:
+        """A part of `consumer_gone`, which comes after the last one; leases that have ended are passed over."""
         effects = Effects()
-        for lease in leases.of_consumer(consumer):
-            effects = effects.plus(self._return(leases.release(lease, None), lease.attempt, now))
-        leases.forget_consumer(consumer)
+        for lease in leases:
+            if not lease.ended:
+                effects = effects.plus(self._return(self._states.leases.release(lease, None), lease.attempt, now))
         return effects
 
     def expire(self, now: float) -> Effects:
@@ -191,6 +201,10 @@ class SharedSubscription:
     def dead(self) -> list[DeadRange]:
         """All dead records, lowest offset first, until `dead_lettered` settles them; also after a restart."""
         return self._states.dead.ranges()
+
+    def lowest_dead(self, records: int) -> list[DeadRange]:
+        """The lowest of `dead()`, until they hold so many records; costs as much as it gives."""
+        return self._states.dead.lowest(records)
 
     def dead_letter_intents(self) -> list[DeadRange]:
         """The dead records of which a copy may exist already: read the target from its end before copying."""
@@ -311,9 +325,9 @@ class SharedSubscription:
         return self._events.take()
 
     def snapshot_events(self, now: float) -> list[SubscriptionEvent]:
-        """The whole state as events that replace all earlier ones; ONE record. Take the pending events before."""
+        """The whole state as events that replace all earlier ones; ONE record alone. Take the pending events before."""
         assert not self._events, "events that are not in the log yet would be applied twice"
-        return self._states.snapshot(now)
+        return [self._states.snapshot(now)]
 
     def apply(self, event: SubscriptionEvent) -> None:
         """Do again what the event log says was done. When all is applied comes `recovered`.
@@ -326,17 +340,20 @@ class SharedSubscription:
     def recovered(self, now: float) -> Effects:
         """The event log was applied, if there was any: return what was leased, start delays, jump the delivery ids.
 
+        What is returned makes no events, however much it is: where the log has it leased, the next start does the same.
         Its events must be durable before the first delivery, or a delivery id might be given twice.
         """
         states = self._states
         states.leases.next_delivery_id += DELIVERY_ID_GAP
         self._events.add(DeliveryIdsStarted(states.leases.next_delivery_id))
         states.returned.start_recorded(now)
-        orphaned = list(states.orphaned)
-        states.orphaned.clear()
         effects = Effects(ready=states.returned.ready.count, delayed=states.returned.delayed.count)
-        for first, end, attempts in orphaned:
-            effects = effects.plus(self._return([(first, end)], attempts, now))
+        by_attempts: dict[int, list[Range]] = {}
+        for first, end, attempts in states.orphaned:
+            by_attempts.setdefault(attempts, []).append((first, end))
+        states.orphaned.clear()
+        for attempts, ranges in by_attempts.items():
+            effects = effects.plus(self._return(ranges, attempts, now, is_event=False))
         return effects
 
     def check(self) -> None:
@@ -353,18 +370,23 @@ class SharedSubscription:
             settled += end - first
         return Effects(settled)
 
-    def _return(self, ranges: list[Range], attempts: int, now: float, delay_ms: int | None = None) -> Effects:
+    def _return(
+        self, ranges: list[Range], attempts: int, now: float, delay_ms: int | None = None, *, is_event: bool = True
+    ) -> Effects:
         """Put released records back, or make them dead where this was their last attempt."""
         limit = self.settings.max_deliveries
         if limit is not None and attempts >= limit:
             return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES)
         if delay_ms is None:
             delay_ms = redelivery_delay_ms(self.settings, attempts)
-        count = 0
-        for first, end in ranges:
-            self._states.returned.add(first, end, attempts, delay_ms, now)
+        if len(ranges) > 1 and not delay_ms:
+            set_rows(self._states.returned.ready, [(first, end, attempts) for first, end in ranges])
+        else:
+            for first, end in ranges:
+                self._states.returned.add(first, end, attempts, delay_ms, now)
+        for first, end in ranges if is_event else ():
             self._events.add(Returned(first, end, attempts, delay_ms))
-            count += end - first
+        count = sum([end - first for first, end in ranges])
         return Effects(delayed=count) if delay_ms else Effects(ready=count)
 
     def _kill(self, ranges: list[Range], attempts: int, reason: DeadReason) -> Effects:

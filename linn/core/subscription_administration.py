@@ -1,6 +1,7 @@
 """The verbs about who reads: consumer groups of streams, and the shared subscriptions of queues.
 
-`Administration` calls them one at a time. Each takes a JSON object, returns a JSON value and raises LinnErrors.
+`Administration` calls them: those that change something one at a time, the others at any time. Each takes a JSON
+object, returns a JSON value and raises LinnErrors.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from linn.core.errors import ConfigError, SubscriptionWrongKind
+from linn.core.errors import ConfigError, LimitExceeded, SubscriptionWrongKind
 from linn.core.group_consumer import Groups
 from linn.core.partition import Partition
 from linn.core.queue import Queue
 from linn.core.shared_dispatch import SharedDispatch
+from linn.core.topic_settings import PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -75,6 +77,8 @@ class SubscriptionAdministration:
         chosen = arguments.get("partitions", list(topic.partitions))
         if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
             raise ConfigError('the argument "partitions" is a list of numbers')
+        if len(chosen) > PARTITIONS_MAX:
+            raise LimitExceeded(f"{len(chosen)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
         offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
         await groups.reset(name, offsets)
         return await self.show_group(arguments)

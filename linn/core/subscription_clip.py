@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from linn.core.event_run import EventRun, Snapshot
 from linn.core.subscription_event import (
     DeliveryIdsStarted,
     Skipped,
@@ -20,6 +21,8 @@ def clip_event(event: SubscriptionEvent, end: int) -> SubscriptionEvent | None:
     """
     if isinstance(event, DeliveryIdsStarted):
         return event
+    if isinstance(event, EventRun | Snapshot):
+        return event.clipped(end)
     if isinstance(event, Started | Skipped):
         return event if event.offset <= end else dataclasses.replace(event, offset=end)
     if event.end <= end:

@@ -6,7 +6,8 @@ is lost with the tail of the log is delivered again, never skipped. A `Started` 
 a snapshot may stand anywhere in the log, in one record, and what is before it may be trimmed.
 
 Layout: one version byte, then rows of 32 bytes, little-endian: kind u8, reason u8, zero u16, number u32, first i64,
-end i64, argument i64. What a row doesn't use is zero, and a row that breaks that is refused.
+end i64, argument i64. What a row doesn't use is zero, and a row that breaks that is refused. A snapshot is a record of
+another version, with the layout that `event_run` has; one of the version of rows, behind a `Started`, is read as well.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import lt
 from typing import ClassVar, Final
 
 from linn.core.dead_letter import DeadReason
 from linn.core.errors import LogCorrupt
+from linn.core.event_run import Columns, EventRun, Snapshot, decode_snapshot, encode_snapshot
 from linn.core.offset_ranges import OffsetRanges
 
 EVENT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 OFFSET_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 2**32 - 1
 """Attempts are counted up to here and no further: a client that nacks in a loop for days breaks no row."""
@@ -135,9 +140,11 @@ class DeliveryIdsStarted:
         return (self.kind, 0, 0, 0, 0, 0, self.next_delivery_id)
 
 
-SubscriptionEvent = Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted
+SingleEvent = Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted
+"""One row of the log."""
+SubscriptionEvent = SingleEvent | EventRun | Snapshot
 
-_FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SubscriptionEvent]]] = {
+_FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SingleEvent]]] = {
     Started.kind: lambda reason, number, first, end, argument: Started(first, argument),
     Acquired.kind: lambda reason, number, first, end, argument: Acquired(first, end, number, argument),
     Settled.kind: lambda reason, number, first, end, argument: Settled(first, end),
@@ -149,37 +156,105 @@ _FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SubscriptionEvent
     Skipped.kind: lambda reason, number, first, end, argument: Skipped(first),
     DeliveryIdsStarted.kind: lambda reason, number, first, end, argument: DeliveryIdsStarted(argument),
 }
-_RANGED: Final = frozenset({Acquired.kind, Settled.kind, Returned.kind, Died.kind, DeadLetterIntended.kind})
+_COLUMNS: Final = {
+    Acquired.kind: Columns(numbers=True, arguments=True),
+    Settled.kind: Columns(),
+    Returned.kind: Columns(numbers=True, arguments=True),
+    Died.kind: Columns(numbers=True, reasons=True),
+    DeadLetterIntended.kind: Columns(numbers=True, arguments=True),
+}
+"""What rows about a range of offsets hold beside it."""
 _WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind})
 _REASONS: Final = frozenset(DeadReason)
 
 
 def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
-    """The events as one record of the event log."""
-    rows = [_ROW.pack(*event.row()) for event in events]
+    """The events as one record of the event log. A snapshot is one alone."""
+    some = list(events)
+    if len(some) == 1 and isinstance(some[0], Snapshot):
+        return bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0])
+    rows = [_ROW.pack(*event.row()) for event in single_events(some)]
     return b"".join([bytes((EVENT_VERSION,)), *rows])
 
 
 def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEvent]:
-    """The events of one record of the event log.
+    """The events of one record of the event log; rows of one kind that follow one another are a run.
 
     Raises:
         LogCorrupt: another version, half a row, or a row that no subscription can have written.
     """
     view = memoryview(data)
+    if view and view[0] == SNAPSHOT_VERSION:
+        snapshot = decode_snapshot(view[1:], _COLUMNS)
+        if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):
+            raise LogCorrupt("a snapshot of a subscription has values that nothing can have written")
+        return [snapshot]
     if not view or view[0] != EVENT_VERSION:
         raise LogCorrupt("a record of a subscription log has a version that this broker can't read")
-    if (len(view) - 1) % _ROW.size:
+    rows = view[1:]
+    if len(rows) % _ROW.size:
         raise LogCorrupt("a record of a subscription log ends inside a row")
-    return [_decode_row(row) for row in _ROW.iter_unpack(view[1:])]
+    events: list[SubscriptionEvent] = []
+    position = 0
+    for kind, same in groupby(bytes(rows[:: _ROW.size])):
+        end = position + _ROW.size * len(list(same))
+        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])))
+        position = end
+    return events
 
 
-def _decode_row(row: Row) -> SubscriptionEvent:
+def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
+    """The same events, one for each row."""
+    single: list[SingleEvent] = []
+    for event in events:
+        if isinstance(event, Snapshot):
+            single.append(Started(event.offset, event.next_delivery_id))
+            single += single_events(event.runs)
+        elif isinstance(event, EventRun):
+            make, unused = _FROM_ROW[event.kind], (0,) * len(event.firsts)
+            columns = (event.reasons or unused, event.numbers or unused, event.firsts, event.ends)
+            single += map(make, *columns, event.arguments or unused)
+        else:
+            single.append(event)
+    return single
+
+
+def _decode_rows(kind: int, rows: list[Row]) -> list[SubscriptionEvent]:
+    """Rows of one kind."""
+    if len(rows) > 1 and (has := _COLUMNS.get(kind)) is not None:
+        _, reasons, zeros, numbers, firsts, ends, arguments = zip(*rows, strict=True)
+        others = list(zip((numbers, arguments, reasons), has, strict=True))
+        run = EventRun(kind, firsts, ends, *[column if used else () for column, used in others])
+        if _is_sound(run) and not any(zeros) and not any(any(column) for column, used in others if not used):
+            return [run]
+    return [_decode_row(row) for row in rows]
+
+
+def _is_sound_start(snapshot: Snapshot) -> bool:
+    return snapshot.offset >= 0 and 0 <= snapshot.next_delivery_id <= DELIVERY_ID_MAX
+
+
+def _is_sound(run: EventRun) -> bool:
+    """Whether a subscription can have written such rows."""
+    return (
+        min(run.firsts) >= 0
+        and all(map(lt, run.firsts, run.ends))
+        and (not run.arguments or 0 <= min(run.arguments) <= max(run.arguments) <= _argument_max(run.kind))
+        and _REASONS.issuperset(run.reasons)
+        and (run.kind != Acquired.kind or min(run.numbers) > 0)
+    )
+
+
+def _argument_max(kind: int) -> int:
+    return DELIVERY_ID_MAX if kind in _WITH_DELIVERY_ID else OFFSET_MAX
+
+
+def _decode_row(row: Row) -> SingleEvent:
     kind, reason, _, number, first, end, argument = row
     make = _FROM_ROW.get(kind)
     sound = (
-        (0 <= first < end if kind in _RANGED else first >= 0)
-        and 0 <= argument <= (DELIVERY_ID_MAX if kind in _WITH_DELIVERY_ID else OFFSET_MAX)
+        (0 <= first < end if kind in _COLUMNS else first >= 0)
+        and 0 <= argument <= _argument_max(kind)
         and (kind == Died.kind) == (reason in _REASONS)
         and (kind != Acquired.kind or number > 0)
     )

@@ -6,6 +6,7 @@ becomes a queue begins it at the oldest record that is kept, or where its queue 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import add, sub
@@ -14,7 +15,14 @@ from linn.core.batch import Format, RecordBatch
 from linn.core.column import any_step_over
 from linn.core.delivery import ReadySignal
 from linn.core.env import Clock
-from linn.core.errors import FeatureUnsupported, LinnError, MessageTooLarge, PartitionUnknown, TopicFull
+from linn.core.errors import (
+    FeatureUnsupported,
+    LinnError,
+    LogClosed,
+    MessageTooLarge,
+    PartitionUnknown,
+    TopicFull,
+)
 from linn.core.group_consumer import Groups
 from linn.core.group_event import GroupEvent
 from linn.core.interceptor import BoundInterceptor, intercepted
@@ -28,6 +36,8 @@ from linn.core.storage import PartitionId, StorageEngine
 from linn.core.storage_traffic import StorageTraffic
 from linn.core.stream_reader import StreamReader
 from linn.core.subscription_event import SubscriptionEvent
+from linn.core.topic_change import TopicChange, close_log
+from linn.core.topic_deletion import TopicDeletion
 from linn.core.topic_settings import BindingSettings, TopicSettings
 
 logger = logging.getLogger("linn.topic")
@@ -81,6 +91,7 @@ class Topic:
         """By partition, what a queue without a state log knew when the topic became a stream."""
         self._places: Mapping[str, Sequence[GroupEvent]] = {}
         """By group, the same of groups when it became a queue."""
+        self._deletion = TopicDeletion(engine, self._open_log)
         self._room = ReadySignal()
         self._waits_for_room = False
         self._dropping = False
@@ -92,88 +103,116 @@ class Topic:
 
         Raises LogCorrupt, StorageError: what was opened is closed again.
         """
+        change = TopicChange(self.settings, self.semantics, self._spawn)
+        change.begin()  # Nothing can refuse it any more.
         try:
-            await self._open_partitions()
-            await self._configure()
+            for index in range(self.settings.partitions):
+                self.partitions[index] = await self._open_log(PartitionId(self.name, index))
+            await self._prepare(change)
         except LinnError:
+            await change.abandon()
             await self.close()
             raise
+        await self._take_on(change)
 
-    async def _open_partitions(self) -> None:
-        for index in range(len(self.partitions), self.settings.partitions):
-            self.partitions[index] = await self._open_partition(self.name, index)
-
-    async def _open_partition(self, topic: str, index: int) -> Partition:
-        id = PartitionId(topic, index)
+    async def _open_log(self, id: PartitionId) -> Partition:
         return Partition(id, await self._engine.open(id), self.storage, self._clock, self._spawn)
 
     async def _open_state(self, prefix: str, index: int) -> StateLog | None:
         if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
             return None
-        return StateLog(await self._open_partition(prefix + self.name, index), self._clock)
+        return StateLog(await self._open_log(PartitionId(prefix + self.name, index)), self._clock)
 
-    async def _configure(self) -> None:
-        """Bring the subscriptions in line with the settings."""
-        kind = self.settings.kind
-        if self.queue is not None and kind == "stream":
-            queue, self.queue = self.queue, None
-            await self._close_queue(queue)
-            self._left_off = [dispatch.left_off() for dispatch in queue.dispatches]
-        elif self.queue is None and kind != "stream":
-            self.queue = Queue(self.name, ReadySignal())
-        if self.queue is not None:
-            await self._extend_queue(self.queue)
-        if self.groups is None and kind != "queue":
-            groups = Groups(
-                self.name,
-                self.partitions,
-                await self._open_state(GROUP_STATE, 0),
-                self.semantics.settles_on_delivery,
-                self._spawn,
-            )
-            await groups.recover(self._places)
-            self.groups = groups
-        elif self.groups is not None and kind == "queue":
-            groups, self.groups = self.groups, None
-            self._end_readers()
-            await groups.close()
-            self._places = groups.left_off()
+    async def prepare(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
+        """Make and open what new settings need, checked before with `what_changed`. The topic works on as it is.
 
-    async def _extend_queue(self, queue: Queue) -> None:
-        settings = self.semantics.shared_subscription(0).settings
-        for dispatch in queue.dispatches:
-            dispatch.trims = self.settings.kind == "queue"
-            dispatch.subscription.settings = settings
-        for index in range(len(queue.dispatches), len(self.partitions)):
-            dispatch = SharedDispatch(
-                self.partitions[index],
-                self.semantics,
-                await self._open_state(QUEUE_STATE, index),
-                queue.ready,
-                self._clock,
-                self._spawn,
-                self._copy,
-            )
-            dispatch.trims = self.settings.kind == "queue"
-            dispatch.on_room = self.tell_room
-            await dispatch.recover(self._left_off[index] if index < len(self._left_off) else ())
-            queue.dispatches.append(dispatch)
-        queue.ready.notify()
+        Raises StorageError, LogCorrupt: what was made is taken away again.
+        """
+        change = TopicChange(settings, semantics, self._spawn)
+        try:
+            for index in range(len(self.partitions), settings.partitions):
+                change.partitions[index] = await self._open_log(PartitionId(self.name, index))
+            await self._prepare(change)
+        except LinnError:
+            await change.abandon()
+            raise
+        return change
+
+    async def _prepare(self, change: TopicChange) -> None:
+        """Open the subscriptions that there are to be and are not yet."""
+        kind, partitions = change.settings.kind, self.partitions | change.partitions
+        if kind != "stream":
+            change.queue = self.queue if self.queue is not None else Queue(self.name, ReadySignal())
+            for index in range(len(change.queue.dispatches), len(partitions)):
+                await self._prepare_dispatch(change, change.queue, partitions[index])
+        if kind != "queue" and self.groups is None:
+            state = await self._open_state(GROUP_STATE, 0)
+            commits_on_delivery = change.semantics.settles_on_delivery
+            change.groups = Groups(self.name, partitions, state, commits_on_delivery, change.spawn)
+            await change.groups.recover(self._places)
+
+    async def _prepare_dispatch(self, change: TopicChange, queue: Queue, partition: Partition) -> None:
+        index = partition.id.index
+        state = await self._open_state(QUEUE_STATE, index)
+        dispatch = SharedDispatch(
+            partition, change.semantics, state, queue.ready, self._clock, change.spawn, self._copy
+        )
+        change.dispatches.append(dispatch)
+        dispatch.trims = change.settings.kind == "queue"
+        dispatch.on_room = self.tell_room
+        await dispatch.recover(self._left_off[index] if index < len(self._left_off) else ())
 
     async def _copy(self, dispatch: SharedDispatch) -> None:
         await self._copy_dead_letters(self, dispatch)
 
-    async def alter(self, settings: TopicSettings, semantics: DeliverySemantics) -> None:
-        """Take on new settings, checked before with `what_changed`. Raises StorageError, LogCorrupt."""
-        groups, count = self.groups, len(self.partitions)
-        self.settings, self.semantics = settings, semantics
-        await self._open_partitions()
-        await self._configure()
-        if groups is not None and groups is self.groups and len(self.partitions) > count:
-            groups.grow()
+    async def switch(self, change: TopicChange) -> None:
+        """Take on what was prepared, all at once; this needs no room. Raises SyncFailed."""
+        await self._take_on(change)
         self._room.notify_all()
         # At once: who shortens retention may have a full disk.
         self._spawn(self.enforce_retention)
+
+    async def _take_on(self, change: TopicChange) -> None:
+        queue, groups = self.queue, self.groups
+        self.settings, self.semantics, self.queue = change.settings, change.semantics, change.queue
+        self.partitions.update(change.partitions)
+        if self.queue is not None:
+            self._extend_queue(self.queue, change.dispatches)
+        if change.groups is not None:
+            self.groups = change.groups
+            self.groups.partitions = self.partitions
+        elif groups is not None and self.settings.kind == "queue":
+            self.groups = None
+        elif groups is not None and change.partitions:
+            groups.grow()
+        change.begin()
+        # Everybody sees the topic as it is to be; what it has no more is closed behind it.
+        if queue is not None and self.queue is None:
+            await self._retire_queue(queue)
+        if groups is not None and self.groups is None:
+            await self._retire_groups(groups)
+
+    def _extend_queue(self, queue: Queue, dispatches: Sequence[SharedDispatch]) -> None:
+        settings = self.semantics.shared_subscription(0).settings
+        for dispatch in queue.dispatches:
+            dispatch.trims = self.settings.kind == "queue"
+            dispatch.subscription.settings = settings
+        queue.dispatches += dispatches
+        queue.ready.notify()
+
+    async def _retire_queue(self, queue: Queue) -> None:
+        await queue.close()
+        self._left_off = [dispatch.left_off() for dispatch in queue.dispatches]
+        for dispatch in queue.dispatches:
+            if dispatch.state is not None:
+                await close_log(dispatch.state.partition)
+
+    async def _retire_groups(self, groups: Groups) -> None:
+        self._end_readers()
+        groups.end_members()
+        if groups.state is not None:
+            await close_log(groups.state.partition)
+        self._places = groups.left_off()
 
     def read(self) -> StreamReader:
         """A new reader without a group."""
@@ -261,7 +300,7 @@ class Topic:
             size = partition.log.size_bytes()
             start, end = partition.log.bounds()
             dispatches = self.queue.dispatches if self.settings.kind == "queue" and self.queue is not None else []
-            if index < len(dispatches) and end > start:  # A partition that is being added has no dispatch yet.
+            if dispatches and end > start:
                 # In between are records that were settled and not trimmed yet, as large as others on the average.
                 unsettled = end - max(start, dispatches[index].subscription.settled_before())
                 size = size * unsettled // (end - start)
@@ -342,28 +381,25 @@ class Topic:
     async def delete(self) -> None:
         """Close, and remove everything that was stored. What was published is confirmed before.
 
-        Also of a topic that was never opened, whose deletion a crash or an error broke off.
+        Also of a topic that was never opened. Where an error breaks it off, another call goes on.
+
+        Raises StorageError.
         """
-        await self._open_partitions()
         for partition in self.partitions.values():
-            await partition.commit_all()
+            with contextlib.suppress(LogClosed):  # An earlier call came further.
+                await partition.commit_all()
         self._end_readers()
-        if self.queue is not None:
+        if self.queue is not None and not self.queue.closed:
             await self.queue.close()
-        if self.groups is not None:
+        if self.groups is not None and not self.groups.closed:
             self.groups.end_members()
-        # First what is large: on a full disk, opening a state log that is not there takes room.
-        for partition in self.partitions.values():
-            await partition.delete()
-        state = [await self._open_state(GROUP_STATE, 0)] if self.groups is None else [self.groups.state]
-        if self.queue is not None:
-            state += [dispatch.state for dispatch in self.queue.dispatches]
-        else:
-            state += [await self._open_state(QUEUE_STATE, index) for index in self.partitions]
-        for log in state:
-            if log is not None:
-                await log.partition.delete()
+        await self._deletion.delete_open([*self.partitions.values(), *(log.partition for log in self.state_logs())])
         self._room.notify_all()
+        indexes = range(self.settings.partitions)
+        internal = [PartitionId(GROUP_STATE + self.name, 0)]
+        internal += [PartitionId(QUEUE_STATE + self.name, index) for index in indexes]
+        ids = [PartitionId(self.name, index) for index in indexes]
+        await self._deletion.delete_rest(ids + internal if self.semantics.survives_restart else ids)
 
 
 _QUICK_BYTES_MAX = 1 << 30

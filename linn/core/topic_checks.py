@@ -13,7 +13,7 @@ from linn.core.errors import ConfigError, LinnError, PluginUnknown
 from linn.core.names import name_problem
 from linn.core.nearest import did_you_mean
 from linn.core.partitioner import DEFAULT_PARTITIONER
-from linn.core.problem import Problems
+from linn.core.problem import FirstProblem, Problems
 from linn.core.settings_decoder import decode_settings
 from linn.core.toml_source import Path
 from linn.core.topic_settings import TopicSettings, filled_in
@@ -39,14 +39,10 @@ def decode_topic(name: str, table: object, around: Surroundings) -> TopicSetting
     Raises:
         ConfigError: the first thing that is wrong; the text names its full key.
     """
-    problems = Problems()
-    path = ("topics", name)
-    topic = decode_settings(TopicSettings, table, path, problems)
-    if topic is not None:
-        topic = check_topic(name, topic, around, problems)
-    problems.raise_first()
+    problems = FirstProblem()
+    topic = decode_settings(TopicSettings, table, ("topics", name), problems)
     assert topic is not None, "a table without problems decodes"
-    return topic
+    return check_topic(name, topic, around, problems)
 
 
 def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems: Problems) -> TopicSettings:
@@ -81,11 +77,13 @@ def _check_references(name: str, topic: TopicSettings, around: Surroundings, pat
         problems.add((*path, "dead_letter"), "a topic can't be its own dead letter")
     else:
         must_exist(topic.dead_letter, around.topics, "topic", (*path, "dead_letter"), problems)
+    named: set[str] = set()
     for index, interceptor in enumerate(topic.interceptors):
         at: Path = (*path, "interceptors", index)
         must_exist(interceptor, around.interceptors, "interceptor", at, problems, PluginUnknown)
-        if interceptor in topic.interceptors[:index]:
+        if interceptor in named:
             problems.add(at, f'"{interceptor[:80]}" is named twice')
+        named.add(interceptor)
     for index, binding in enumerate(topic.bindings):
         at = (*path, "bindings", index, "exchange")
         must_exist(binding.exchange, around.exchanges, "exchange", at, problems)

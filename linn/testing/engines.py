@@ -25,7 +25,7 @@ from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange
 from linn.core.file_region import Sendable
 from linn.core.record import Record
-from linn.core.storage import PartitionId, PartitionLog, PromptLog, StorageEngine
+from linn.core.storage import DeletingEngine, PartitionId, PartitionLog, PromptLog, StorageEngine
 
 PARTITION = PartitionId("orders", 0)
 READ_ALL = 1 << 40
@@ -421,6 +421,18 @@ class EngineConformance:
             assert log.bounds() == (0, 0)
             append_some(log)
             assert len(await read_through(log)) == 12
+
+    async def test_a_topic_is_deleted_unopened_and_no_other(self, harness: EngineHarness) -> None:
+        engine = harness.make(harness.env)
+        for topic in ("a", "b") if engine.capabilities.deletes_topics else ():
+            log = await engine.open(PartitionId(topic, 3))
+            append_some(log)
+            await log.close()
+        for topic, end in (("a", 0), ("b", 24)) if engine.capabilities.deletes_topics else ():
+            await cast(DeletingEngine, engine).delete_topic("a")
+            log = await engine.open(PartitionId(topic, 3))
+            assert log.bounds() == (0, end)
+            await log.close()
 
     async def test_partitions_have_nothing_in_common(self, harness: EngineHarness) -> None:
         engine = harness.make(harness.env)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
 from any_records import contents, stored_batches
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from linn.core import batch_builder
 from linn.core.batch import BatchLimits, Codec, RecordBatch
-from linn.core.batch_builder import build_from_records, slice_batch, take_batch
+from linn.core.batch_builder import body_slice, build_from_records, slice_batch, take_batch
 from linn.core.record import Record
 
 Stored = tuple[RecordBatch, list[str]]
@@ -33,6 +35,31 @@ def test_any_slice_and_any_slice_of_it_equals_the_lists_slice(stored: Stored, da
         assert (part.append_time_ms, part.durable_offset, part.leader_epoch) == (stored[0].append_time_ms, 3, 4)
         part.check_stored()
         part.verify(BatchLimits())
+
+
+@settings(max_examples=200, deadline=None)
+@given(stored_batches(), st.integers(1, 9), st.data())
+def test_what_is_taken_in_steps_is_what_is_taken_at_once(stored: Stored, step: int, data: st.DataObject) -> None:
+    batch, whole = stored
+    indexes = sorted(data.draw(st.sets(st.integers(0, len(whole) - 1), min_size=1)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_builder, "STEP_RECORDS", step)
+        part = take_batch(batch, indexes)
+    assert contents(part) == [whole[index] for index in indexes]
+    part.verify(BatchLimits())
+    assert bytes(part.message) == bytes(take_batch(batch, indexes).message)
+
+
+@settings(max_examples=100, deadline=None)
+@given(stored_batches(), st.data())
+def test_the_bodies_of_any_range_are_what_readers_see(stored: Stored, data: st.DataObject) -> None:
+    batch, whole = stored
+    first, last = _any_range(data, len(whole))
+    part = body_slice(batch, first, last)
+    for index in range(last - first):
+        assert part.key(index) == batch.key(first + index)
+        assert part.value(index) == batch.value(first + index)
+        assert part.headers(index) == batch.headers(first + index)
 
 
 @settings(max_examples=200, deadline=None)

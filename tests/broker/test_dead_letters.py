@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, records, simulated, values
 
+from linn.core import dead_letter_copy
 from linn.core.record import Record
 from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import Event
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
@@ -17,8 +20,10 @@ TEXT = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[to
 
 
 async def _dead(client: RawClient) -> list[Record]:
-    batches = (await client.ask(m.Fetch("dead", 0, 0, bytes_max=1 << 20))).batches
-    return [record for batch in batches for record in batch.records()]
+    found: list[Record] = []
+    while batches := (await client.ask(m.Fetch("dead", 0, len(found), bytes_max=1 << 20))).batches:
+        found += [record for batch in batches for record in batch.records()]
+    return found
 
 
 @simulated
@@ -106,7 +111,89 @@ async def test_a_dead_letter_topic_can_not_be_deleted_and_is_found_again_at_a_re
         assert await client.fetch("b", wait_max_ms=500) == ["x"]
 
 
+async def _reject(client: RawClient, worker: int, event: Event, offsets: Sequence[int]) -> None:
+    id = event.message.delivery_id  # type: ignore[attr-defined]
+    entries = [m.Settlement(0, id, offset, offset + 1, m.Verdict.REJECT) for offset in offsets]
+    for at in range(0, len(entries), 500):
+        assert (await client.call(m.Settle(worker, entries[at : at + 500]))).refused == []
+
+
+@simulated
+async def test_records_between_others_are_copied_many_at_a_time(env: SimEnv) -> None:
+    env.disk.sync_delay_s_max = 0.01
+    count = 9 * dead_letter_copy.RECORDS_AT_ONCE + 50
+    async with broker_on(env, ALWAYS + TEXT):
+        client = await connected(env)
+        await client.publish("t", [str(number) for number in range(2 * count)])
+        worker = (await client.call(m.Subscribe("t", credit=2 * count))).subscription
+        event, syncs = await client.delivery(), len(env.disk.operations)
+        await _reject(client, worker, event, range(0, 2 * count, 2))
+        await trio.sleep(1)
+        letters = await _dead(client)
+        assert [record.labels["linn.dead.offset"] for record in letters] == list(range(0, 2 * count, 2))
+        assert [record.value for record in letters] == [str(number).encode() for number in range(0, 2 * count, 2)]
+        assert len(env.disk.operations) - syncs < count / 3, "no sync for each"
+        shown = await client.administer("subscription.show", topic="t")
+        assert (shown["dead"], shown["leased"]) == (0, count)
+
+
+@simulated
+async def test_what_dies_while_others_are_copied_is_copied_as_well(env: SimEnv) -> None:
+    env.disk.sync_delay_s_max = 0.5
+    count = 200
+    async with broker_on(env, ALWAYS + TEXT):
+        client = await connected(env)
+        await client.publish("t", [str(number) for number in range(count)])
+        worker = (await client.call(m.Subscribe("t", credit=count))).subscription
+        event = await client.delivery()
+        for first in (1, 0, 2, 3):
+            await client.tell(
+                m.Settle(
+                    worker,
+                    [
+                        m.Settlement(0, event.message.delivery_id, at, at + 1, m.Verdict.REJECT)  # type: ignore[attr-defined]
+                        for at in range(first, count, 4)
+                    ],
+                )
+            )
+            await trio.sleep(0.3)
+        await trio.sleep(9)
+        copies = Counter(record.labels["linn.dead.offset"] for record in await _dead(client))
+        assert copies == dict.fromkeys(range(count), 1)
+
+
+@simulated
+async def test_without_a_dead_letter_topic_records_between_others_are_dropped_in_turns(env: SimEnv) -> None:
+    count = 3_000
+    async with broker_on(env, '[topics.t]\nlease = "1h"\n'):
+        client = await connected(env)
+        await client.publish("t", ["x"] * (2 * count))
+        worker = (await client.call(m.Subscribe("t", credit=2 * count))).subscription
+        await _reject(client, worker, await client.delivery(), range(0, 2 * count, 2))
+        await trio.sleep(1)
+        shown = await client.administer("subscription.show", topic="t")
+        assert (shown["dead"], shown["leased"]) == (0, count)
+
+
 RECORDS = 6
+
+
+async def _work_in_gaps(env: SimEnv) -> None:
+    """As `_work`, but every other record is rejected, and then the rest, each in one request."""
+    async with broker_on(env, ALWAYS + TEXT):
+        client = await connected(env)
+        start = (await client.administer("topic.show", name="t"))["partitions"][0]["end"]
+        if start < RECORDS:
+            await client.publish("t", [str(number) for number in range(start, RECORDS)])
+        worker = (await client.call(m.Subscribe("t", credit=100))).subscription
+        while not await client.is_silent(3):
+            event = await client.delivery()
+            held = [offset for batch in event.batches for offset in range(batch.base_offset, batch.end_offset)]
+            for half in (held[::2], held[1::2]):
+                if half:
+                    await _reject(client, worker, event, half)
+                    await trio.sleep(1)
+            await client.call(m.Credit(worker, 100))
 
 
 async def _work(env: SimEnv) -> None:
@@ -127,15 +214,15 @@ async def _work(env: SimEnv) -> None:
                 await client.call(m.Credit(worker, 100))
 
 
-async def _work_twice(env: SimEnv, crash_at: int | None) -> int:
+async def _work_twice(env: SimEnv, crash_at: int | None, work: Callable[[SimEnv], Awaitable[None]] = _work) -> int:
     """Lose power once, start again, and look at the dead letters; how many changes of the disk there were at first."""
     env.disk.crash_at = crash_at
     env.disk.sync_delay_s_max = 0.01
-    died = await env.run_until_death(_work)
+    died = await env.run_until_death(work)
     count = len(env.disk.operations)
     if died:
         env = env.restart()
-        assert not await env.run_until_death(_work)
+        assert not await env.run_until_death(work)
     async with broker_on(env, ALWAYS + TEXT):
         client = await connected(env)
         shown = (await client.administer("topic.show", name="t"))["partitions"][0]
@@ -158,3 +245,12 @@ def test_each_record_is_a_dead_letter_exactly_once_wherever_power_is_lost(seed: 
     assert count > 50
     for crash_at in range(seed, count, 5):
         die_and_lose_power(seed, crash_at)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_records_that_share_an_intent_are_dead_letters_exactly_once_wherever_power_is_lost(seed: int) -> None:
+    """Power is lost at every change of the disk, one run for each."""
+    count = run_simulation(seed, lambda env: _work_twice(env, None, _work_in_gaps))
+    assert count > 20
+    for crash_at in range(seed, count, 3):
+        run_simulation(seed, lambda env, at=crash_at: _work_twice(env, at, _work_in_gaps))  # type: ignore[misc]

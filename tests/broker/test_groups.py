@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, simulated, values
@@ -240,6 +242,36 @@ async def test_a_member_hears_only_of_shares_that_change(env: SimEnv) -> None:
         assert [await member.client.is_silent(1) for member in members] == [True] * 6
         shares = [member.share for member in members]
         assert await members[0].commit(shares[0][0], 0) == "", "it is of the new generation all the same"
+
+
+@simulated
+async def test_members_that_leave_together_are_one_generation(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        stays, leaves = await _member(env), await connected(env)
+        for _ in range(3):
+            await leaves.call(m.Subscribe("t", group="g"))
+        await stays.settle_down()
+        before = (await stays.client.administer("group.list", topic="t"))[0]
+        assert before["members"] == 4
+        await leaves.stream.aclose()
+        heard = await stays.client.push()
+        assert heard.message == m.Assigned(stays.subscription, before["generation"] + 1, [0, 1, 2, 3])
+        assert await stays.client.is_silent(5)
+
+
+@simulated
+async def test_who_looks_at_a_group_finds_nobody_there_who_has_left(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        joined = (await client.call(m.Subscribe("t", group="g"))).subscription
+        reset = m.Administer("group.reset", json.dumps({"topic": "t", "group": "g", "to": "latest"}))
+        await client.tell(m.Unsubscribe(joined))
+        assert await client.code_of(await client.send(reset)) == ""
+        joined = (await client.call(m.Subscribe("t", group="g"))).subscription
+        await client.tell(m.Unsubscribe(joined))
+        delete = m.Administer("group.delete", json.dumps({"topic": "t", "group": "g"}))
+        assert await client.code_of(await client.send(delete)) == ""
+        assert await client.administer("group.list", topic="t") == []
 
 
 def test_a_generation_that_a_member_heard_of_is_never_another_ones() -> None:

@@ -16,6 +16,7 @@ from linn.core.errors import BatchMalformed, LinnError, PluginError, PluginUnkno
 from linn.core.hookspecs import hookimpl
 from linn.core.partition_choice import PartitionChoice
 from linn.core.partitioner import PartitionerKind, key_hash, partition_of
+from linn.core.publish_budget import PublishBudget
 from linn.plugins.partitioners import Murmur2Partitioner, RoundRobinPartitioner, StickyPartitioner
 from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
@@ -31,7 +32,7 @@ def batch_of(keys: Sequence[bytes | None]) -> RecordBatch:
 
 def split(partitioner: object, batch: RecordBatch, partitions: int) -> dict[int, list[bytes | None]]:
     choice = PartitionChoice("t", "p", partitioner)  # type: ignore[arg-type]
-    parts = choice.split(batch, partitions)
+    parts = choice.split(batch, partitions, PublishBudget())
     assert len({partition for partition, _ in parts}) == len(parts)
     return {partition: [record.value for record in part.records()] for partition, part in parts}
 

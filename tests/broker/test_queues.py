@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import trio
 from raw_client import ALWAYS, RawClient, broker_on, connected, records, simulated, values
 
 from linn.core import shared_dispatch, state_log
 from linn.core.batch_builder import slice_batch
+from linn.core.subscription_event import encode_events
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -154,6 +157,47 @@ async def test_a_consumer_that_unsubscribes_gives_back_what_it_holds(env: SimEnv
         with trio.fail_after(1):
             assert (await client.answer(waiting)).batches == []
         assert values((await client.pull(await _worker(client, 0))).batches) == ["a", "b"]
+
+
+@simulated
+async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv) -> None:
+    count = 4 * shared_dispatch.LEASES_IN_A_TURN + 5
+    async with broker_on(env, '[topics.t]\nlease = "1h"\npartitions = 2\n') as broker:
+        greedy, client = await connected(env), await connected(env)
+        for partition in (0, 1):
+            await client.publish("t", ["x"] * count, partition=partition)
+        subscription = await _worker(greedy, credit=0)
+        for _ in range(2 * count):
+            await greedy.pull(subscription, 1)
+        queue = broker.topics["t"].queue
+        assert queue is not None
+        (consumer,) = queue.consumers
+        left = [2 * count]
+        consumer.close()
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+            left.append(sum(dispatch.subscription.leased_count for dispatch in queue.dispatches))
+        # A turn of the test may be two of the queue's, and one of those ends a partition and begins the next.
+        assert max(before - after for before, after in pairwise(left)) <= 3 * shared_dispatch.LEASES_IN_A_TURN
+        assert left[-1] == 0
+        assert {attempt for _, attempt in await _drained(client, await _worker(client, 0), 2 * count)} == {2}
+
+
+@simulated
+async def test_who_leaves_looks_only_where_it_was_given_something(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nstorage = "dram"\npartitions = 50\n') as broker:
+        clients = [await connected(env) for _ in range(2)]
+        for client in clients:
+            await _worker(client)
+        await clients[1].publish("t", ["x"], partition=33)
+        holder, other = clients if not await clients[0].is_silent(1) else clients[::-1]
+        await holder.delivery()
+        queue = broker.topics["t"].queue
+        assert queue is not None
+        assert [consumer.is_holding() for consumer in queue.consumers].count(True) == 1
+        await holder.stream.aclose()
+        assert (await other.delivery()).message.attempt == 2  # type: ignore[attr-defined]
+        assert len(queue.consumers) == 1
 
 
 @simulated
@@ -346,6 +390,30 @@ def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart
             assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 600 - len(settled)
 
     run_simulation(0, scenario)
+
+
+@pytest.mark.usefixtures("_small_snapshots")
+def test_what_is_replayed_behind_a_snapshot_does_not_grow_with_it() -> None:
+    text = '[storage.segmented-log]\nindex_interval_bytes = 512\nsegment_bytes_max = "16KiB"\n' + QUEUE
+
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, text) as broker:
+            client = await connected(env)
+            worker = await _worker(client, 0)
+            dispatch = broker.topics["t"].queue.dispatches[0]
+            for number in range(900):
+                await client.publish("t", [str(number)])
+                await client.call(m.Credit(worker, 1))
+                event = await client.delivery()
+                await client.settle(worker, event, NACK if number % 2 else ACK, ms=number % 2 * 3_600_000)
+                await trio.sleep(1)
+                snapshot_bytes = len(encode_events(dispatch.subscription.snapshot_events(env.clock.monotonic())))
+                behind.append(dispatch.state.partition.log.size_bytes() - snapshot_bytes)
+            assert snapshot_bytes > 15_000
+
+    behind: list[int] = []
+    run_simulation(0, scenario)
+    assert max(behind) < 2 * 4_000 + 1_000
 
 
 @simulated

@@ -221,6 +221,32 @@ async def test_deleting_a_topic_makes_room_on_a_full_disk(small_disk: SmallDisk,
         broker.kill()
 
 
+@pytest.mark.parametrize("change", [{"kind": "both"}, {"partitions": 6}])
+async def test_a_change_that_a_full_disk_refuses_stops_no_start_and_passes_once_there_is_room(
+    small_disk: SmallDisk, change: dict[str, object]
+) -> None:
+    with broker_on(small_disk) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            async with client.producer("events") as producer:
+                await producer.publish(b"before")
+            await client.admin.create_topic("altered", kind="stream", partitions=2)
+            before = await client.admin.topic("altered")
+            small_disk.fill()
+            with pytest.raises(DiskFull):
+                await client.admin.alter_topic("altered", **change)
+            assert await client.admin.topic("altered") == before
+        broker.kill()
+        small_disk.fill()
+        broker.start()
+        async with linn.connect(broker.url) as client:
+            assert await client.admin.topic("altered") == before
+            small_disk.make_room()
+            await client.admin.alter_topic("altered", **change)
+            after = await client.admin.topic("altered")
+            assert after["settings"] == before["settings"] | change
+        assert "Traceback" not in broker.log_text()
+
+
 async def test_shortening_retention_makes_room_on_a_full_disk(small_disk: SmallDisk) -> None:
     settings = '[storage.segmented-log]\nsegment_bytes_max = "1MiB"\n[topics.long]\nkind = "stream"\n'
     broker = BrokerProcess(small_disk.folder.parent, settings)
@@ -250,3 +276,47 @@ async def test_a_start_that_needs_room_says_so_and_works_when_there_is_some(smal
     with grown:
         async with linn.connect(grown.url) as client, client.producer("added") as producer:
             await producer.publish(b"there")
+
+
+async def test_what_a_full_disk_keeps_from_being_handed_over_goes_to_the_next(small_disk: SmallDisk) -> None:
+    """Where delivery settles, a record that was handed to nobody must not count as delivered."""
+    once: dict[str, object] = {"kind": "queue", "delivery": "at-most-once"}
+    with broker_on(small_disk, once=once) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            async with client.producer("once") as producer:
+                await producer.publish_many([b""] * 5_000)
+            small_disk.fill(broker.pid)
+            handed: list[int] = []
+            refused = 0
+            while refused < 3:
+                try:
+                    async with client.consumer("once", prefetch=10) as consumer:
+                        with trio.fail_after(WITHIN_S):
+                            while True:
+                                handed.append((await anext(consumer)).offset)
+                except DiskFull:
+                    refused += 1
+            small_disk.make_room(broker.pid)
+            async with client.consumer("once", prefetch=1_000) as consumer:
+                with trio.fail_after(WITHIN_S):
+                    while len(handed) < 5_000:
+                        handed.append((await anext(consumer)).offset)
+            assert sorted(handed) == list(range(5_000))
+
+
+async def purge_again_and_again(client: Client) -> None:
+    """The last page of a log may have room for an event or two."""
+    with trio.fail_after(WITHIN_S):
+        while await client.admin.purge_topic("jobs"):
+            async with client.producer("jobs") as producer:
+                await producer.publish_many([b""] * 50)
+
+
+async def test_a_purge_on_a_full_disk_is_not_said_to_be_done(small_disk: SmallDisk) -> None:
+    with broker_on(small_disk) as broker:
+        async with linn.connect(broker.url, retries_max=0) as client:
+            async with client.producer("jobs") as producer:
+                await producer.publish_many([b""] * 50)
+            small_disk.fill(broker.pid)
+            with pytest.raises(DiskFull):
+                await purge_again_and_again(client)

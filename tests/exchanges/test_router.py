@@ -10,14 +10,17 @@ from field_exchange import FieldExchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from linn.core import publish_budget, routed_batch
 from linn.core import router as router_module
 from linn.core.batch import Codec, RecordBatch
 from linn.core.batch_builder import build_from_records
 from linn.core.errors import LimitExceeded, TopicError
 from linn.core.exchange import Binding, Subject, Target
 from linn.core.exchange_graph import ExchangeGraph
+from linn.core.publish_budget import PublishBudget, TakesLong
 from linn.core.record import Record
 from linn.core.router import Router
+from linn.core.steps import at_once
 from linn.plugins.exchanges import DirectExchange, NoSettings, TopicExchange
 
 
@@ -284,24 +287,101 @@ def test_a_batch_that_takes_too_long_to_route_is_refused_and_what_was_found_is_k
     assert len(exchange.asked) == 5
 
 
-def test_a_batch_may_be_prepared_step_by_step() -> None:
+def test_a_batch_may_be_asked_about_step_by_step() -> None:
     router, exchange = slow_router()
     exchange.answer = [Binding(Target("t"))]
     batch = keyed("a", "b")
-    assert len(list(router.prepare(batch))) == 2
+    assert len(list(router.route_in_steps(batch, PublishBudget()))) == 2
     asked = len(exchange.asked)
+    assert at_once(at_once(router.route_in_steps(batch, PublishBudget())).parts_in_steps(PublishBudget())) == [
+        ("t", batch)
+    ]
     assert router.route(batch) == [("t", batch)]
     assert len(exchange.asked) == asked
 
 
-def test_large_pairs_are_prepared_as_well_and_kept_within_a_bound() -> None:
+def test_large_pairs_are_kept_for_the_next_batch_as_well_within_a_bound() -> None:
     router, exchange = slow_router()
     Slow.now = -1e9
     batch = keyed(*[f"{number:04}" * 1_000 for number in range(500)])
     router._graph.monotonic = lambda: 0.0
-    list(router.prepare(batch))
+    list(router.route_in_steps(batch, PublishBudget()))
     router.route(batch)
     assert len(exchange.asked) == 500
     for turn in range(3):
         router.route(keyed(*[f"{turn}{number:04}" * 800 for number in range(500)]))
         assert router.remembered_characters <= router_module.CACHED_LARGE_CHARACTERS_MAX
+
+
+# --- in steps ---------------------------------------------------------------------------------------------------------
+
+
+def in_steps(router: Router, batch: RecordBatch) -> dict[str, list[bytes | None]]:
+    budget = PublishBudget()
+    parts = at_once(at_once(router.route_in_steps(batch, budget)).parts_in_steps(budget))
+    return {topic: [record.value for record in part.records()] for topic, part in parts}
+
+
+@pytest.mark.parametrize("sorted_max", [0, 1_000_000])
+def test_a_large_batch_is_taken_apart_in_steps_as_it_would_be_at_once(
+    sorted_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routed_batch, "SORTED_AT_ONCE_MAX", sorted_max)
+    router = topic_router(("a", "a.#"), ("ab", "a"), ("ab", "b"), ("bc", "b"), ("bc", "c"), ("all", "#"))
+    keys = [("a", "b", "c", "a.x", "d")[(n * n) % 5] for n in range(5_000)]
+    expected = {
+        topic: [b"%d" % n for n, key in enumerate(keys) if key in those]
+        for topic, those in {"a": {"a", "a.x"}, "ab": {"a", "b"}, "bc": {"b", "c"}, "all": set(keys)}.items()
+    }
+    assert in_steps(router, keyed(*keys)) == expected
+    assert {topic: [r.value for r in part.records()] for topic, part in router.route(keyed(*keys))} == expected
+
+
+def test_contents_are_asked_about_in_steps_once_each_and_parted_by_their_answers() -> None:
+    router, exchange = field_router("key=k1", "key=k2", "header:h=1")
+    records = [
+        Record(value=b"%d" % n, key=b"k%d" % (n % 3), headers=(("h", b"1"),) if n % 2 else ()) for n in range(5_000)
+    ]
+    batch = build_from_records(records, base_id=1)
+    found = in_steps(router, batch)
+    assert found["q0"] == [b"%d" % n for n in range(5_000) if n % 3 == 1]
+    assert found["q1"] == [b"%d" % n for n in range(5_000) if n % 3 == 2]
+    assert found["q2"] == [b"%d" % n for n in range(5_000) if n % 2]
+    assert len(exchange.asked) == 6
+
+
+def test_a_binding_that_looks_at_something_else_in_the_middle_counts_for_all_records() -> None:
+    router, exchange = field_router("key=a")
+    batch = build_from_records(
+        [Record(value=b"%d" % n, key=b"a", headers=(("h", b"1"),)) for n in range(10)], base_id=1
+    )
+    steps = router.route_in_steps(batch, PublishBudget())
+    next(steps)
+    router.bind(Binding(Target("new"), "header:h=1"))
+    routed = at_once(steps)
+    assert [topic for topic, _ in at_once(routed.parts_in_steps(PublishBudget()))] == ["q0", "new"]
+    exchange.asked.clear()
+    router.unbind(Binding(Target("q0"), "key=a"))
+    assert [topic for topic, _ in router.route(batch)] == ["new"], "no answer to other questions is remembered"
+
+
+def test_what_a_batch_would_be_copied_into_is_counted_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    router = topic_router(*[(f"t{n}", f"k{key}") for n in range(12) for key in (n % 4, (n + 1 + n // 4) % 4)])
+    batch = keyed(*[f"k{n % 4}" for n in range(100)])
+    monkeypatch.setattr(publish_budget, "RECORD_STEPS_MAX", 300)
+    monkeypatch.setattr(routed_batch, "take_in_steps", None)
+    with pytest.raises(LimitExceeded, match="look at and copy more than 300 records"):
+        router.route(batch)
+    monkeypatch.setattr(publish_budget, "RECORD_STEPS_AT_ONCE_MAX", 300)
+    with pytest.raises(TakesLong):
+        router.route(batch, PublishBudget(at_once=True))
+    whole = topic_router(*[(f"t{n}", "#") for n in range(1_000)])
+    assert len(whole.route(batch)) == 1_000, "what goes there as a whole costs nothing of it"
+
+
+def test_what_the_parts_of_a_batch_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    router = topic_router(("t0", "k0"), ("t1", "k1"))
+    monkeypatch.setattr(publish_budget, "PARTS_BYTES_MAX", 4_000)
+    router.route(keyed(*["k0", "k1"] * 20))
+    with pytest.raises(LimitExceeded, match="batches of more than 4000 bytes"):
+        router.route(keyed(*["k0", "k1"] * 200))

@@ -244,3 +244,22 @@ def test_a_group_that_was_forgotten_is_fresh():
     for event in (GenerationStarted(7), OffsetCommitted(0, 5), GroupForgotten(), OffsetCommitted(1, 3)):
         group.apply(event)
     assert (group.generation, group.position(0), group.position(1)) == (0, None, 3)
+
+
+@given(partition_counts, st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7), min_size=1))
+def test_members_that_leave_together_are_one_generation_and_who_stays_keeps_all(partitions, members, leaving):
+    group, leaving = ConsumerGroup("g", partitions), leaving & members
+    for member in sorted(members):
+        group.join(str(member))
+    before, generation = group.assignment(), group.generation
+    with pytest.raises(GroupFenced):
+        group.leave(*map(str, leaving), "stranger")
+    assert (group.assignment(), group.generation) == (before, generation)
+    rebalance = group.leave(*map(str, leaving))
+    assert rebalance.generation == group.generation == generation + 1
+    assert set(rebalance.assignment) == {str(member) for member in members - leaving}
+    assert rebalance.lost == {str(member): before[str(member)] for member in leaving if before[str(member)]}
+    for member, share in rebalance.assignment.items():
+        assert set(before[member]) <= set(share)
+    owned = sorted(partition for share in rebalance.assignment.values() for partition in share)
+    assert owned == (list(range(partitions)) if rebalance.assignment else [])

@@ -222,6 +222,29 @@ def test_records_that_wait_can_be_dead_lettered_and_what_is_held_stays():
     assert span(subscription.acquire(BOB, 1, END, 0.0)) == (12, 13, 1)
 
 
+def test_the_lowest_dead_are_given_without_those_above():
+    subscription = make()
+    lease = subscription.acquire(ANN, 9, END, 0.0)
+    for first in (0, 2, 3, 6, 8):
+        subscription.reject(ANN, lease.delivery_id, [(first, first + 1)], 0.0)
+    subscription.dead_letter_intended(2, 3, DeadLetterTarget(1, 500))
+    for records, ranges in ((1, 1), (2, 3), (3, 3), (4, 4), (99, 5)):
+        assert subscription.lowest_dead(records) == subscription.dead()[:ranges], "touching records died as one range"
+    assert make().lowest_dead(1) == []
+
+
+def test_leases_may_be_returned_in_parts():
+    subscription = make()
+    leases = [subscription.acquire(ANN, 2, END, 0.0) for _ in range(3)]
+    subscription.acquire(BOB, 1, END, 0.0)
+    assert subscription.leases_of(ANN) == leases
+    assert subscription.return_leases(leases[:2], 1.0) == Effects(ready=4)
+    assert subscription.return_leases(leases[:2], 1.0) == Effects(), "they have ended"
+    subscription.check()
+    assert subscription.consumer_gone(ANN, 1.0) == Effects(ready=2)
+    assert subscription.leased_count == 1
+
+
 def test_an_intent_splits_the_dead_and_the_first_one_stays():
     subscription = make()
     lease = subscription.acquire(ANN, 9, END, 0.0)

@@ -67,6 +67,11 @@ def test_a_map_is_a_dict_of_offsets(steps, asked):
     pieces = list(ranges)
     assert all(left[1] < right[0] or left[2] != right[2] for left, right in pairwise(pieces))
     assert flat(ranges.pieces(*asked)) == {offset: plain[offset] for offset in range(*asked) if offset in plain}
+    lowest = ranges.lowest(asked[1])
+    assert lowest == pieces[: len(lowest)]
+    held = [end - first for first, end, _ in lowest]
+    assert sum(held) >= min(asked[1], len(plain)), "as many as were asked for"
+    assert sum(held[:-1]) < asked[1], "and no range more"
 
 
 def flat(pieces) -> dict[int, int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from itertools import pairwise
+from types import FrameType
 
 import pytest
 
@@ -88,6 +91,61 @@ def test_a_snapshot_replaces_what_stands_before_it_in_the_log():
     alone, after_history = restarted([snapshot]), restarted([history, snapshot])
     assert alone.snapshot_events(0.0) == after_history.snapshot_events(0.0)
     assert alone.recovered(0.0) == Effects(ready=3)
+
+
+def alternating(count: int) -> tuple[SharedSubscription, list[bytes]]:
+    """A subscription of which every second record is settled and the others wait, and its log, a record per lease."""
+    before, log = make(), []
+    for first in range(0, count, 1_000):
+        held = before.acquire(ANN, 1_000, count, first / 1_000)
+        for offset in range(held.first, held.end, 2):
+            before.nack(ANN, held.delivery_id, [(offset, offset + 1)], first / 1_000, 3_600_000)
+            before.ack(ANN, held.delivery_id, [(offset + 1, offset + 2)], first / 1_000)
+        log.append(encode_events(before.take_events()))
+    return before, log
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions of Python are called: a measure of work that no other process has a part in."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    profiler = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(profiler)
+    return calls
+
+
+@pytest.mark.parametrize("form", ["history", "snapshot"])
+def test_records_that_differ_one_by_one_are_replayed_in_bulk(form):
+    before, log = alternating(20_000)
+    if form == "snapshot":
+        log = [encode_events(before.snapshot_events(20.0))]
+    assert calls_of(lambda: restarted(log)) < 4 * 20_000, "a row by itself takes 20 and more"
+    after = restarted(log)
+    after.check()
+    assert after.recovered(0.0) == Effects(delayed=10_000)
+    assert after.settled == before.settled
+
+
+def test_what_a_start_returns_does_not_make_the_next_one_longer():
+    before = make()
+    held = before.acquire(ANN, 2_000, 2_000, 0.0)
+    before.ack(ANN, held.delivery_id, [(offset, offset + 1) for offset in range(1, 2_000, 2)], 0.0)
+    log = [encode_events(before.take_events())]
+    for _ in range(2):
+        after = restarted(log, max_deliveries=2)
+        assert after.recovered(0.0) == Effects(ready=1_000)
+        log.append(encode_events(after.take_events()))
+        assert len(log[-1]) < 100
+    lease = after.acquire(ANN, 9, 2_000, 0.0)
+    assert (lease.first, lease.end, lease.attempt) == (0, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -7,28 +7,30 @@ those behind it wait with it, while all other requests go on.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-import trio
-
-from linn.core.broker import Destination
-from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown
+from linn.core.destination import Destination, Plan
+from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown, TopicUnknown
 from linn.core.memory_budget import RESERVE_BYTES
 from linn.core.partition import Partition
+from linn.core.publish_budget import PublishBudget, TakesLong
 from linn.core.semantics import Acks
 from linn.core.topic import Topic
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Event
+from linn.protocols.capnp.parts_memory import PartsMemory
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
 
 PAIRS_AT_ONCE_MAX = 64
-"""Distinct (routing key, labels) of a batch for which exchanges are asked without giving others their turn."""
-TURN_S = 0.002
-"""Beyond that, exchanges are asked for so long at a time."""
+"""Distinct (routing key, labels) of a publish for which exchanges are asked without giving others their turn."""
 _ACKS: tuple[Acks, ...] = ("none", "leader", "all")
 """By their number in the schema."""
+Planned = tuple[list[Destination], list[int]]
+"""Of one batch: where it goes, and which of its records no topic takes, as the answer has it."""
 
 
 class _Waiting(NamedTuple):
@@ -36,6 +38,8 @@ class _Waiting(NamedTuple):
 
     event: Event
     bytes: int
+    in_turns: bool
+    """Whether it was too much to be done at once."""
 
 
 class Publishing:
@@ -48,6 +52,7 @@ class Publishing:
         self.waiting_bytes = 0
         """Of batches that wait: they count against the connection's budget, and the broker's."""
         self._memory = session.broker.memory.received
+        self._at_once = PublishBudget(at_once=True)
 
     @property
     def is_waiting(self) -> bool:
@@ -72,15 +77,18 @@ class Publishing:
 
     def publish(self, event: Event) -> None:
         """Carry out a publish, or put it behind those that wait."""
+        in_turns = False
         try:
             must_wait = self._waiting or self._wants_topic(event) or self._takes_long(event)
             done = not must_wait and self._try(event) is None
+        except TakesLong:
+            done, in_turns = False, True
         except LinnError as error:
             self._fail(event, error)
             return
         if not done:
             size = sum(batch.size for batch in event.batches)
-            self._waiting.append(_Waiting(event, size))
+            self._waiting.append(_Waiting(event, size, in_turns))
             self.waiting_bytes += size
             self._memory.used_bytes += size
             if len(self._waiting) == 1:
@@ -102,44 +110,42 @@ class Publishing:
 
     @staticmethod
     def _takes_long(event: Event) -> bool:
-        """Whether finding where it goes must give others their turn."""
+        """Whether it is plain that finding where it goes must give others their turn."""
         publish = event.message
         assert isinstance(publish, m.Publish)
-        return publish.to_exchange and any(batch.pair_count > PAIRS_AT_ONCE_MAX for batch in event.batches)
+        return publish.to_exchange and sum([batch.pair_count for batch in event.batches]) > PAIRS_AT_ONCE_MAX
 
-    async def _prepare(self, event: Event) -> None:
-        """Have its exchange find the answers. Raises LinnError."""
-        publish, broker = event.message, self._broker
-        assert isinstance(publish, m.Publish)
-        monotonic, until_s = broker.env.clock.monotonic, 0.0
-        for batch in event.batches:
-            batch.verify(broker.limits)
-            for _ in broker.router(publish.target).prepare(batch):
-                if monotonic() > until_s:
-                    await trio.lowlevel.checkpoint()
-                    until_s = monotonic() + TURN_S
-
-    def _try(self, event: Event) -> Topic | None:
-        """Publish; or the topic that has no room now, and nothing is stored. Raises LinnError."""
+    def _check(self, event: Event) -> m.Publish:
+        """Raises LinnError."""
         publish = event.message
         assert isinstance(publish, m.Publish)
         if not event.batches:
             raise ProtocolError("a publish without batches")
         if publish.acks >= len(_ACKS):
             raise RequestUnknown(f"acks {publish.acks} is not known to this version")
-        broker = self._broker
-        wants_returned = publish.mandatory and publish.to_exchange
-        if wants_returned and sum(batch.count for batch in event.batches) > m.MANDATORY_RECORDS_MAX:
+        if _wants_returned(publish) and sum(batch.count for batch in event.batches) > m.MANDATORY_RECORDS_MAX:
             raise LimitExceeded(f"a mandatory publish of more than {m.MANDATORY_RECORDS_MAX} records")
-        planned: list[tuple[list[Destination], list[int]]] = []
+        return publish
+
+    def _try(self, event: Event) -> Topic | None:
+        """Publish; or the topic that has no room now, and nothing is stored. Raises LinnError, TakesLong."""
+        publish, broker, budget = self._check(event), self._broker, self._at_once
+        budget.begin()
+        planned: list[Planned] = []
         for batch in event.batches:
             batch.verify(broker.limits)
-            destinations = broker.destinations(publish.target, publish.to_exchange, publish.partition, batch)
+            destinations = broker.destinations(publish.target, publish.to_exchange, publish.partition, batch, budget)
             for topic, _, part in destinations:
                 if not topic.has_room(part):
                     return topic
-            returned = broker.unroutable(publish.target, batch) if wants_returned else []
+            returned = broker.unroutable(publish.target, batch) if _wants_returned(publish) else []
             planned.append((destinations, returned))
+        self._store(event, publish, planned)
+        return None
+
+    def _store(self, event: Event, publish: m.Publish, planned: list[Planned]) -> None:
+        """Store what was checked whole, and answer, now or when it is committed. Raises StorageError."""
+        broker = self._broker
         placements: list[m.Placement] = []
         awaits: list[tuple[Partition, int]] = []
         for batch, (destinations, returned) in zip(event.batches, planned, strict=True):
@@ -152,20 +158,70 @@ class Publishing:
             self._session.when_committed(awaits, event.correlation, m.Published(placements))
         else:
             self._session.reply(event.correlation, m.Published(placements))
-        return None
+
+    # --- in turns ---
+
+    async def _publish_in_turns(self, event: Event) -> None:
+        """Publish, with others having their turn while it is routed and taken apart. Raises LinnError.
+
+        Cancellation: nothing is stored.
+        """
+        publish = self._check(event)
+        while True:
+            with PartsMemory(self._broker) as parts:
+                plan = Plan(self._broker, publish.target, publish.to_exchange)
+                try:
+                    planned = await self._planned(event, publish, plan, parts)
+                except TopicUnknown:
+                    if plan.may_have_lost_a_topic():
+                        continue
+                    raise
+                # From here to the end of `_store` nobody else has a turn: what was checked holds.
+                if not plan.is_current():
+                    continue
+                full = _without_room(planned)
+                if full is None:
+                    self._store(event, publish, planned)
+                    return
+                planned.clear()
+            await self._wait_room(full)
+
+    async def _planned(self, event: Event, publish: m.Publish, plan: Plan, parts: PartsMemory) -> list[Planned]:
+        planned: list[Planned] = []
+        for batch in event.batches:
+            batch.verify(self._broker.limits)
+            steps = plan.destinations_in_steps(batch, parts.budget)
+            destinations, routed = await parts.in_turns(steps)
+            returned = routed.unroutable() if routed is not None and _wants_returned(publish) else []
+            planned.append((destinations, returned))
+        return planned
+
+    async def _wait_room(self, full: Destination) -> None:
+        """Wait until a topic has room for a part, of which its size counts: all parts are made anew then."""
+        topic, _, part = full
+        broker = self._broker
+        with self._counted(part.size):
+            while broker.topics.get(topic.name) is topic and not broker.stopping and not topic.has_room(part):
+                await topic.wait_room()
+
+    @contextmanager
+    def _counted(self, size: int) -> Iterator[None]:
+        self._memory.used_bytes += size
+        try:
+            yield
+        finally:
+            self._memory.give_back(size)
 
     async def _publish_waiting(self) -> None:
         """Publish in order what had to wait."""
         waiting = self._waiting
         while waiting:
-            event, size = waiting[0]
+            event, size, in_turns = waiting[0]
             try:
                 if self._wants_topic(event):
                     assert isinstance(event.message, m.Publish)
                     await self._broker.administration.create_default_topic(event.message.target)
-                if self._takes_long(event):
-                    await self._prepare(event)
-                full = self._try(event)
+                full = await self._try_waiting(event, in_turns)
                 if full is not None:
                     await full.wait_room()
                     continue
@@ -177,3 +233,26 @@ class Publishing:
             self.waiting_bytes -= size
             self._memory.give_back(size)
             self._session.budget_changed()
+
+    async def _try_waiting(self, event: Event, in_turns: bool) -> Topic | None:
+        """As `_try`, in turns where it takes long. Raises LinnError."""
+        if not (in_turns or self._takes_long(event)):
+            try:
+                return self._try(event)
+            except TakesLong:
+                pass
+        await self._publish_in_turns(event)
+        return None
+
+
+def _wants_returned(publish: m.Publish) -> bool:
+    return publish.mandatory and publish.to_exchange
+
+
+def _without_room(planned: list[Planned]) -> Destination | None:
+    """A destination that has no room for its part."""
+    for destinations, _ in planned:
+        for each in destinations:
+            if not each.topic.has_room(each.batch):
+                return each
+    return None

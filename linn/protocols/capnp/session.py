@@ -105,9 +105,8 @@ class Session:
         self._subscribing = Subscribing(self)
         self._administering = Administering(self)
         self._heard = True
-        self._missed = self._heard_bytes = 0
+        self._missed = self._heard_bytes = self._in_a_row = self._received_bytes = self._welcome_bytes = 0
         self._handling = self._has_more = self._is_drained = False
-        self._in_a_row = self._received_bytes = self._welcome_bytes = 0
 
     # --- life ---
 
@@ -340,6 +339,7 @@ class Session:
             not self.outbox.has_room()
             or self._inflight >= self.settings.inflight_requests_max
             or self._publishing.is_full()
+            or self._administering.is_full()
             or self._intake.waits
         )
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from linn.core.batch import RecordBatch
 from linn.core.errors import OffsetOutOfRange
+from linn.storage_engines.dram.latest_times import LatestTimes
 
 BATCH_OVERHEAD_BYTES = 2048
 """What a RecordBatch holds beside its bytes: numbers and a view per column (measured: 1.3 KiB), and growing lists."""
@@ -46,6 +47,7 @@ class MemoryRun:
         self.last_append_ms = 0
         self._batches: list[RecordBatch] = []
         self._bases: list[int] = []
+        self._times = LatestTimes()
         self._first = 0
         """Index of the first batch that is kept; those before it are forgotten already."""
 
@@ -59,6 +61,7 @@ class MemoryRun:
         batch.forget_views()
         self._batches.append(owned(batch))
         self._bases.append(batch.base_offset)
+        self._times.append(batch.max_timestamp_ms)
         self.size_bytes += batch.size
         self.end_offset = batch.base_offset + batch.count
         self.last_append_ms = batch.append_time_ms
@@ -83,12 +86,12 @@ class MemoryRun:
         return batches[place:last]
 
     async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
-        """The first batch, or `start` in it, that has a timestamp from `timestamp_ms` on. Linear in batches."""
-        for place in range(self._first, len(self._batches)):
-            batch = self._batches[place]
-            if batch.max_timestamp_ms >= timestamp_ms and batch.end_offset > start:
-                return max(int(batch.base_offset), start)
-        return None
+        """The first batch, or `start` in it, that has a timestamp from `timestamp_ms` on. Never waits."""
+        if start >= self.end_offset:
+            return None
+        place = max(self._first, bisect_right(self._bases, start, self._first) - 1)
+        found = self._times.first_from(place, timestamp_ms)
+        return max(self._bases[found], start) if found is not None else None
 
     def forget(self, before: int) -> None:
         """Forget the batches that lie wholly before offset `before`."""
@@ -101,6 +104,7 @@ class MemoryRun:
         self.base_offset = self._bases[place] if place < len(self._bases) else self.end_offset
         if place >= _COMPACT_FROM and 2 * place >= len(self._batches):
             del self._batches[:place], self._bases[:place]
+            self._times.forget(place)
             self._first = 0
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
@@ -123,10 +127,12 @@ class MemoryRun:
             raise OffsetOutOfRange(f"no batch begins at offset {after}")
         self.size_bytes -= sum(batch.size for batch in self._batches[place:])
         del self._batches[place:], self._bases[place:]
+        self._times.cut(place)
         self.end_offset = after
 
     def drop(self) -> None:
         """Forget all."""
         self._batches.clear()
         self._bases.clear()
+        self._times.cut(0)
         self._first = self.size_bytes = 0

@@ -21,6 +21,7 @@ class SegmentedLogEngine:
         self.capabilities = Capabilities(
             reads_at_once=True,
             gives_statistics=True,
+            deletes_topics=True,
             survives_restart=True,
             confirm_after_sync=settings.fsync == "always",
             flush_interval_s=settings.flush_interval_ms / 1000 if settings.fsync == "interval" else None,
@@ -28,12 +29,15 @@ class SegmentedLogEngine:
 
     async def open(self, partition: PartitionId) -> SegmentedLog:
         """As the port says. Cancellation: the log is opened or not; either way it can be opened again."""
-        if partition.topic in ("", ".", "..") or "/" in partition.topic or "\0" in partition.topic:
-            raise StorageError(f"no folder can be named after the topic {partition.topic[:80]!r}")
-        folder = f"{self._folder}/{partition}"
+        folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
         if not self._env.disk.exists(f"{folder}/checkpoint"):
             await self._make_folder(folder)
         return await SegmentedLog.open(folder, self._settings, self._env, self.capabilities)
+
+    def _topic_folder(self, topic: str) -> str:
+        if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+            raise StorageError(f"no folder can be named after the topic {topic[:80]!r}")
+        return f"{self._folder}/{topic}"
 
     async def _make_folder(self, folder: str) -> None:
         """Make a partition's folder durably: its name, and the names up to the engine's folder.
@@ -45,6 +49,25 @@ class SegmentedLogEngine:
         disk.make_dir(folder)
         for parent in (path.parent, path.parent.parent, PurePosixPath(self._folder).parent):
             await disk.sync_dir(str(parent))
+
+    async def delete_topic(self, topic: str) -> None:
+        """As the port says."""
+        disk, folder = self._env.disk, self._topic_folder(topic)
+        if not disk.exists(folder):
+            return
+        for name in disk.list_dir(folder):
+            if name.isascii() and name.isdigit():
+                await self._delete_folder(f"{folder}/{name}")
+        if not disk.list_dir(folder):
+            disk.remove_dir(folder)
+
+    async def _delete_folder(self, folder: str) -> None:
+        """Delete a partition's folder with the files in it; the checkpoint last, so that what is left is known."""
+        disk = self._env.disk
+        for name in sorted(disk.list_dir(folder), key="checkpoint".__eq__):
+            disk.unlink(f"{folder}/{name}")
+        await disk.sync_dir(folder)
+        disk.remove_dir(folder)
 
     async def close(self) -> None:
         """Nothing is held beside the logs."""

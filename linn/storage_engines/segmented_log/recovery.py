@@ -240,7 +240,7 @@ class Recovery:
         await self._disk.sync_dir(self._folder)
         self._cut_bytes = cut_bytes
         about = {"folder": self._folder, "bytes": cut_bytes, "offset": damage.offset, "reason": damage.reason}
-        text = "%(folder)s: cut off a torn tail of %(bytes)d bytes at offset %(offset)d; nothing proves that a sync covered it"
+        text = "%(folder)s: cut off a torn tail of %(bytes)d bytes at offset %(offset)d: no proof that it was synced"
         logger.warning(f"{text} (%(reason)s)", about)
 
     async def _begin_again(self) -> None:

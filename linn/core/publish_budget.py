@@ -1,0 +1,78 @@
+"""What one publish may cost where its records are looked at or moved one by one, and what the parts of it may hold.
+
+A batch that goes somewhere as a whole costs nothing of it, however many records it has. Where records are told from
+each other, by an exchange or by their keys, each is looked at; and where they part, each is copied into a batch for
+every set of topics that differs from the others: N topics with bindings of their own make N batches of one.
+"""
+
+from __future__ import annotations
+
+from linn.core.batch import RecordBatch
+from linn.core.errors import LimitExceeded
+
+RECORD_STEPS_MAX = 1 << 22
+"""Looking at a record or copying it, about a microsecond each. So the largest batch, 2^20 records, can still pass an
+exchange that looks at all of them and then be cut by its keys; more would hold the other publishes of its connection
+up for longer than clients wait."""
+PARTS_BYTES_MAX = 64 << 20
+"""Eight of the largest batches. Parts are held until all of a publish can be stored."""
+RECORD_STEPS_AT_ONCE_MAX = 32_768
+"""Without giving others a turn, about 25 ms: a batch of 10,000 records can be routed and cut."""
+PARTS_BYTES_AT_ONCE_MAX = 8 << 20
+"""Copied without giving others a turn: some milliseconds."""
+ASKS_AT_ONCE_MAX = 64
+"""Exchanges that are asked about a content, without giving others a turn: well-meant patterns take 10 us each, others a
+hundred times that. How long they may take in turns is the router's to say."""
+PART_STEPS = 32
+"""What making and storing a batch costs beside its records, in steps."""
+
+
+class TakesLong(Exception):
+    """More than may be done at once: it has to be done in turns. Nothing has been stored."""
+
+
+class PublishBudget:
+    """Of one publish, all its batches together."""
+
+    __slots__ = ("_asks", "_at_once", "_bytes_max", "_steps", "_steps_max", "parts_bytes")
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        """`at_once`: what goes beyond the smaller bounds raises TakesLong, and LimitExceeded never."""
+        self._at_once = at_once
+        self._steps_max = RECORD_STEPS_AT_ONCE_MAX if at_once else RECORD_STEPS_MAX
+        self._bytes_max = PARTS_BYTES_AT_ONCE_MAX if at_once else PARTS_BYTES_MAX
+        self._steps = self._asks = 0
+        self.parts_bytes = 0
+        """Of all parts made so far."""
+
+    def begin(self) -> None:
+        """Another publish."""
+        self._steps = self._asks = self.parts_bytes = 0
+
+    def spend(self, records: int) -> None:
+        """So many records are to be looked at or copied. Raises LimitExceeded, TakesLong: before it is done."""
+        self.foresee(records)
+        self._steps += records
+
+    def foresee(self, records: int) -> None:
+        """So many records will have to be looked at. Raises as `spend`, which counts them."""
+        if self._steps + records > self._steps_max:
+            self._refuse(f"look at and copy more than {self._steps_max} records, counted for each copy that differs")
+
+    def ask(self) -> None:
+        """An exchange is to be asked about one content. Raises TakesLong."""
+        self._asks += 1
+        if self._at_once and self._asks > ASKS_AT_ONCE_MAX:
+            raise TakesLong
+
+    def hold(self, part: RecordBatch) -> None:
+        """A part has been made. Raises LimitExceeded, TakesLong."""
+        self.spend(PART_STEPS)
+        self.parts_bytes += part.size
+        if self.parts_bytes > self._bytes_max:
+            self._refuse(f"make batches of more than {self._bytes_max} bytes of one publish")
+
+    def _refuse(self, what: str) -> None:
+        if self._at_once:
+            raise TakesLong
+        raise LimitExceeded(f"exchanges and partitioners would have to {what}: publish fewer records at once")

@@ -1,0 +1,68 @@
+"""A large publish is taken apart in turns, and what its parts hold is counted in the share `received`.
+
+Law: parts of all publishes together go over the share by those of one publish, and one part of each other: while it is
+over, one of them goes on, and the others wait with what they have. Who goes on waits for nobody, so nobody is stuck.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from linn.core.publish_budget import PublishBudget
+from linn.core.steps import Steps
+
+if TYPE_CHECKING:
+    from linn.core.broker import Broker
+
+TURN_S = 0.002
+"""So long exchanges are asked and parts are made at a time."""
+T = TypeVar("T")
+
+
+class PartsMemory:
+    """The parts of one publish, for one attempt: use it with `with`, and let go of the parts at its end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.budget = PublishBudget()
+        self._clock = broker.env.clock
+        self._share = broker.memory.received
+        self._turn = broker.parts_turn
+        self._has_turn = False
+        self._held_bytes = 0
+        self._until_s = self._clock.monotonic() + TURN_S
+
+    def __enter__(self) -> PartsMemory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._share.give_back(self._held_bytes)
+        if self._has_turn:
+            self._turn.release()
+
+    async def in_turns(self, steps: Steps[T]) -> T:
+        """The result of these steps. Cancellation: they end where they are."""
+        monotonic = self._clock.monotonic
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                self._count()
+                result: T = end.value
+                return result
+            self._count()
+            if self._share.is_over and not self._has_turn:
+                await self._turn.acquire()
+                self._has_turn = True
+            if monotonic() > self._until_s:
+                await trio.lowlevel.checkpoint()
+                self._until_s = monotonic() + TURN_S
+
+    def _count(self) -> None:
+        more = self.budget.parts_bytes - self._held_bytes
+        self._held_bytes += more
+        self._share.used_bytes += more

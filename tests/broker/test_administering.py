@@ -1,0 +1,103 @@
+"""Verbs over the wire: one at a time on a connection, in order; who only looks waits for nobody else's change."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+from raw_client import Refused, broker_on, connected, simulated
+
+from linn.core.errors import ConfigError, LimitExceeded
+from linn.core.topic_settings import PARTITIONS_MAX
+from linn.core.verb import ARGUMENTS_BYTES_MAX, NESTING_MAX, VALUES_MAX, check_size, decode_arguments
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.administering import DESCRIBED_MAX
+from linn.testing.sim_env import SimEnv
+
+
+@simulated
+async def test_verbs_of_one_connection_are_carried_out_in_the_order_in_which_they_came(env: SimEnv) -> None:
+    async with broker_on(env, "") as broker:
+        client = await connected(env)
+        asked = []
+        for _ in range(20):
+            for verb in ("topic.create", "topic.show", "topic.delete"):
+                asked.append(await client.send(m.Administer(verb, '{"name": "t"}')))
+        with trio.fail_after(60):
+            assert [await client.code_of(correlation) for correlation in asked] == [""] * len(asked)
+        assert broker.memory.received.used_bytes == 0
+
+
+@simulated
+async def test_what_waits_for_a_change_is_counted_and_who_only_looks_does_not_wait(env: SimEnv) -> None:
+    async with broker_on(env, "") as broker:
+        maker, other, looker = await connected(env), await connected(env), await connected(env)
+        waiting = json.dumps({"name": "u" + " " * 10_000})
+        async with broker.administration._lock:
+            made = await maker.send(m.Administer("topic.create", '{"name": "t"}'))
+            refused = await other.send(m.Administer("topic.create", waiting))
+            with trio.fail_after(5):
+                for verb in ("broker.show", "topic.list", "exchange.list", "subscription.list", "group.list"):
+                    await looker.administer(verb)
+            assert broker.memory.received.used_bytes >= len(waiting)
+            assert await looker.administer("topic.list") == []
+        assert await maker.code_of(made) == ""
+        assert await other.code_of(refused) == "config.invalid"
+        assert broker.memory.received.used_bytes == 0
+
+
+@simulated
+async def test_who_leaves_while_its_changes_wait_leaves_nothing_behind(env: SimEnv) -> None:
+    async with broker_on(env, "") as broker:
+        client = await connected(env)
+        async with broker.administration._lock:
+            for number in range(5):
+                await client.send(m.Administer("topic.create", json.dumps({"name": f"t{number}"})))
+            await trio.sleep(1)
+            assert broker.memory.received.used_bytes
+            client.stream.close()
+            await trio.sleep(30)  # What is under way may still be done for the time of a keepalive.
+            assert broker.memory.received.used_bytes == 0
+        assert broker.topics == {}
+
+
+@simulated
+async def test_lists_in_requests_end(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.s]\nkind = "stream"\n'):
+        client = await connected(env)
+        with pytest.raises(Refused, match=r"limit\.exceeded"):
+            await client.call(m.Describe(["x"] * (DESCRIBED_MAX + 1)))
+        await client.call(m.Describe(["x"] * DESCRIBED_MAX))
+        with pytest.raises(Refused, match=r"limit\.exceeded"):
+            await client.administer("metrics.show", names=["x"] * 257)
+        await client.call(m.Subscribe("s", group="g"))
+        with pytest.raises(Refused, match=r"limit\.exceeded"):
+            await client.administer(
+                "group.reset", topic="s", group="g", to="latest", partitions=[0] * (PARTITIONS_MAX + 1)
+            )
+
+
+def test_the_size_of_arguments_is_bounded_in_bytes_and_in_values() -> None:
+    check_size("v", '"' + "x" * (ARGUMENTS_BYTES_MAX - 2) + '"')
+    for text in ("x" * (ARGUMENTS_BYTES_MAX + 1), "\N{SNOWMAN}" * (ARGUMENTS_BYTES_MAX // 2)):
+        with pytest.raises(LimitExceeded):
+            check_size("v", text)
+    check_size("v", "," * VALUES_MAX)
+    with pytest.raises(ConfigError):
+        check_size("v", "{" + "[" * VALUES_MAX)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": NaN}', '{"a": "\\udcff"}', "[]", "1", "", '{"a": 1', '{"b": 1}', '{"a": 1e999}']
+)
+def test_arguments_are_an_object_of_json_and_nothing_else(text: str) -> None:
+    with pytest.raises(ConfigError):
+        decode_arguments("v", ("a",), text)
+
+
+def test_arguments_are_nested_up_to_a_limit() -> None:
+    deepest = "[" * (NESTING_MAX - 1) + "]" * (NESTING_MAX - 1)
+    assert decode_arguments("v", ("a",), f'{{"a": {deepest}}}')
+    with pytest.raises(ConfigError):
+        decode_arguments("v", ("a",), f'{{"a": [{deepest}]}}')

@@ -1,0 +1,174 @@
+"""The store of what was made live, alone: what it keeps, what it refuses to believe, and what it waits for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from raw_client import simulated
+
+from linn.core.crc32c import crc32c
+from linn.core.errors import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, error_from_code
+from linn.core.metadata import EmbeddedMetadata
+from linn.core.real_disk import RealDisk
+from linn.core.real_env import RealEnv
+from linn.testing.sim_env import SimEnv
+
+KEPT = {"topics/a": {"retention": "14d"}, "exchanges/é": [1, None, "two\nlines"]}
+
+
+async def store_in(folder: Path, proofs: tuple[str, ...] = ()) -> tuple[EmbeddedMetadata, dict[str, tuple[int, Any]]]:
+    """A store of this folder, and what it found there."""
+    store = EmbeddedMetadata(RealDisk(), str(folder))
+    return store, dict(await store.load(RealEnv().clock, proofs))
+
+
+async def filled(folder: Path) -> Path:
+    """The file of a store that keeps something."""
+    store, _ = await store_in(folder)
+    await store.put_all({key: (value, 0) for key, value in KEPT.items()})
+    return folder / "metadata.json"
+
+
+async def refused(folder: Path) -> str:
+    """Why a folder's metadata are refused; nothing of it may change."""
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(LogCorrupt, match="Nothing was changed") as refusal:
+        await store_in(folder)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    return refusal.value.text
+
+
+async def test_what_was_put_is_found_again_with_its_revision(tmp_path: Path) -> None:
+    store, found = await store_in(tmp_path)
+    assert found == {}
+    revisions = await store.put_all({key: (value, 0) for key, value in KEPT.items()})
+    revisions = {**revisions, "topics/a": await store.put("topics/a", "new", revisions["topics/a"])}
+    again, found = await store_in(tmp_path)
+    assert found == {key: (revisions[key], "new" if key == "topics/a" else KEPT[key]) for key in KEPT}
+    with pytest.raises(RevisionConflict):
+        await again.put("topics/a", "newer", revisions["topics/a"] - 1)
+    await again.delete("topics/a", revisions["topics/a"])
+    assert list((await store_in(tmp_path))[1]) == ["exchanges/é"]
+
+
+async def test_the_first_line_has_the_sum_of_the_others_and_the_whole_is_json(tmp_path: Path) -> None:
+    content = (await filled(tmp_path)).read_bytes()
+    first, _, rest = content.partition(b"\n")
+    assert first == b'{"format": 2, "crc32c": "%08x",' % crc32c(rest)
+    assert {key: value for key, (_, value) in json.loads(content)["entries"].items()} == KEPT
+
+
+async def test_no_changed_byte_is_believed(tmp_path: Path) -> None:
+    file = await filled(tmp_path)
+    content = file.read_bytes()
+    for place, byte in enumerate(content):
+        for flipped in (0x01, 0x03, 0x20):  # 3 makes format 1 of format 2, 32 another case of a letter.
+            file.write_bytes(content[:place] + bytes([byte ^ flipped]) + content[place + 1 :])
+            await refused(tmp_path)
+
+
+async def test_nothing_that_is_cut_or_longer_is_believed(tmp_path: Path) -> None:
+    file = await filled(tmp_path)
+    content = file.read_bytes()
+    for end in range(len(content)):
+        file.write_bytes(content[:end])
+        await refused(tmp_path)
+    file.write_bytes(content + b"\n")
+    await refused(tmp_path)
+
+
+async def test_a_file_of_the_former_format_is_read_and_has_a_sum_after_the_next_change(tmp_path: Path) -> None:
+    file = tmp_path / "metadata.json"
+    former = b'{"format": 1, "revision": 7, "entries": {\n"topics/a": [3, {"x": 1}],\n"topics/b": [7, 2]\n}}\n'
+    file.write_bytes(former)
+    store, found = await store_in(tmp_path)
+    assert found == {"topics/a": (3, {"x": 1}), "topics/b": (7, 2)}
+    assert file.read_bytes() == former
+    assert await store.put("topics/b", 3, 7) == 8
+    assert file.read_bytes().startswith(b'{"format": 2, "crc32c": ')
+    assert (await store_in(tmp_path))[1] == {"topics/a": (3, {"x": 1}), "topics/b": (8, 3)}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "Expecting value"),
+        ("[]", "no JSON object"),
+        ("[" * 100_000, "nested too deeply"),
+        ("{}", "its format is None"),
+        ('{"format": 3, "revision": 1, "entries": {}}', "its format is 3"),
+        ('{"format": [], "revision": 1, "entries": {}}', "its format is"),
+        ('{"format": 1, "revision": 1}', "its keys are not"),
+        ('{"format": 1, "crc32c": "00000000", "revision": 1, "entries": {}}', "its keys are not"),
+        ('{"format": 1, "revision": true, "entries": {}}', "no number"),
+        ('{"format": 1, "revision": -1, "entries": {}}', "no number"),
+        ('{"format": 1, "revision": 1, "entries": []}', "no JSON object"),
+        ('{"format": 1, "revision": 1, "entries": {"topics/a": {}}}', "the entry topics/a"),
+        ('{"format": 1, "revision": 1, "entries": {"topics/a": [1]}}', "the entry topics/a"),
+        ('{"format": 1, "revision": 1, "entries": {"topics/a": ["1", {}]}}', "the entry topics/a"),
+        ('{"format": 2, "revision": 1, "entries": {}}', "CRC-32C"),
+    ],
+)
+async def test_what_no_store_has_written_is_refused_by_name(tmp_path: Path, content: str, why: str) -> None:
+    (tmp_path / "metadata.json").write_text(content)
+    text = await refused(tmp_path)
+    assert why in text
+    assert "metadata.json can't be read" in text
+
+
+async def test_a_file_that_is_lost_is_missed_and_a_first_start_misses_none(tmp_path: Path) -> None:
+    with pytest.raises(LogCorrupt, match="is lost: it was there before here/t was made"):
+        await store_in(tmp_path, ("here/t",))
+    assert list(tmp_path.iterdir()) == []
+    await store_in(tmp_path)
+    (tmp_path / "metadata.reserve").unlink()
+    await store_in(tmp_path, ("here/t",))  # There is a file before anything is put.
+    file = await filled(tmp_path)
+    file.unlink()
+    assert "metadata.json is lost: it was there before" in await refused(tmp_path)
+    assert str(tmp_path / "metadata.reserve") in await refused(tmp_path)
+
+
+def short_of_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: str) -> list[str]:
+    """As many syncs of a folder fail as the list that is returned has items: the process has no descriptor for them."""
+    missing: list[str] = []
+    sync_dir = env.disk.sync_dir
+
+    async def sync(path: str) -> None:
+        if path == folder and missing:
+            missing.pop()
+            raise DescriptorsExhausted(f"can't open the folder {path}: Too many open files")
+        await sync_dir(path)
+
+    monkeypatch.setattr(env.disk, "sync_dir", sync)
+    return missing
+
+
+def test_a_change_waits_for_the_descriptor_that_makes_it_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    @simulated
+    async def waits(env: SimEnv) -> None:
+        store = EmbeddedMetadata(env.disk, "data")
+        env.disk.make_dir("data")
+        await store.load(env.clock, ())
+        missing = short_of_descriptors(env, monkeypatch, "data")
+        missing += ["once", "twice"]
+        before = trio.current_time()
+        revision = await store.put("topics/a", 1, 0)
+        assert trio.current_time() > before + 0.9
+        assert not missing
+        revision = await store.put("topics/a", 2, revision)
+        env.crash()
+        env = env.restart()
+        assert await EmbeddedMetadata(env.disk, "data").load(env.clock, ()) == {"topics/a": (revision, 2)}
+
+    waits()
+
+
+def test_a_client_knows_a_conflict_by_its_code() -> None:
+    error: LinnError = error_from_code("metadata.conflict", "elsewhere")
+    assert isinstance(error, RevisionConflict)
+    assert error.retriable
