@@ -64,6 +64,8 @@ class Groups:
         self._members: dict[str, dict[str, GroupConsumer]] = {}
         self._leaving: dict[str, list[str]] = {}
         """By group, the members that are gone and still own their partitions, until all others had a turn."""
+        self._counting_out = False
+        """Whether others leave in the same turn, perhaps: with a connection, a thousand may."""
         self.state = state
         self._spawn = spawn
         self._unwritten: dict[str, list[GroupEvent]] = {}
@@ -121,19 +123,24 @@ class Groups:
         return member
 
     def leave(self, member: GroupConsumer) -> None:
-        """A member is gone; its partitions go to the others, soon, with those of all that leave at the same time."""
+        """A member is gone; its partitions go to the others: at once, or with those of all that leave behind it."""
         if self.closed:
             return
         name = member.group.name
         del self._members[name][member.name]
-        if not self._leaving:
-            self._spawn(self._count_out_all)
         self._leaving.setdefault(name, []).append(member.name)
+        if not self._counting_out:
+            self._counting_out = True
+            self._count_out(name)
+            self._spawn(self._count_out_all)
 
     async def _count_out_all(self) -> None:
-        while self._leaving and not self.closed:
-            self._count_out(next(iter(self._leaving)))
-            await trio.lowlevel.checkpoint()
+        try:
+            while self._leaving and not self.closed:
+                self._count_out(next(iter(self._leaving)))
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._counting_out = False
 
     def _count_out(self, name: str) -> None:
         """Have a group's partitions distributed among those that stay. Whoever looks at the group calls this before."""

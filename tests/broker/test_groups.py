@@ -245,18 +245,30 @@ async def test_a_member_hears_only_of_shares_that_change(env: SimEnv) -> None:
 
 
 @simulated
-async def test_members_that_leave_together_are_one_generation(env: SimEnv) -> None:
+async def test_members_that_leave_together_are_two_generations_however_many_they_are(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         stays, leaves = await _member(env), await connected(env)
-        for _ in range(3):
+        for _ in range(10):
             await leaves.call(m.Subscribe("t", group="g"))
         await stays.settle_down()
-        before = (await stays.client.administer("group.list", topic="t"))[0]
-        assert before["members"] == 4
+        (before,) = await stays.client.administer("group.list", topic="t")
+        assert before["members"] == 11
         await leaves.stream.aclose()
-        heard = await stays.client.push()
-        assert heard.message == m.Assigned(stays.subscription, before["generation"] + 1, [0, 1, 2, 3])
-        assert await stays.client.is_silent(5)
+        await stays.settle_down()
+        (after,) = await stays.client.administer("group.list", topic="t")
+        assert (after["members"], after["generation"]) == (1, before["generation"] + 2)
+        assert stays.share == [0, 1, 2, 3]
+
+
+@simulated
+async def test_a_member_that_leaves_alone_has_left_when_it_is_answered(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        stays, client = await _member(env), await connected(env)
+        joined = (await stays.client.call(m.Subscribe("t", group="g"))).subscription
+        await stays.client.call(m.Unsubscribe(joined))
+        heard = [event.message for event in stays.client.pushed]
+        (group,) = await client.administer("group.list", topic="t")
+        assert heard[-1] == m.Assigned(stays.subscription, group["generation"], [0, 1, 2, 3])
 
 
 @simulated
