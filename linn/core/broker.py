@@ -295,9 +295,9 @@ class Broker:
     # --- publishing ---
 
     def destinations(
-        self, target: str, to_exchange: bool, partition: int, batch: RecordBatch, budget: PublishBudget
+        self, target: str, to_exchange: bool, partition: int, batch: RecordBatch, budget: PublishBudget | None = None
     ) -> list[Destination]:
-        """Where a verified batch goes. Nothing is stored yet.
+        """Where a verified batch goes. Nothing is stored yet. `budget` None: one of its own.
 
         Raises:
             BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError, InterceptorFailed.
@@ -305,6 +305,7 @@ class Broker:
         """
         if self.stopping:
             raise BrokerStopping("the broker is stopping")
+        budget = budget or PublishBudget()
         if not to_exchange:
             topic = self.topics.get(target) or self.topic(target)
             if partition >= 0:

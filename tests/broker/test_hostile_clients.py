@@ -276,7 +276,7 @@ async def test_storms_of_connections_and_joins_leave_nothing_behind(env: SimEnv)
         assert topic.groups is not None
         assert topic.queue is not None
         assert topic.groups.members("g") == 0
-        assert topic.queue.consumers == []
+        assert not topic.queue.consumers
         shown = await client.administer("topic.show", name="t")
         assert shown["queue"]["leased"] == 0
         assert topic.readers == {}
@@ -355,5 +355,5 @@ async def test_limits_beyond_what_the_protocol_can_say_are_told_as_the_largest_i
 async def test_a_topic_that_is_named_many_times_is_described_once(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
-        topics = (await client.call(m.Describe(["t", "no"] * 30_000))).topics
+        topics = (await client.call(m.Describe(["t", "no"] * 2_048))).topics
         assert [(topic.name, topic.kind) for topic in topics] == [("t", "stream"), ("no", "")]
