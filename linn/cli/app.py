@@ -69,25 +69,32 @@ def root(
     """linn: a message broker in which every topic is a queue, a stream, or both."""
 
 
-app.command("serve")(serve.serve)
-app.command("init")(init.init)
-app.command("check")(check.check)
-app.add_typer(topics.app, name="topics")
-app.add_typer(exchanges.app, name="exchanges")
-app.add_typer(bindings.app, name="bindings")
-app.add_typer(groups.app, name="groups")
-app.add_typer(subscriptions.app, name="subscriptions")
-app.command("publish")(publish.publish)
-app.command("consume")(consume.consume)
-app.command("browse")(consume.browse)
-app.command("purge")(purge.purge)
-app.add_typer(route.app, name="route")
-app.add_typer(plugins.app, name="plugins")
-app.add_typer(bench.app, name="bench")
-app.command("top")(top.top)
-app.command("doctor")(doctor.doctor)
-app.command("completion")(completion.completion)
-app.command("demo")(demo.demo)
+_COMMANDS: dict[str, Any] = {
+    "serve": serve.serve,
+    "init": init.init,
+    "check": check.check,
+    "topics": topics.app,
+    "exchanges": exchanges.app,
+    "bindings": bindings.app,
+    "groups": groups.app,
+    "subscriptions": subscriptions.app,
+    "publish": publish.publish,
+    "consume": consume.consume,
+    "browse": consume.browse,
+    "purge": purge.purge,
+    "route": route.app,
+    "plugins": plugins.app,
+    "bench": bench.app,
+    "top": top.top,
+    "doctor": doctor.doctor,
+    "completion": completion.completion,
+    "demo": demo.demo,
+}
+for _name, _command in _COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 def run() -> None:

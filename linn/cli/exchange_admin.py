@@ -121,8 +121,13 @@ def bind(
     """Make a binding, or take it back, and say so. Raises LinnError."""
     asked = {"exchange": exchange, "key": key, "arguments": dict(arguments)}
     asked["target_exchange" if to_exchange else "topic"] = target
-    verb = "exchange.unbind" if gone else "exchange.bind"
-    with_client(url, lambda client: client.admin.perform(verb, **asked))
-    done = "unbound" if gone else "bound"
-    words = f"{done} {'exchange ' * to_exchange}{target} {'from' if gone else 'to'} {exchange}"
-    tell({"exchange": exchange, "target": target}, words, as_json=as_json)
+    whom = f"{'exchange ' * to_exchange}{target}"
+    if gone:
+        found = with_client(url, lambda client: client.admin.perform("exchange.unbind", **asked))["deleted"]
+        words = (
+            f"unbound {whom} from {exchange}" if found else f"nothing to do: {exchange} has no such binding to {whom}"
+        )
+    else:
+        found = with_client(url, lambda client: client.admin.perform("exchange.bind", **asked))["created"]
+        words = f"bound {whom} to {exchange}" if found else f"nothing to do: {whom} is bound like this to {exchange}"
+    tell({"exchange": exchange, "target": target, "deleted" if gone else "created": found}, words, as_json=as_json)

@@ -140,7 +140,7 @@ class Fleet:
         """What the machine says, for as long as the broker says nothing."""
 
     def run(self, url: str, *, as_json: bool) -> bool:
-        """Load, print; whether no publish failed. Raises LinnError where it can't begin."""
+        """Load, print; whether anything was confirmed and nothing failed. Raises LinnError where it can't begin."""
         self._check_descriptors()
         address = broker_address(url)
         self._is_here = address.startswith(("unix:", "127.", "[::1]", "localhost:"))
@@ -151,7 +151,7 @@ class Fleet:
             with_client(url, partial(self._work, advance, address))
         data = self._data(self._duration_s)
         _tell(data, as_json)
-        return not data["errors"] and not data["lost_connections"]
+        return data["confirmed"] > 0 and not data["errors"] and not data["lost_connections"]
 
     def _tell_so_far(self, as_json: bool) -> None:
         results = [process.result for process in self._processes if process.result is not None]

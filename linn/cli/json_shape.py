@@ -132,8 +132,8 @@ SHAPES: Mapping[str, Any] = {
     "linn exchanges create": {"created": "boolean"},
     "linn exchanges delete": {"deleted": "text"},
     "linn bindings list": [_BINDING],
-    "linn bindings create": {"exchange": "text", "target": "text"},
-    "linn bindings delete": {"exchange": "text", "target": "text"},
+    "linn bindings create": {"exchange": "text", "target": "text", "created": "boolean"},
+    "linn bindings delete": {"exchange": "text", "target": "text", "deleted": "boolean"},
     "linn groups list": [
         {"topic": "text", "group": "text", "members": "number", "generation": "number", "lag": "number"}
     ],

@@ -135,34 +135,40 @@ class Admin:
         found: list[dict[str, Any]] = await self.perform("exchange.list")
         return found
 
-    async def bind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> None:
-        """Have an exchange send to a topic what `key` fits. Raises ExchangeUnknown, TopicUnknown, BindingInvalid.
+    async def bind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> bool:
+        """Have an exchange send to a topic what `key` fits; whether this is new.
+
+        Raises ExchangeUnknown, TopicUnknown, BindingInvalid.
 
         Example:
             await client.admin.bind("news", "orders", "order.#")
         """
-        await self.perform("exchange.bind", exchange=exchange, topic=topic, key=key, arguments=arguments)
+        asked = {"exchange": exchange, "topic": topic, "key": key, "arguments": arguments}
+        return bool((await self.perform("exchange.bind", **asked))["created"])
 
-    async def unbind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> None:
-        """Take a binding back. Raises ExchangeUnknown, TopicUnknown.
+    async def unbind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> bool:
+        """Take a binding back; whether there was one. Raises ExchangeUnknown, TopicUnknown.
 
         Example:
             await client.admin.unbind("news", "prices", "price.*")
         """
-        await self.perform("exchange.unbind", exchange=exchange, topic=topic, key=key, arguments=arguments)
+        asked = {"exchange": exchange, "topic": topic, "key": key, "arguments": arguments}
+        return bool((await self.perform("exchange.unbind", **asked))["deleted"])
 
-    async def bind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> None:
-        """Have an exchange send to another one what `key` fits. Raises ExchangeUnknown, BindingInvalid for a circle.
+    async def bind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> bool:
+        """Have an exchange send to another one what `key` fits; whether this is new.
+
+        Raises ExchangeUnknown, BindingInvalid for a circle.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")
             await client.admin.bind_exchange("news", "alerts", "price.*")
         """
         asked = {"exchange": exchange, "target_exchange": target, "key": key, "arguments": arguments}
-        await self.perform("exchange.bind", **asked)
+        return bool((await self.perform("exchange.bind", **asked))["created"])
 
-    async def unbind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> None:
-        """Take a binding to another exchange back. Raises ExchangeUnknown.
+    async def unbind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> bool:
+        """Take a binding to another exchange back; whether there was one. Raises ExchangeUnknown.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")
@@ -170,7 +176,7 @@ class Admin:
             await client.admin.unbind_exchange("news", "alerts", "price.*")
         """
         asked = {"exchange": exchange, "target_exchange": target, "key": key, "arguments": arguments}
-        await self.perform("exchange.unbind", **asked)
+        return bool((await self.perform("exchange.unbind", **asked))["deleted"])
 
     # --- groups, broker ---
 

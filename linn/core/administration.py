@@ -40,6 +40,7 @@ from linn.core.log_fields import log_fields
 from linn.core.metric_report import metric_report
 from linn.core.nearest import did_you_mean
 from linn.core.settings_decoder import encode_settings
+from linn.core.steps import TURN_S
 from linn.core.stored_entries import TOPIC as _TOPIC
 from linn.core.stored_entries import settings_of_topics
 from linn.core.subscription_administration import SubscriptionAdministration
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("linn.administration")
 
-TURN_S = 0.002
-"""How long a change is checked before others have their turn."""
 METRIC_NAMES_MAX = 256
 """That `metrics.show` takes: each is held against the name of every metric, and there are not that many."""
 T = TypeVar("T")
@@ -153,7 +152,7 @@ class Administration:
         """Open everything that the configuration and the metadata store name. Raises LinnError."""
         broker = self._broker
         folders = foreign_topic_folders(broker.env.disk, broker.config)
-        stored = await broker.metadata.load(broker.env.clock, folders)
+        stored = await broker.metadata.load(folders)
         settings = settings_of_topics({key: entry for key, (_, entry) in stored.items()})
         self._revisions = {key: revision for key, (revision, _) in stored.items()}
         self._exchanges.recover({key: entry for key, (_, entry) in stored.items()})

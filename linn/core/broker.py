@@ -83,7 +83,7 @@ class Broker:
         self.routers: dict[str, Router] = self.exchanges.routers
         self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self.exchanges)
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
-        self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir)
+        self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.listening = Listening(self, nursery)

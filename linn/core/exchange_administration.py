@@ -216,41 +216,45 @@ class ExchangeAdministration:
         target, settings = self._asked(arguments)
         source, binding = self.router(settings.exchange), _binding_to(target, settings)
         source.check(binding)
-        if target.is_exchange:
-            router = self.router(target.name)
-            if settings not in (*router.live_bindings, *router.declared):
-                more = [*router.live_bindings, settings]
-                await self._save(router, router.declared, more)
-                router.live_bindings = more
-        else:
-            topic = self._broker.topic(target.name)
-            if settings not in topic.live_bindings and settings not in topic.settings.bindings:
-                live = [*topic.live_bindings, settings]
-                await self._catalogue.save_topic(topic.name, topic.settings, live)
-                topic.live_bindings = live
+        declared, live = self._bindings_to(target)
+        created = settings not in declared and settings not in live
+        if created:
+            await self._keep(target, declared, [*live, settings])
         source.bind(binding)
-        return {}
+        return {"created": created}
 
     async def unbind(self, arguments: Arguments) -> Any:
         """Take a binding back."""
         target, settings = self._asked(arguments)
+        declared, live = self._bindings_to(target)
+        deleted = settings in declared or settings in live
+        if deleted:
+            kept = [binding for binding in live if binding != settings]
+            await self._keep(target, tuple(binding for binding in declared if binding != settings), kept)
+        self.router(settings.exchange).unbind(_binding_to(target, settings))
+        return {"deleted": deleted}
+
+    def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
+        """What its settings say, and what was made live."""
         if target.is_exchange:
             router = self.router(target.name)
-            fewer = [kept for kept in router.live_bindings if kept != settings]
-            declared = tuple(kept for kept in router.declared if kept != settings)
-            await self._save(router, declared, fewer)
-            router.declared, router.live_bindings = declared, fewer
+            return router.declared, router.live_bindings
+        topic = self._broker.topic(target.name)
+        return topic.settings.bindings, topic.live_bindings
+
+    async def _keep(self, target: Target, declared: tuple[BindingSettings, ...], live: list[BindingSettings]) -> None:
+        """Save what leads to a target, and know it from then on. Raises StorageError: nothing has changed then."""
+        if target.is_exchange:
+            router = self.router(target.name)
+            await self._save(router, declared, live)
+            router.declared, router.live_bindings = declared, live
         else:
             topic = self._broker.topic(target.name)
-            live = [kept for kept in topic.live_bindings if kept != settings]
-            bindings = tuple(kept for kept in topic.settings.bindings if kept != settings)
             changed = topic.settings
-            if len(bindings) < len(changed.bindings):
-                changed = msgspec.structs.replace(changed, bindings=bindings)
+            if declared != changed.bindings:
+                changed = msgspec.structs.replace(changed, bindings=declared)
             await self._catalogue.save_topic(topic.name, changed, live)
             topic.live_bindings, topic.settings = live, changed
-        self.router(settings.exchange).unbind(_binding_to(target, settings))
-        return {}
 
     def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:
         """The binding that a request is about. Raises TopicUnknown, ExchangeUnknown, ConfigError."""

@@ -32,6 +32,8 @@ LAST_WORD_S = 0.1
 """How long a new connection may take to hear why it is not let in: its socket has room for that at once."""
 WATCHERS_LEAVE_S = 1.0
 """How long a watcher may take to read its last answer once all clients are gone."""
+LEAVING_AT_ONCE_MAX = 16
+"""Connections that are closed before others get their turn: 1 to 2 ms. Thousands may have ended at the same moment."""
 
 
 class Door:
@@ -91,6 +93,7 @@ class Listening:
         self._doors: list[Door] = []
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}
         self._numbers = itertools.count(1)
+        self._leaving = trio.Semaphore(LEAVING_AT_ONCE_MAX)
         self._draining = trio.Event()
         self._drained = trio.Event()
 
@@ -196,11 +199,12 @@ class Listening:
             logger.exception("%(connection)s: %(blamed)s failed", self._about(door, stream) | self._blame(error))
         finally:
             with trio.CancelScope(shield=True):
-                await stream.aclose()
-            observers.connection_closed(protocol, stream.peer, reason)
-            del self._streams[stream]
-            door.traffic.left(stream, code)
-            door.crowd.leave()
+                async with self._leaving:
+                    await stream.aclose()
+                    observers.connection_closed(protocol, stream.peer, reason)
+                    del self._streams[stream]
+                    door.traffic.left(stream, code)
+                    door.crowd.leave()
 
     @staticmethod
     def _about(door: Door, stream: AcceptedStream) -> dict[str, str]:

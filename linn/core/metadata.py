@@ -33,7 +33,7 @@ logger = logging.getLogger("linn.metadata")
 class MetadataStore(Protocol):
     """Small values by key, with revisions."""
 
-    async def load(self, clock: Clock, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
+    async def load(self, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
         """(revision, value) by key, all of them; before anything else is done with the store.
 
         `clock`: what a change waits by, where it has to. `proofs`: paths that are there and would not be if nothing had
@@ -123,18 +123,17 @@ def _is_revision(value: object, least: int) -> bool:
 class EmbeddedMetadata:
     """A `MetadataStore` in one file of the data folder."""
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    def __init__(self, disk: Disk, folder: str, clock: Clock) -> None:
         self._disk = disk
-        self._clock: Clock | None = None
+        self._clock = clock
         self._folder = folder
         self._path = f"{folder}/metadata.json"
         self._reserve = f"{folder}/metadata.reserve"
         self._revision = 0
         self._entries: dict[str, _Entry] = {}
 
-    async def load(self, clock: Clock, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
+    async def load(self, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
         """See `MetadataStore.load`. Where there is no file yet, there is one when this returns."""
-        self._clock = clock
         if not self._disk.exists(self._path):
             self._check_first_start(proofs)
             await self._write({})
@@ -205,7 +204,6 @@ class EmbeddedMetadata:
 
         Raises SyncFailed.
         """
-        assert self._clock is not None, "what was there before is loaded first"
         while True:
             try:
                 await self._disk.sync_dir(self._folder)

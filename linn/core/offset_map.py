@@ -2,16 +2,22 @@
 
 Laws: touching ranges of equal value are one range, so traffic in whole batches keeps the map as small as the number
 of differences between records. Finding is O(log n) in the number of ranges. Values are compared with `==` and never
-changed.
+changed. Many ranges given at once give what they give one by one: where they lie close together the map is changed
+once, in time that follows from them and what lies between them, not from the map.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
+from linn.core.offset_rows import joined, outside
+
 V = TypeVar("V")
+
+_BETWEEN_MAX = 4
+"""How many ranges of the map, for each one given, are gone through rather than looked for one by one."""
 
 
 class OffsetMap(Generic[V]):
@@ -90,6 +96,45 @@ class OffsetMap(Generic[V]):
             found.append(piece)
             count -= piece[1] - piece[0]
         return found
+
+    def take_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
+        """Remove the values of ascending ranges, of which there is one at least."""
+        low = bisect_right(self._ends, firsts[0])
+        high = bisect_left(self._firsts, ends[-1])
+        if low >= high:
+            return
+        if high - low > _BETWEEN_MAX * len(firsts):
+            for first, end in zip(firsts, ends, strict=True):
+                self.take(first, end)
+            return
+        self._replace(low, high, outside(self._between(low, high), firsts, ends))
+
+    def set_rows(self, rows: list[tuple[int, int, V]]) -> None:
+        """Give ascending ranges, of which there is one at least, their values. None of them may have one."""
+        low = bisect_left(self._firsts, rows[0][0])
+        high = bisect_left(self._firsts, rows[-1][1])
+        if high - low > _BETWEEN_MAX * len(rows):
+            for first, end, value in rows:
+                self.set(first, end, value)
+            return
+        # One more on either side, because it may touch.
+        low, high = max(low - 1, 0), high + 1
+        pieces = self._between(low, high)
+        # Ranges that don't overlap differ in where they begin: values are never compared.
+        self._replace(low, low + len(pieces), joined(sorted(pieces + rows)))
+
+    def _between(self, low: int, high: int) -> list[tuple[int, int, V]]:
+        """The ranges from index `low` to `high`."""
+        return list(zip(self._firsts[low:high], self._ends[low:high], self._values[low:high], strict=True))
+
+    def _replace(self, low: int, high: int, pieces: list[tuple[int, int, V]]) -> None:
+        """Put pieces in the place of the ranges from index `low` to `high`."""
+        self.count += sum(self._firsts[low:high]) - sum(self._ends[low:high])
+        firsts, ends, values = zip(*pieces, strict=True) if pieces else ((), (), ())
+        self._firsts[low:high] = firsts
+        self._ends[low:high] = ends
+        self._values[low:high] = values
+        self.count += sum(ends) - sum(firsts)
 
     def clear(self) -> None:
         """Forget everything."""

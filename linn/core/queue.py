@@ -19,12 +19,10 @@ from linn.core.lease import Lease
 from linn.core.log_fields import log_fields
 from linn.core.partition import Partition
 from linn.core.shared_dispatch import SharedDispatch
+from linn.core.steps import TURN_S
 
 LEASE_RECORDS_MAX = 16_384
 """Records of one lease: a consumer with a huge credit still leaves something to the others."""
-
-TURN_S = 0.002
-"""How long leases of those that have left are returned before others get their turn."""
 
 logger = logging.getLogger("linn.queue")
 _consumer_ids = itertools.count(1)
@@ -58,15 +56,16 @@ class Queue:
 
     async def _return_held(self) -> None:
         # An entry stays until it is done with, so that nobody begins a second task.
-        until_s = trio.current_time() + TURN_S
+        monotonic = self.dispatches[0].clock.monotonic
+        until_s = monotonic() + TURN_S
         try:
             while self._gone:
                 consumer, partitions = self._gone[0]
                 for partition in partitions:
                     await self.dispatches[partition].consumer_gone(consumer)
-                    if trio.current_time() > until_s:
+                    if monotonic() > until_s:
                         await trio.lowlevel.checkpoint()
-                        until_s = trio.current_time() + TURN_S
+                        until_s = monotonic() + TURN_S
                 self._gone.popleft()
         finally:
             self._gone.clear()

@@ -19,7 +19,7 @@ from linn.core.event_run import EventRun, Snapshot
 from linn.core.lease import LeaseBook
 from linn.core.offset_map import OffsetMap
 from linn.core.offset_ranges import OffsetRanges, Range
-from linn.core.offset_rows import is_ascending, remove_rows, set_rows
+from linn.core.offset_rows import is_ascending
 from linn.core.redelivery import Recorded, ReturnedRecords
 from linn.core.subscription_event import (
     Acquired,
@@ -181,7 +181,7 @@ class RecordStates:
             for first, end in zip(run.firsts, run.ends, strict=True):
                 self.settled.add(first, end)
         elif run.kind == Acquired.kind:
-            set_rows(self.orphaned, list(rows))
+            self.orphaned.set_rows(list(rows))
             self._raise_delivery_id(max(run.arguments) + 1)
         elif run.kind == Returned.kind:
             self._record_rows(run)
@@ -192,15 +192,15 @@ class RecordStates:
     def _record_rows(self, run: EventRun) -> None:
         rows = list(zip(run.firsts, run.ends, run.numbers, run.arguments, strict=True))
         if ready := [(first, end, attempts) for first, end, attempts, delay_ms in rows if not delay_ms]:
-            set_rows(self.returned.ready, ready)
+            self.returned.ready.set_rows(ready)
         if waiting := [(first, end, Recorded(attempts, delay)) for first, end, attempts, delay in rows if delay]:
-            set_rows(self.returned.recorded, waiting)
+            self.returned.recorded.set_rows(waiting)
 
     def _drop_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
         """As `_drop`, for ascending ranges."""
-        remove_rows(self.orphaned, firsts, ends)
-        remove_rows(self.returned.ready, firsts, ends)
-        remove_rows(self.returned.recorded, firsts, ends)
+        self.orphaned.take_rows(firsts, ends)
+        self.returned.ready.take_rows(firsts, ends)
+        self.returned.recorded.take_rows(firsts, ends)
         if self.dead.count:
             for first, end in zip(firsts, ends, strict=True):
                 self.dead.take(first, end)

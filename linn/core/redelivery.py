@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from linn.core.lease import LeaseSettings
 from linn.core.offset_map import OffsetMap
-from linn.core.offset_rows import set_rows
 
 DOUBLINGS_MAX = 62
 """An exponential delay stops doubling here: every cap is reached long before, and the number stays small."""
@@ -108,6 +107,6 @@ class ReturnedRecords:
             for first, end, recorded in self.recorded
         ]
         self.recorded.clear()
-        set_rows(self.delayed, rows)
+        self.delayed.set_rows(rows)
         self._ready_at += [(delay.ready_at, first, end) for first, end, delay in rows]
         heapify(self._ready_at)

@@ -85,7 +85,7 @@ class SharedDispatch:
         """Dropped by retention or overflow before they were settled."""
         self.spawn = spawn
         self._ready = ready
-        self._clock = clock
+        self.clock = clock
         self._copy_dead_letters = copy_dead_letters
         self._copying = False
         self._trimming = False
@@ -117,7 +117,7 @@ class SharedDispatch:
         for event in left_off:
             self.subscription.apply(event)
         self.subscription.skip_to(start)
-        effects = self.subscription.recovered(self._clock.monotonic())
+        effects = self.subscription.recovered(self.clock.monotonic())
         if clipped and self.state is not None:
             # Offsets beyond the end will be given again: what the old log says of them must go first.
             await self.state.compact(self._snapshot, force=True)
@@ -145,7 +145,7 @@ class SharedDispatch:
 
     async def _begin_later(self, effects: Effects) -> None:
         while not self._open and not self._closed:
-            await self._clock.sleep(OPENING_RETRY_S)
+            await self.clock.sleep(OPENING_RETRY_S)
             with contextlib.suppress(DiskFull, DescriptorsExhausted):
                 await self._begin(effects)
 
@@ -183,7 +183,7 @@ class SharedDispatch:
         if self.state is not None:
             return ()
         self.flush()
-        return self.subscription.snapshot_events(self._clock.monotonic())
+        return self.subscription.snapshot_events(self.clock.monotonic())
 
     # --- delivering ---
 
@@ -199,7 +199,7 @@ class SharedDispatch:
         if not self._open:
             return None
         if not self._owed:
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             lease = self.subscription.acquire(consumer, records_max, self.partition.high_watermark, now)
             if lease is None:
                 return None
@@ -238,7 +238,7 @@ class SharedDispatch:
 
         Raises DeliveryNotCurrent, LimitExceeded: nothing was changed.
         """
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         ranges = [(settlement.first, settlement.end)]
         subscription, delivery_id = self.subscription, settlement.delivery_id
         if settlement.verdict == 0:
@@ -260,7 +260,7 @@ class SharedDispatch:
         """Give back what a lease holds that could not be read or sent. Without delay; the attempt counts."""
         if not ranges or not self._open:
             return
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         try:
             self._after(self.subscription.nack(consumer, delivery_id, ranges, now, 0))
         except DeliveryNotCurrent:
@@ -275,14 +275,14 @@ class SharedDispatch:
         if not held:
             return
         try:
-            self._after(self.subscription.reject(consumer, lease.delivery_id, held, self._clock.monotonic()))
+            self._after(self.subscription.reject(consumer, lease.delivery_id, held, self.clock.monotonic()))
         except DeliveryNotCurrent:
             return
         self._flush_or_keep()
 
     async def consumer_gone(self, consumer: int) -> None:
         """Return all that a consumer holds, in turns where that is much; `recover` returns what a close leaves."""
-        leases, now = self.subscription.leases_of(consumer), self._clock.monotonic
+        leases, now = self.subscription.leases_of(consumer), self.clock.monotonic
         for at in range(0, len(leases) - LEASES_IN_A_TURN, LEASES_IN_A_TURN):
             if self._open:
                 self._after(self.subscription.return_leases(leases[at : at + LEASES_IN_A_TURN], now()))
@@ -290,7 +290,7 @@ class SharedDispatch:
                 await trio.lowlevel.checkpoint()
         if self._open:
             self.handed_over(consumer)
-            self._after(self.subscription.consumer_gone(consumer, self._clock.monotonic()))
+            self._after(self.subscription.consumer_gone(consumer, self.clock.monotonic()))
             self._flush_or_keep()
 
     def flush(self) -> int:
@@ -366,7 +366,7 @@ class SharedDispatch:
     def _snapshot(self) -> list[bytes]:
         # First, because the disk may have no room for the snapshot either.
         self.flush()
-        return [encode_events(self.subscription.snapshot_events(self._clock.monotonic()))]
+        return [encode_events(self.subscription.snapshot_events(self.clock.monotonic()))]
 
     def _compact_if_due(self) -> None:
         state = self.state
@@ -418,10 +418,10 @@ class SharedDispatch:
         while self._timer_at is not None:
             scope = self._timer_scope = trio.CancelScope()
             with scope:
-                await self._clock.sleep(max(0.0, self._timer_at - self._clock.monotonic()))
+                await self.clock.sleep(max(0.0, self._timer_at - self.clock.monotonic()))
             if scope.cancelled_caught or self._timer_at is None:
                 continue
-            self._after(self.subscription.expire(self._clock.monotonic()))
+            self._after(self.subscription.expire(self.clock.monotonic()))
             self._flush_or_keep()
             self._timer_at = self.subscription.next_deadline()
         self._timer_scope = None
@@ -441,7 +441,7 @@ class SharedDispatch:
                 except LinnError as error:
                     text = "%(partition)s: dead letters wait, will try again: %(error)s"
                     logger.error(text, self._about(error))
-                    await self._clock.sleep(DEAD_LETTER_RETRY_S)
+                    await self.clock.sleep(DEAD_LETTER_RETRY_S)
         finally:
             self._copying = False
 

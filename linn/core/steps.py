@@ -11,6 +11,8 @@ Steps = Generator[None, None, T]
 """Each `next` is a step; the result comes with the last one."""
 STEP_RECORDS = 2_048
 """Records of one step where each is looked at or moved: 1 to 2 ms."""
+TURN_S = 0.002
+"""How long one task works, where it has much to do, before others get their turn: a round trip takes a tenth of it."""
 
 
 def at_once(steps: Steps[T]) -> T:

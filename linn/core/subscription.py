@@ -25,7 +25,6 @@ from linn.core.dead_letter import DeadLetterTarget, DeadRange, DeadReason
 from linn.core.errors import LimitExceeded
 from linn.core.lease import LEASE_MS_MAX, Lease, LeaseSettings
 from linn.core.offset_ranges import Range
-from linn.core.offset_rows import set_rows
 from linn.core.record_states import RecordStates
 from linn.core.redelivery import redelivery_delay_ms
 from linn.core.subscription_event import (
@@ -380,7 +379,7 @@ class SharedSubscription:
         if delay_ms is None:
             delay_ms = redelivery_delay_ms(self.settings, attempts)
         if len(ranges) > 1 and not delay_ms:
-            set_rows(self._states.returned.ready, [(first, end, attempts) for first, end in ranges])
+            self._states.returned.ready.set_rows([(first, end, attempts) for first, end in ranges])
         else:
             for first, end in ranges:
                 self._states.returned.add(first, end, attempts, delay_ms, now)

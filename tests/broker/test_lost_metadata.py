@@ -146,9 +146,9 @@ TOPIC = {"settings": {"kind": "stream"}, "live_bindings": []}
 def test_an_entry_of_another_shape_is_refused_by_its_key(key: str, entry: object) -> None:
     @simulated
     async def refuses(env: SimEnv) -> None:
-        store = EmbeddedMetadata(env.disk, "data")
+        store = EmbeddedMetadata(env.disk, "data", env.clock)
         env.disk.make_dir("data")
-        await store.load(env.clock, ())
+        await store.load(())
         # One that is being deleted comes first: it must not go before all is known to be right.
         await store.put("topics/gone", {**TOPIC, "deleted": True}, 0)
         await store.put(key, entry, 0)

@@ -22,8 +22,8 @@ KEPT = {"topics/a": {"retention": "14d"}, "exchanges/é": [1, None, "two\nlines"
 
 async def store_in(folder: Path, proofs: tuple[str, ...] = ()) -> tuple[EmbeddedMetadata, dict[str, tuple[int, Any]]]:
     """A store of this folder, and what it found there."""
-    store = EmbeddedMetadata(RealDisk(), str(folder))
-    return store, dict(await store.load(RealEnv().clock, proofs))
+    store = EmbeddedMetadata(RealDisk(), str(folder), RealEnv().clock)
+    return store, dict(await store.load(proofs))
 
 
 async def filled(folder: Path) -> Path:
@@ -151,9 +151,9 @@ def short_of_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: s
 def test_a_change_waits_for_the_descriptor_that_makes_it_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     @simulated
     async def waits(env: SimEnv) -> None:
-        store = EmbeddedMetadata(env.disk, "data")
+        store = EmbeddedMetadata(env.disk, "data", env.clock)
         env.disk.make_dir("data")
-        await store.load(env.clock, ())
+        await store.load(())
         missing = short_of_descriptors(env, monkeypatch, "data")
         missing += ["once", "twice"]
         before = trio.current_time()
@@ -163,7 +163,7 @@ def test_a_change_waits_for_the_descriptor_that_makes_it_durable(monkeypatch: py
         revision = await store.put("topics/a", 2, revision)
         env.crash()
         env = env.restart()
-        assert await EmbeddedMetadata(env.disk, "data").load(env.clock, ()) == {"topics/a": (revision, 2)}
+        assert await EmbeddedMetadata(env.disk, "data", env.clock).load(()) == {"topics/a": (revision, 2)}
 
     waits()
 

@@ -107,12 +107,16 @@ def test_exchanges_and_bindings_lead_a_message_and_are_taken_back(quick, line_of
     quick("exchanges", "create", "back", "type=fanout")
     assert quick("bindings", "create", "front", "back", "--to-exchange", "--key", "mail.#").stdout
     assert quick("bindings", "create", "back", "inbox").stdout == "bound inbox to back\n"
+    again = quick("bindings", "create", "back", "inbox").stdout
+    assert again == "nothing to do: inbox is bound like this to back\n"
+    other = quick("bindings", "delete", "back", "inbox", "--key", "other").stdout
+    assert other == "nothing to do: back has no such binding to inbox\n"
     assert ": 1 copy stored\n" in quick("publish", "--exchange", "front", "--routing-key", "mail.in", "letter").stdout
     assert quick("consume", "inbox", "--count", "1").stdout == "letter\n"
     done = quick("exchanges", "delete", "back", "--yes")
     assert done.returncode == 1
     assert "still has bindings" in line_of(done.stderr)
-    quick("bindings", "delete", "back", "inbox")
+    assert quick("bindings", "delete", "back", "inbox").stdout == "unbound inbox from back\n"
     assert json.loads(quick("bindings", "list", "back", "--json").stdout) == []
     quick("bindings", "delete", "front", "back", "--to-exchange", "--key", "mail.#")
     assert quick("exchanges", "delete", "back", "--yes").stdout == "deleted back\n"

@@ -157,7 +157,9 @@ def test_a_load_that_is_interrupted_takes_its_processes_with_it(quick, broker: B
         assert found["confirmed"] > 0
         assert found["confirmed_ms"]["p50"] > 0
         assert 0 < found["seconds"] < 60
-        assert found["confirmed_per_s"] == pytest.approx(found["confirmed"] / found["seconds"], rel=0.01)
+        rounded_s = 0.0005  # Either way: a load that ends at once has taken some hundredths of a second.
+        slowest, fastest = (found["confirmed"] / (found["seconds"] + more) for more in (rounded_s, -rounded_s))
+        assert slowest - 1 <= found["confirmed_per_s"] <= fastest + 1
     _, alive = psutil.wait_procs(children, timeout=20)
     assert len(children) == 2
     assert alive == []

@@ -13,12 +13,14 @@ the broker do is not left out.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bystander import PERIOD_S, TOPICS, Bystander, Report
 
@@ -130,6 +132,7 @@ class Span:
         self._broker = broker
         self._usages = (broker.usage, Usage(broker.bystander.pid))
         self._first = broker.bystander.report()
+        broker.bystander.take_longest_s()
         self._cpu_s, self._waiting_s = self._used()
         self.last: Report
 
@@ -148,7 +151,7 @@ class Span:
         # Time that nobody gave it is left out, but no more than what it is late.
         late_s = max(0.0, self.elapsed_s - rounds * PERIOD_S)
         self.rate = rounds / (self.elapsed_s - min(late_s, self.starved_s))
-        self.longest_s = max(0.0, max(done.longest_s, self.last.longest_s) - self.starved_s)
+        self.longest_s = max(0.0, self._broker.bystander.take_longest_s() - self.starved_s)
 
 
 class Peer:
@@ -195,6 +198,18 @@ class Peer:
             answered, answer = self.frame()
         assert answered == correlation, answer
         return answer
+
+    def subscribe(self, topic: str, **options: Any) -> int:
+        """Subscribe; the subscription's number."""
+        answer = self.ask(m.Subscribe(topic, **options))
+        assert isinstance(answer, m.Subscribed), answer
+        return answer.subscription
+
+    def administer(self, verb: str, **arguments: object) -> Any:
+        """What a verb gives."""
+        answer = self.ask(m.Administer(verb, json.dumps(arguments)))
+        assert isinstance(answer, m.Administered), answer
+        return json.loads(answer.result)
 
     # --- what came ---
 
@@ -329,6 +344,17 @@ class Attack:
             except Exception as error:
                 error.add_note(f"it was sent {name}")
                 raise
+
+    def lets_pass(self, rounds: int) -> None:
+        """Do nothing until the bystander has done so many more rounds."""
+        self._broker.bystander.report(rounds)
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Do nothing until something holds; it is looked at after each of the bystander's rounds."""
+        until_s = time.monotonic() + WAIT_S_MAX
+        while not holds():
+            assert time.monotonic() < until_s, f"it has not come to it that {what}"
+            self.lets_pass(1)
 
     def leave(self) -> None:
         """Close all connections."""

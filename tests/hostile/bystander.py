@@ -121,6 +121,7 @@ class Bystander:
             [sys.executable, __file__, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         self.pid = self._process.pid
+        self._longest_s = 0.0
 
     def report(self, rounds: int = 0, timeout_s: float = 30.0) -> Report:
         """What it has done, once it has done so many more rounds. Fails where something went wrong for it."""
@@ -137,7 +138,13 @@ class Bystander:
         assert line, f"the bystander ended with {process.wait(timeout_s)}"
         report = Report(**json.loads(line))
         assert not report.error, f"the bystander was disturbed: {report.error}"
+        self._longest_s = max(self._longest_s, report.longest_s)
         return report
+
+    def take_longest_s(self) -> float:
+        """The longest round that was reported since this was asked last."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s
 
     def __enter__(self) -> Bystander:
         return self

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import time
 from typing import Any
 
 import wire
-from attack import WAIT_S_MAX, Peer, WatchedBroker, attacked
+from attack import Peer, WatchedBroker, attacked
 
 from linn.core.batch import RecordBatch
 from linn.protocols.capnp import messages as m
@@ -34,25 +32,14 @@ kind = "stream"
 SETTLEMENTS = 100
 
 
-def show(peer: Peer, verb: str, **arguments: object) -> Any:
-    answer = peer.ask(m.Administer(verb, json.dumps(arguments)))
-    assert isinstance(answer, m.Administered), answer
-    return json.loads(answer.result)
-
-
-def wait_until_unsettled(peer: Peer, topic: str, count: int) -> None:
-    """Wait until no more than so many records of a queue are unsettled; to ask costs the broker nothing."""
-    until_s = time.monotonic() + WAIT_S_MAX
-    while (left := show(peer, "topic.show", name=topic)["queue"]["unsettled"]) != count:
-        assert time.monotonic() < until_s, f"{left} records are unsettled, and not {count}"
-        time.sleep(0.05)
+def unsettled(peer: Peer, topic: str) -> Any:
+    return peer.administer("topic.show", name=topic)["queue"]["unsettled"]
 
 
 def reject_every_other(peer: Peer, topic: str, count: int) -> None:
     """Publish records, take all, and reject half of them, no two that lie together."""
     peer.ask(m.Publish(topic), wire.plain([b"x"] * count))
-    subscribed = peer.ask(m.Subscribe(topic, credit=count))
-    assert isinstance(subscribed, m.Subscribed)
+    subscription = peer.subscribe(topic, credit=count)
     entries: list[m.Settlement] = []
     while len(entries) < count // 2:
         _, message, batches = peer.event()
@@ -61,7 +48,7 @@ def reject_every_other(peer: Peer, topic: str, count: int) -> None:
                 offsets = range(batch.base_offset + batch.base_offset % 2, batch.end_offset, 2)
                 entries += [m.Settlement(0, message.delivery_id, at, at + 1, m.Verdict.REJECT) for at in offsets]
     for at in range(0, len(entries), SETTLEMENTS):
-        answer = peer.ask(m.Settle(subscribed.subscription, entries[at : at + SETTLEMENTS]))
+        answer = peer.ask(m.Settle(subscription, entries[at : at + SETTLEMENTS]))
         assert answer == m.Settled([])
 
 
@@ -72,7 +59,7 @@ def test_records_that_die_between_others_are_copied_in_turns_and_many_at_a_time(
     with attacked(broker, cpu_s=1.0) as attack:
         peer = attack.connect()
         reject_every_other(peer, "dies", 3_000)
-        wait_until_unsettled(peer, "dies", 1_500)
+        attack.until(lambda: unsettled(peer, "dies") == 1_500, "the rejected records are copied")
         peer.is_served()
         fetched = peer.ask(m.Fetch("dead", 0, 0, bytes_max=1))
         assert isinstance(fetched, m.Fetched)
@@ -83,7 +70,7 @@ def test_records_that_die_between_others_and_nobody_wants_are_dropped_in_turns(b
     with attacked(broker, cpu_s=0.5) as attack:
         peer = attack.connect()
         reject_every_other(peer, "dropped", 3_000)
-        wait_until_unsettled(peer, "dropped", 1_500)
+        attack.until(lambda: unsettled(peer, "dropped") == 1_500, "the rejected records are dropped")
         peer.is_served()
 
 
@@ -94,7 +81,7 @@ def test_a_connection_with_many_consumers_of_thousands_of_partitions_closes_at_o
     with attacked(broker, cpu_s=2.0) as attack:
         peer = attack.connect()
         for _ in range(100):
-            assert isinstance(peer.ask(m.Subscribe("wide")), m.Subscribed)
+            peer.subscribe("wide")
         peer.is_served()
         peer.leaves()
 
@@ -104,20 +91,13 @@ def test_a_connection_with_many_members_of_a_group_closes_as_two_changes(broker:
     with attacked(broker, cpu_s=1.0) as attack:
         other, peer = attack.connect(), attack.connect()
         for _ in range(members):
-            assert isinstance(peer.ask(m.Subscribe("shared", group="g")), m.Subscribed)
+            peer.subscribe("shared", group="g")
             other.is_served()
-        (group,) = show(other, "group.list", topic="shared")
+        (group,) = other.administer("group.list", topic="shared")
         assert group["members"] == members
         peer.is_served()
         peer.leaves()
-        wait_until_none_joined(other)
-        (left,) = show(other, "group.list", topic="shared")
+        attack.until(lambda: not other.administer("group.list", topic="shared")[0]["members"], "all members are gone")
+        (left,) = other.administer("group.list", topic="shared")
         assert left["generation"] == group["generation"] + 2
         other.is_served()
-
-
-def wait_until_none_joined(peer: Peer) -> None:
-    until_s = time.monotonic() + WAIT_S_MAX
-    while show(peer, "group.list", topic="shared")[0]["members"]:
-        assert time.monotonic() < until_s, "members stay"
-        time.sleep(0.02)

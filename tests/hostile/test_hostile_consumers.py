@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import wire
@@ -64,12 +63,6 @@ def publish(peer: Peer, topic: str, count: int = 1, *, size: int = 10, batches: 
     return answer.placements[-1].base_offset
 
 
-def subscribe(peer: Peer, topic: str, **options: Any) -> int:
-    answer = peer.ask(m.Subscribe(topic, **options))
-    assert isinstance(answer, m.Subscribed), answer
-    return answer.subscription
-
-
 def delivered(peer: Peer, records: int) -> list[tuple[m.Deliver, RecordBatch]]:
     """The next deliveries, until there were so many records."""
     found: list[tuple[m.Deliver, RecordBatch]] = []
@@ -95,9 +88,9 @@ def fails(peer: Peer, message: m.Message) -> str:
     return answer.code
 
 
-def administer(peer: Peer, verb: str, **arguments: object) -> Any:
-    """What a verb gives, or the code of its error."""
-    answer = peer.ask(m.Administer(verb, json.dumps(arguments)))
+def reset(peer: Peer, **place: object) -> Any:
+    """What a reset of a group's places gives, or the code of its error."""
+    answer = peer.ask(m.Administer("group.reset", json.dumps({"topic": "committed", "group": "g", **place})))
     if isinstance(answer, m.Failed):
         return answer.code
     assert isinstance(answer, m.Administered)
@@ -118,7 +111,7 @@ def test_who_takes_everything_and_settles_nothing_gives_it_all_back(broker: Watc
     with attacked(broker, cpu_s=0.3) as attack:
         greedy = attack.connect()
         publish(greedy, "q", 1_000, size=100, batches=records // 1_000)
-        subscription = subscribe(greedy, "q", credit=UINT32_MAX)
+        subscription = greedy.subscribe("q", credit=UINT32_MAX)
         for _ in range(100):
             greedy.send(request(m.Credit(subscription, UINT32_MAX), 0))
         taken = delivered(greedy, records)
@@ -126,12 +119,12 @@ def test_who_takes_everything_and_settles_nothing_gives_it_all_back(broker: Watc
         greedy.is_served()
         greedy.close()
         other = attack.connect()
-        subscribe(other, "q", credit=records)
+        other.subscribe("q", credit=records)
         given_back = delivered(other, records)
         assert {message.attempt for message, _ in given_back} == {2}
         assert sorted(batch.base_offset for _, batch in given_back) == sorted({b.base_offset for _, b in given_back})
         other.is_served()
-        administer(other, "topic.purge", name="q")
+        other.administer("topic.purge", name="q")
 
 
 # --- 22: never reads -------------------------------------------------------------------------------------------------
@@ -227,8 +220,8 @@ def test_a_delivery_id_that_is_forged_reused_or_another_consumers_settles_nothin
     with attacked(broker) as attack:
         victim, thief = attack.connect(), attack.connect()
         publish(victim, "leased", 10, partition=0)
-        mine, his = subscribe(victim, "leased", credit=10), subscribe(thief, "leased", credit=10)
-        elsewhere = subscribe(thief, "other", credit=10)
+        mine, his = victim.subscribe("leased", credit=10), thief.subscribe("leased", credit=10)
+        elsewhere = thief.subscribe("other", credit=10)
         [(delivery, batch)] = delivered(victim, 10)
         id, first, end = delivery.delivery_id, batch.base_offset, batch.end_offset
         for verdict in verdicts:
@@ -256,7 +249,7 @@ def test_a_delivery_id_that_is_forged_reused_or_another_consumers_settles_nothin
             odd = [m.Settlement(0, id, begin, stop, verdict) for begin, stop in odd_ranges]
             assert list(refused(victim, mine, *odd).values()) == [NOT_CURRENT] * len(odd)
         assert refused(victim, mine, m.Settlement(0, id, first, end, 4)) == {0: "delivery.wrong_kind"}
-        shown = administer(victim, "subscription.show", topic="leased")
+        shown = victim.administer("subscription.show", topic="leased")
         assert (shown["leased"], shown["unsettled"]) == (10, 10), "nothing of all this has settled anything"
         assert refused(victim, mine, m.Settlement(0, id, first, end)) == {}
         again = [m.Settlement(0, id, first, end, verdict, 1_000) for verdict in verdicts]
@@ -294,7 +287,7 @@ def test_offsets_and_partitions_at_the_ends_of_their_range_are_refused_or_moved_
 
 def begin(peer: Peer, **options: Any) -> int | None:
     """The offset that a subscription of "offsets" gives first; None: it waits at the end."""
-    subscription = subscribe(peer, "offsets", **options)
+    subscription = peer.subscribe("offsets", **options)
     peer.send(request(m.Pull(subscription, 1)))
     correlation, answer, batches = peer.event()
     while correlation == 0:
@@ -308,7 +301,7 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
     with attacked(broker, cpu_s=0.3) as attack:
         peer = attack.connect()
         end = publish(peer, "committed", 10) + 10
-        member = subscribe(peer, "committed", group="g")
+        member = peer.subscribe("committed", group="g")
         odd = [(0, number) for number in ODD_OFFSETS] + [(number, 0) for number in ODD_OFFSETS]
         acks = [m.Settlement(0, 0, first, stop) for first, stop in odd if not 0 <= stop <= end]
         nacks = [m.Settlement(0, 0, first, stop, m.Verdict.NACK) for first, stop in odd if not 0 <= first <= end]
@@ -326,14 +319,12 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
         }
         for number, place in {**moved, 10**30: end, -(10**30): 0}.items():
             for asked in ({"offset": number}, {"timestamp_ms": number}):
-                reset = administer(peer, "group.reset", topic="committed", group="g", **asked)
-                assert reset[0]["offset"] == place, (asked, reset)
+                answer = reset(peer, **asked)
+                assert answer[0]["offset"] == place, (asked, answer)
         for number in (-1, 1, 10**30):
-            reset = administer(peer, "group.reset", topic="committed", group="g", offset=0, partitions=[number])
-            assert reset == "topic.partition_unknown"
+            assert reset(peer, offset=0, partitions=[number]) == "topic.partition_unknown"
         for odd_offset in (1.5, "0", True, None, [], {}):
-            reset = administer(peer, "group.reset", topic="committed", group="g", offset=odd_offset)
-            assert reset == "config.invalid"
+            assert reset(peer, offset=odd_offset) == "config.invalid"
         peer.is_served()
 
 
@@ -345,7 +336,7 @@ def test_nacks_without_end_cost_what_their_requests_cost(broker: WatchedBroker) 
     with attacked(broker, cpu_s=1) as attack:
         peer = attack.connect()
         publish(peer, "again", 3)
-        subscription = subscribe(peer, "again", credit=1)
+        subscription = peer.subscribe("again", credit=1)
         attempts: dict[int, int] = {}
         for _ in range(turns):
             [(delivery, batch)] = delivered(peer, 1)
@@ -356,7 +347,7 @@ def test_nacks_without_end_cost_what_their_requests_cost(broker: WatchedBroker) 
         peer.is_served()
         peer.close()
         other = attack.connect()
-        subscribe(other, "again", credit=3)
+        other.subscribe("again", credit=3)
         assert {batch.count for _, batch in delivered(other, 3)} == {1, 2}, "another consumer gets them at once"
         other.is_served()
 
@@ -365,7 +356,7 @@ def test_who_nacks_everything_at_once_and_never_takes_it_again_keeps_nothing_bus
     with attacked(broker, cpu_s=1, memory_bytes=16 << 20) as attack:
         peer = attack.connect()
         publish(peer, "leased", 10_000, partition=1)
-        subscription = subscribe(peer, "leased", credit=10_000)
+        subscription = peer.subscribe("leased", credit=10_000)
         for delivery, batch in delivered(peer, 10_000):
             nacks = [
                 m.Settlement(1, delivery.delivery_id, offset, offset + 1, m.Verdict.NACK, 1 + offset % 1_000)
@@ -375,7 +366,7 @@ def test_who_nacks_everything_at_once_and_never_takes_it_again_keeps_nothing_bus
                 assert refused(peer, subscription, *nacks[at : at + m.SETTLE_ENTRIES_MAX]) == {}
         # Until every delay has passed: what is ready and nobody wants must cost nothing.
         let_pass(peer, 1_200)
-        shown = administer(peer, "subscription.show", topic="leased")
+        shown = peer.administer("subscription.show", topic="leased")
         assert shown["delayed"] == 0
         peer.is_served()
 
@@ -384,15 +375,16 @@ def test_nacks_end_where_deliveries_are_counted(broker: WatchedBroker) -> None:
     with attacked(broker) as attack:
         peer = attack.connect()
         publish(peer, "buried", 20)
-        subscription = subscribe(peer, "buried", credit=20)
+        subscription = peer.subscribe("buried", credit=20)
         left = 5 * 20
         while left:
             for delivery, batch in delivered(peer, 1):
                 left -= batch.count
                 nack = m.Settlement(0, delivery.delivery_id, batch.base_offset, batch.end_offset, m.Verdict.NACK)
                 peer.send(request(m.Settle(subscription, [nack]), 0), request(m.Credit(subscription, batch.count), 0))
-        deadline = time.monotonic() + 5
-        while administer(peer, "topic.show", name="dead")["partitions"][0]["end"] < 20:
-            assert time.monotonic() < deadline, "what nobody takes is never buried"
-        assert administer(peer, "subscription.show", topic="buried")["unsettled"] == 0
+        attack.until(
+            lambda: peer.administer("topic.show", name="dead")["partitions"][0]["end"] == 20,
+            "what nobody takes is buried",
+        )
+        assert peer.administer("subscription.show", topic="buried")["unsettled"] == 0
         peer.is_served()

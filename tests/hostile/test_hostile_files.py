@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import wire
@@ -201,7 +199,7 @@ def test_damage_that_is_found_while_it_runs_fails_who_reads_it_by_name_and_nobod
         assert str(files(broker, "q")[1]) in ended.text
         last = peer.ask(m.Publish("s"), wire.plain([b"still there"]))
         assert isinstance(last, m.Published), last
-        assert topic_show(peer, "s")["partitions"][0]["end"] == BATCHES * RECORDS + 1
+        assert peer.administer("topic.show", name="s")["partitions"][0]["end"] == BATCHES * RECORDS + 1
         peer.is_served()
 
 
@@ -217,9 +215,3 @@ def until_ended(peer: Peer) -> m.Ended:
         _, message = peer.frame()
         if isinstance(message, m.Ended):
             return message
-
-
-def topic_show(peer: Peer, name: str) -> Any:
-    answer = peer.ask(m.Administer("topic.show", json.dumps({"name": name})))
-    assert isinstance(answer, m.Administered), answer
-    return json.loads(answer.result)

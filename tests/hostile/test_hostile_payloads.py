@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import time
 from functools import cache
@@ -180,10 +179,8 @@ def values_of(batch: RecordBatch) -> list[bytes | None] | None:
 def show(attack: Attack, topic: str) -> dict[str, Any]:
     """A topic, asked by another client, once what is under way is done."""
     peer = attack.connect()
-    answer = peer.ask(m.Administer("topic.show", json.dumps({"name": topic})))
-    assert isinstance(answer, m.Administered)
+    shown: dict[str, Any] = peer.administer("topic.show", name=topic)
     peer.is_served()
-    shown: dict[str, Any] = json.loads(answer.result)
     return shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import wire
-from attack import Peer, WatchedBroker, attacked, request
+from attack import WatchedBroker, attacked, request
 
 from linn.protocols.capnp import messages as m
 
@@ -17,17 +17,11 @@ LEASED = 16_384
 FETCHES = 300
 
 
-def subscribed(peer: Peer, topic: str, **options: int) -> int:
-    answer = peer.ask(m.Subscribe(topic, **options))
-    assert isinstance(answer, m.Subscribed), answer
-    return answer.subscription
-
-
 def test_a_lease_that_is_settled_in_gaps_costs_each_entry_the_same(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=0.6) as attack:
         peer = attack.connect()
         peer.ask(m.Publish("leased"), wire.plain([b""] * LEASED))
-        subscription = subscribed(peer, "leased", credit=LEASED)
+        subscription = peer.subscribe("leased", credit=LEASED)
         _, deliver, _ = peer.event()
         assert isinstance(deliver, m.Deliver), deliver
         acks = [m.Settlement(0, deliver.delivery_id, at, at + 1, m.Verdict.ACK) for at in range(1, LEASED, 2)]

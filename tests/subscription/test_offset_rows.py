@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linn.core.offset_map import OffsetMap
-from linn.core.offset_rows import is_ascending, remove_rows, set_rows
+from linn.core.offset_rows import is_ascending
 
 spans = st.lists(st.integers(0, 400), min_size=2, max_size=60, unique=True).map(sorted)
 values = st.sampled_from(["a", "a", "b"])
@@ -36,11 +36,11 @@ def test_rows_are_removed_and_set_as_one_by_one(data, there, bounds):
         # One range through everything, and some that touch it.
         before.insert(0, (0, 450, "b"))
     found, expected = map_of(before), map_of(before)
-    remove_rows(found, [first for first, _, _ in rows], [end for _, end, _ in rows])
+    found.take_rows([first for first, _, _ in rows], [end for _, end, _ in rows])
     for first, end, _ in rows:
         expected.take(first, end)
     assert same(found, expected)
-    set_rows(found, rows)
+    found.set_rows(rows)
     for row in rows:
         expected.set(*row)
     assert same(found, expected)
@@ -50,8 +50,8 @@ def test_ranges_far_apart_in_a_long_map_are_changed_too():
     before = [(first, first + 1, "a") for first in range(0, 1_000, 2)]
     found, expected = map_of(before), map_of(before)
     rows = [(1, 3, "b"), (997, 999, "b")]
-    remove_rows(found, [1, 997], [3, 999])
-    set_rows(found, rows)
+    found.take_rows([1, 997], [3, 999])
+    found.set_rows(rows)
     for row in rows:
         expected.set(*row)
     assert same(found, expected)

@@ -26,7 +26,7 @@ class Handshake:
     async def shake(self, welcome: Callable[[int, list[str]], m.Welcome], timeout_s: float) -> None:
         """Wait for hello, and answer with the welcome for a version and features.
 
-        Raises LinnError after telling the client why.
+        Raises LinnError after telling the client why, unless it left without a word.
         """
         try:
             with trio.fail_after(timeout_s):
@@ -35,7 +35,8 @@ class Handshake:
         except trio.TooSlowError:
             raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
         except LinnError as error:
-            await self._refuse(error)
+            if self.received_bytes:
+                await self._refuse(error)
             raise
         frames = frames_of(welcome(version, features), event.correlation)
         await self._stream.send(frames)

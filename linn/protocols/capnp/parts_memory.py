@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 import trio
 
 from linn.core.publish_budget import PublishBudget
-from linn.core.steps import Steps
+from linn.core.steps import TURN_S, Steps
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
 
-TURN_S = 0.002
-"""So long exchanges are asked and parts are made at a time."""
 T = TypeVar("T")
 
 

@@ -27,6 +27,7 @@ from linn.core.listener_traffic import Traffic
 from linn.core.log_fields import log_fields
 from linn.core.memory_budget import RESERVE_BYTES, Intake
 from linn.core.partition import Partition
+from linn.core.steps import TURN_S
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.caretaker import DRAIN_POLL_S, Caretaker
@@ -44,8 +45,6 @@ RECEIVES_IN_A_ROW_MAX = 8
 """With batches of 256 KiB this is 2 MiB, about a millisecond, in which other connections wait."""
 REQUESTS_IN_A_ROW_MAX = 64
 """Small requests are carried out in about as long; what came behind them waits until the others had their turn."""
-TURN_S = 0.002
-"""Large ones may take longer: then fewer are carried out in a row."""
 LAST_WORDS_S = 5.0
 """How long a connection that is closed for an error may take to be told why."""
 HEARD_BYTES_MIN = 16 << 10

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from linn.core.env import Env
 from linn.core.errors import StorageError
 from linn.core.storage import Capabilities, PartitionId
+from linn.storage_engines.segmented_log.folder import delete_folder
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 
@@ -57,17 +58,9 @@ class SegmentedLogEngine:
             return
         for name in disk.list_dir(folder):
             if name.isascii() and name.isdigit():
-                await self._delete_folder(f"{folder}/{name}")
+                await delete_folder(disk, f"{folder}/{name}")
         if not disk.list_dir(folder):
             disk.remove_dir(folder)
-
-    async def _delete_folder(self, folder: str) -> None:
-        """Delete a partition's folder with the files in it; the checkpoint last, so that what is left is known."""
-        disk = self._env.disk
-        for name in sorted(disk.list_dir(folder), key="checkpoint".__eq__):
-            disk.unlink(f"{folder}/{name}")
-        await disk.sync_dir(folder)
-        disk.remove_dir(folder)
 
     async def close(self) -> None:
         """Nothing is held beside the logs."""

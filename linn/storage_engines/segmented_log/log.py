@@ -27,6 +27,7 @@ from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFail
 from linn.core.log_fields import log_fields
 from linn.core.storage import Capabilities, LogStatistics, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
+from linn.storage_engines.segmented_log.folder import delete_folder
 from linn.storage_engines.segmented_log.index import IndexImage
 from linn.storage_engines.segmented_log.recovery import Recovery
 from linn.storage_engines.segmented_log.retention import count_to_drop
@@ -423,13 +424,7 @@ class SegmentedLog:
             if not self._disk.exists(self._folder):
                 return
             await self._checkpoint_file.write(Checkpoint(0, 0, cut=0))
-            for name in self._disk.list_dir(self._folder):
-                if name != "checkpoint":
-                    self._disk.unlink(f"{self._folder}/{name}")
-            await self._disk.sync_dir(self._folder)
-            self._checkpoint_file.unlink()
-            await self._disk.sync_dir(self._folder)
-            self._disk.remove_dir(self._folder)
+            await delete_folder(self._disk, self._folder)
             topic = self._folder.rpartition("/")[0]
             if not self._disk.list_dir(topic):
                 self._disk.remove_dir(topic)
