@@ -19,7 +19,7 @@ import trio
 import typer
 
 import linn
-from linn.cli.main import app
+from linn.cli.app import app
 from linn.core import schema
 from linn.core.batch_builder import build_from_records
 from linn.core.broker import running_broker

@@ -9,11 +9,6 @@ import sys
 
 from linn.cli.standard_streams import open_closed_streams
 
-TYPE_CHECKING = False  # As in typing, which takes longer to load than all that is needed here.
-if TYPE_CHECKING:
-    from linn.cli.app import app
-
-__all__ = ["app", "main"]
 _INTERRUPTED = 130
 """`exit_code.ExitCode.INTERRUPTED`, which may not have been loaded yet."""
 
@@ -27,12 +22,3 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
-
-
-def __getattr__(name: str) -> object:
-    # The commands are loaded when they are asked for.
-    if name == "app":
-        from linn.cli.app import app
-
-        return app
-    raise AttributeError(f"module 'linn.cli.main' has no attribute {name!r}")

@@ -16,7 +16,7 @@ from linn.cli.outgoing import Outgoing, from_json
 from linn.cli.route_map import RouteMap, map_of_config
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import build_from_records
-from linn.core.errors import ConfigUnreadable, ExchangeUnknown, MessageInvalid
+from linn.core.errors import ExchangeUnknown, MessageInvalid
 from linn.core.nearest import did_you_mean
 from linn.core.record import NO_LABELS, Record
 
@@ -44,8 +44,8 @@ def diff_routes(old: str, new: str, sample: str, exchanges: Sequence[str], *, as
     """Print what changes from one configuration to the other; whether nothing does.
 
     Raises:
-        ConfigError: a file can't be read or is wrong. MessageInvalid: a line of the sample is no message.
-        ExchangeUnknown: neither file has one of `exchanges`.
+        ConfigError: a file can't be read or is wrong. ExchangeUnknown: neither file has one of `exchanges`.
+        MessageInvalid: the sample can't be read, or a line of it is no message.
     """
     before, after = map_of_config(old), map_of_config(new)
     asked = _asked(before, after, exchanges)
@@ -73,14 +73,14 @@ def _asked(before: RouteMap, after: RouteMap, exchanges: Sequence[str]) -> list[
 
 
 def _batches(sample: str) -> Iterator[tuple[int, RecordBatch]]:
-    """The messages of a sample, each alone and with its line. Raises ConfigUnreadable, MessageInvalid."""
+    """The messages of a sample, each alone and with its line. Raises MessageInvalid."""
     try:
         with Path(sample).open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield number, _batch(from_json(line, number, Outgoing(None)), number)
     except OSError as error:
-        raise ConfigUnreadable(f"{sample}: can't be read: {error.strerror}") from error
+        raise MessageInvalid(f"{sample}: can't be read: {error.strerror}") from error
 
 
 def _batch(message: Outgoing, number: int) -> RecordBatch:

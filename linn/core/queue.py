@@ -1,14 +1,14 @@
 """A topic's queue: one shared subscription over all its partitions, and the consumers that compete for it.
 
-Law: a consumer gets the lowest ready records of a partition, and starts each time with the partition after the one it
-was served from last, so that none starves.
+Laws: a consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. A
+partition that has something ready is listed; the others, of which there may be thousands, are not asked.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import trio
@@ -31,14 +31,29 @@ _consumer_ids = itertools.count(1)
 class Queue:
     """The shared subscription of one topic."""
 
-    def __init__(self, topic: str, ready: ReadySignal) -> None:
+    def __init__(self, topic: str) -> None:
         self.topic = topic
-        self.ready = ready
+        self.ready = ReadySignal()
         self.dispatches: list[SharedDispatch] = []
+        self.listed: OrderedDict[int, None] = OrderedDict()
+        """Partitions that may have something ready, those first that were asked longest ago."""
         self.consumers: dict[QueueConsumer, None] = {}
         self.closed = False
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
         """Consumers that have left, with the partitions in which they may hold something."""
+
+    def extend(self, dispatches: Sequence[SharedDispatch]) -> None:
+        """Deliver from more partitions."""
+        places = range(len(self.dispatches), len(self.dispatches) + len(dispatches))
+        self.dispatches += dispatches
+        for place in places:
+            self.has_ready(place)
+
+    def has_ready(self, place: int) -> None:
+        """A partition has something to deliver that it did not have before."""
+        if place < len(self.dispatches):
+            self.listed[place] = None
+            self.ready.notify()
 
     def join(self, lease_ms: int) -> QueueConsumer:
         """A new consumer."""
@@ -100,7 +115,6 @@ class QueueConsumer:
         """Has no effect: a damaged record of a queue must be found here, where it can become a dead letter."""
         self.on_ended: Callable[[], None] = nobody
         self._queue = queue
-        self._next_partition = 0
         self._lease: Lease | None = None
         self._lease_partition = 0
         self._lease_at = 0
@@ -140,17 +154,19 @@ class QueueConsumer:
         return True
 
     def _acquire(self, records_max: int) -> bool:
-        dispatches = self._queue.dispatches
-        count = len(dispatches)
-        for step in range(count):
-            place = (self._next_partition + step) % count
-            lease = dispatches[place].acquire(self.id, records_max)
+        queue = self._queue
+        while queue.listed:
+            place = next(iter(queue.listed))
+            queue.listed.move_to_end(place)  # First of all: one that raises must not keep the others from being asked.
+            dispatch = queue.dispatches[place]
+            lease = dispatch.acquire(self.id, records_max)
+            if lease is None or not dispatch.is_ready():
+                del queue.listed[place]
             if lease is not None:
-                self._next_partition = (place + 1) % count
                 self._lease, self._lease_partition, self._lease_at = lease, place, lease.first
                 self._leased_in[place] = None
-                if any(dispatch.is_ready() for dispatch in dispatches):
-                    self._queue.ready.notify()
+                if queue.listed:
+                    queue.ready.notify()
                 return True
         return False
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from linn.core.batch import RecordBatch
-from linn.core.delivery import Delivery, ReadySignal, Settlement
+from linn.core.delivery import Delivery, Settlement
 from linn.core.env import Clock
 from linn.core.errors import (
     BatchMalformed,
@@ -63,12 +63,12 @@ class SharedDispatch:
         partition: Partition,
         semantics: DeliverySemantics,
         state: StateLog | None,
-        ready: ReadySignal,
+        on_ready: Callable[[], None],
         clock: Clock,
         spawn: Spawn,
         copy_dead_letters: CopyDeadLetters,
     ) -> None:
-        """`state` is None where nothing survives a restart."""
+        """`state` is None where nothing survives a restart; `on_ready` is called when `acquire` may find more."""
         self.partition = partition
         self.semantics = semantics
         self.state = state
@@ -84,7 +84,7 @@ class SharedDispatch:
         self.missed_records = 0
         """Dropped by retention or overflow before they were settled."""
         self.spawn = spawn
-        self._ready = ready
+        self._on_ready = on_ready
         self.clock = clock
         self._copy_dead_letters = copy_dead_letters
         self._copying = False
@@ -137,7 +137,7 @@ class SharedDispatch:
             await self.state.partition.log.sync()
         self.partition.on_advance(self._on_advance)
         self._open = True
-        self._ready.notify()
+        self._on_ready()
         self._after(effects)
         self._trim_if_due()
         if self.subscription.dead_count:
@@ -349,11 +349,11 @@ class SharedDispatch:
     # --- chores ---
 
     def _on_advance(self) -> None:
-        self._ready.notify()
+        self._on_ready()
 
     def _after(self, effects: Effects) -> None:
         if effects.ready:
-            self._ready.notify()
+            self._on_ready()
         if effects.dead:
             self.dead_letters += effects.dead
             self._start_copying()

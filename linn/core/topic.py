@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from operator import add, sub
 
 from linn.core.batch import Format, RecordBatch
@@ -142,7 +143,7 @@ class Topic:
         """Open the subscriptions that there are to be and are not yet."""
         kind, partitions = change.settings.kind, self.partitions | change.partitions
         if kind != "stream":
-            change.queue = self.queue if self.queue is not None else Queue(self.name, ReadySignal())
+            change.queue = self.queue if self.queue is not None else Queue(self.name)
             for index in range(len(change.queue.dispatches), len(partitions)):
                 await self._prepare_dispatch(change, change.queue, partitions[index])
         if kind != "queue" and self.groups is None:
@@ -154,9 +155,8 @@ class Topic:
     async def _prepare_dispatch(self, change: TopicChange, queue: Queue, partition: Partition) -> None:
         index = partition.id.index
         state = await self._open_state(QUEUE_STATE, index)
-        dispatch = SharedDispatch(
-            partition, change.semantics, state, queue.ready, self._clock, change.spawn, self._copy
-        )
+        on_ready = partial(queue.has_ready, index)
+        dispatch = SharedDispatch(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
         change.dispatches.append(dispatch)
         dispatch.trims = change.settings.kind == "queue"
         dispatch.on_room = self.tell_room
@@ -197,8 +197,7 @@ class Topic:
         for dispatch in queue.dispatches:
             dispatch.trims = self.settings.kind == "queue"
             dispatch.subscription.settings = settings
-        queue.dispatches += dispatches
-        queue.ready.notify()
+        queue.extend(dispatches)
 
     async def _retire_queue(self, queue: Queue) -> None:
         await queue.close()

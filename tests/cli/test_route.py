@@ -286,7 +286,7 @@ def test_an_exchange_that_goes_is_a_change_for_every_message(files: Path, within
         ("not json", [], 2, "line 1: not JSON"),
         ('{"value": "a"}\n{"values": "b"}', [], 2, "line 2: "),
         ('{"value": "a", "labels": {"x": [1]}}', [], 2, "line 1: "),
-        (None, [], 3, "can't be read"),
+        (None, [], 2, "odd.jsonl: can't be read"),
         ("", ["--exchange", "flight"], 2, 'did you mean "flights"'),
     ],
 )

@@ -11,8 +11,8 @@ import wire
 from attack import Attack, WatchedBroker, attacked, request
 from typer.testing import CliRunner
 
+from linn.cli.app import app
 from linn.cli.console import console
-from linn.cli.main import app
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import hello
 
