@@ -11,9 +11,17 @@ from linn.cli.options import DEFAULT_URL, Json, Url
 INTERVAL_S_MIN = 0.1
 """Below it, looking would be much of what there is to see."""
 
+
+def _long_enough(interval_s: float) -> float:
+    # The option's own bound: not every version of Typer holds NaN against `min`.
+    if not interval_s >= INTERVAL_S_MIN:
+        raise typer.BadParameter(f"must be {INTERVAL_S_MIN} at least")
+    return interval_s
+
+
 Interval = Annotated[
     float,
-    typer.Option("--interval", metavar="SECONDS", min=INTERVAL_S_MIN, help="How often to look."),
+    typer.Option("--interval", metavar="SECONDS", callback=_long_enough, help="How often to look."),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Look twice, one interval apart, print that and end.")]
 

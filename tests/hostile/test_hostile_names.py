@@ -140,6 +140,8 @@ def test_groups_and_routing_keys_may_be_any_text_and_no_table_of_the_command_lin
 ) -> None:
     with attacked(broker, memory_bytes=6 << 20) as attack:
         join_and_bind(attack)
+    with attacked(broker, memory_bytes=6 << 20) as attack:
+        attack.connect().is_served()
         monkeypatch.delenv("COLUMNS", raising=False)
         commands = (
             ("groups", "list"),

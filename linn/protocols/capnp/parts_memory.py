@@ -17,6 +17,8 @@ from linn.core.steps import TURN_S, Steps
 if TYPE_CHECKING:
     from linn.core.broker import Broker
 
+TURNS_OF_OTHERS = 3
+"""Turns of the loop for each of a large publish: a step may take longer than a turn, and whoever is small needs many."""
 T = TypeVar("T")
 
 
@@ -57,7 +59,8 @@ class PartsMemory:
                 await self._turn.acquire()
                 self._has_turn = True
             if monotonic() > self._until_s:
-                await trio.lowlevel.checkpoint()
+                for _ in range(TURNS_OF_OTHERS):
+                    await trio.lowlevel.checkpoint()
                 self._until_s = monotonic() + TURN_S
 
     def _count(self) -> None:

@@ -1,0 +1,95 @@
+"""A queue of many partitions: each is served in its turn, those that have nothing are not asked, none is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+from raw_client import RawClient, broker_on, connected, simulated, values
+
+from linn.core.lease import Lease
+from linn.core.shared_dispatch import SharedDispatch
+from linn.protocols.capnp import messages as m
+from linn.testing.sim_env import SimEnv
+
+WIDE = 1_000
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions that were asked for a lease."""
+    places: list[int] = []
+    acquire = SharedDispatch.acquire
+
+    def noted(self: SharedDispatch, consumer: int, records_max: int) -> Lease | None:
+        places.append(self.partition.id.index)
+        return acquire(self, consumer, records_max)
+
+    monkeypatch.setattr(SharedDispatch, "acquire", noted)
+    return places
+
+
+async def consumer(client: RawClient, credit: int = 1) -> int:
+    subscription: int = (await client.call(m.Subscribe("t", credit=credit))).subscription
+    return subscription
+
+
+async def next_of(client: RawClient, subscription: int) -> tuple[int, str]:
+    """The partition and the value of the next record, which is acked."""
+    event = await client.delivery()
+    assert await client.settle(subscription, event) == []
+    await client.call(m.Credit(subscription, 1))
+    (value,) = values(event.batches)
+    assert isinstance(event.message, m.Deliver)
+    return event.message.partition, value
+
+
+def test_of_many_partitions_only_those_with_something_are_asked(asked: list[int]) -> None:
+    @simulated
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, f'[topics.t]\nstorage = "dram"\npartitions = {WIDE}\n'):
+            client = await connected(env)
+            subscriptions = [await consumer(client) for _ in range(3)]
+            assert await client.is_silent(1)
+            asked.clear()
+            for place in (700, 3):
+                await client.publish("t", ["a"], partition=place)
+                assert (await client.delivery()).message.subscription in subscriptions
+        assert set(asked) == {700, 3}
+
+    scenario()
+
+
+@simulated
+async def test_partitions_are_served_in_turn_whatever_one_of_them_holds(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\npartitions = 3\n"):
+        client = await connected(env)
+        for place, count in enumerate((20, 3, 3)):
+            await client.publish("t", [str(place)] * count, partition=place)
+        subscription = await consumer(client)
+        served = [(await next_of(client, subscription))[0] for _ in range(9)]
+        assert sorted(served[:3]) == sorted(served[3:6]) == sorted(served[6:]) == [0, 1, 2]
+
+
+@simulated
+async def test_who_waits_is_served_from_partitions_that_are_added(env: SimEnv) -> None:
+    async with broker_on(env, "") as broker:
+        client, other = await connected(env), await connected(env)
+        await other.administer("topic.create", name="t", settings={})
+        subscription = await consumer(client)
+        await other.administer("topic.alter", name="t", settings={"partitions": 3})
+        await other.publish("t", ["late"], partition=2)
+        assert await next_of(client, subscription) == (2, "late")
+        assert not broker.topics["t"].queue.listed, "what has nothing is not listed"  # type: ignore[union-attr]
+
+
+@simulated
+async def test_what_comes_back_in_a_partition_that_was_empty_is_delivered_again(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\npartitions = 3\nlease = "1s"\nredelivery_delay = "5s"\n'):
+        client, other = await connected(env), await connected(env)
+        await other.publish("t", ["a"], partition=1)
+        subscription = await consumer(client)
+        held = await client.delivery()
+        waits = await consumer(other)
+        again = await other.delivery(30)  # First its lease ends, then the delay.
+        assert (again.message.partition, again.message.attempt) == (1, 2)
+        assert [refusal.code for refusal in await client.settle(subscription, held)] == ["delivery.not_current"]
+        assert await other.settle(waits, again) == []
