@@ -37,6 +37,7 @@ from linn.core.exchange import Binding, Target
 from linn.core.exchange_administration import ExchangeAdministration, text_of
 from linn.core.kinds import kind_named
 from linn.core.log_fields import log_fields
+from linn.core.long_work import in_turns
 from linn.core.metric_report import metric_report
 from linn.core.nearest import did_you_mean
 from linn.core.settings_decoder import encode_settings
@@ -46,6 +47,7 @@ from linn.core.stored_entries import settings_of_topics
 from linn.core.subscription_administration import SubscriptionAdministration
 from linn.core.topic import Topic
 from linn.core.topic_checks import decode_topic
+from linn.core.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.topic_folders import foreign_topic_folders
 from linn.core.topic_settings import BindingSettings, TopicSettings, what_changed
 from linn.core.verb import Arguments, Verb, check_size, decode_arguments
@@ -63,7 +65,7 @@ _RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions")
 
 
 class Administration:
-    """The broker's catalogue of verbs. Each returns a JSON value and raises LinnErrors."""
+    """The broker's catalogue of verbs. Each returns a JSON value, or its text, and raises LinnErrors."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -109,7 +111,8 @@ class Administration:
         known = self.check(verb, arguments)
 
         async def do() -> str:
-            return json.dumps(await known.perform(decode_arguments(verb, known.takes, arguments)))
+            result = await known.perform(decode_arguments(verb, known.takes, arguments))
+            return result if isinstance(result, JsonText) else json.dumps(result)
 
         if known.changes:
             return await self._alone(do)
@@ -161,7 +164,7 @@ class Administration:
             if entry.get("deleted"):
                 self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]))
                 await self._try_to_finish_deleting(name)
-                del topics[name]
+                del topics[name], settings[name]  # What the file makes of that name is another topic.
         new: dict[str, tuple[Any, int]] = {}
         for name in dict.fromkeys([*broker.config.topics, *topics]):
             value = await self._recover_topic(name, topics.get(name, {}), settings.get(name))
@@ -365,11 +368,14 @@ class Administration:
         del self._half_deleted[name]
 
     async def _show_topic(self, arguments: Arguments) -> Any:
-        return describe_topic(self._broker.topic(text_of(arguments, "name")))
+        broker, shown = self._broker, None
+        while shown is None:
+            topic = broker.topic(text_of(arguments, "name"))
+            shown = await in_turns(broker, topic_as_json(broker, topic.name))
+        return shown
 
     async def _list_topics(self, arguments: Arguments) -> Any:
-        topics = self._broker.topics
-        return [describe_topic(topics[name]) for name in sorted(topics)]
+        return await in_turns(self._broker, topics_as_json(self._broker, sorted(self._broker.topics)))
 
     async def _purge_topic(self, arguments: Arguments) -> Any:
         topic = self._broker.topic(text_of(arguments, "name"))
@@ -408,22 +414,3 @@ def _stored_topic(settings: Mapping[str, Any], live: Sequence[BindingSettings]) 
 
 def _binding_to(topic: str, settings: BindingSettings) -> Binding:
     return Binding(Target(topic), settings.key, settings.arguments)
-
-
-def describe_topic(topic: Topic) -> dict[str, Any]:
-    """A topic as JSON: settings, partitions and, for a queue, what waits in it."""
-    partitions = [
-        {"start": partition.start_offset, "end": partition.high_watermark, "bytes": partition.log.size_bytes()}
-        for _, partition in sorted(topic.partitions.items())
-    ]
-    shown: dict[str, Any] = {"name": topic.name, "settings": encode_settings(topic.settings), "partitions": partitions}
-    shown["settings"]["bindings"] = [
-        msgspec.to_builtins(binding) for binding in (*topic.settings.bindings, *topic.live_bindings)
-    ]
-    if topic.queue is not None:
-        shown["queue"] = {
-            "unsettled": topic.queue.unsettled_count(),
-            "leased": sum(dispatch.subscription.leased_count for dispatch in topic.queue.dispatches),
-            "consumers": len(topic.queue.consumers),
-        }
-    return shown

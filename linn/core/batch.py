@@ -117,6 +117,7 @@ class RecordBatch:
         "leader_epoch",
         "max_timestamp_ms",
         "message",
+        "messages_within",
         "pair_count",
         "producer_epoch",
         "producer_id",
@@ -139,6 +140,8 @@ class RecordBatch:
         """Whether `verify` found that it holds values and nothing else, uncompressed."""
         self._views: list[memoryview | None] | None = None
         self._body: Body | None = None
+        self.messages_within: int | None = None
+        """The limit that each of its messages was found to keep, the last that anybody asked for."""
         self._pairs: list[Pair] | None = None
         (
             segments,
@@ -181,6 +184,10 @@ class RecordBatch:
     def forget_views(self) -> None:
         """Let go of what was decoded, for one who keeps the batch: reading decodes it again."""
         self._views = self._body = self._pairs = None
+
+    def forget_body(self) -> None:
+        """Let go of the body, which may be many times as large as what came; reading opens it again."""
+        self._body = None
 
     # --- stamping and checking ---
 

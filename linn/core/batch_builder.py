@@ -301,13 +301,13 @@ def take_in_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBat
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:
         return _unstamped(batch) if count == batch.count else _sliced(batch, indexes[0], indexes[-1] + 1)
-    if count <= STEP_RECORDS:
+    if count <= STEP_RECORDS and batch.body().headers is None:
         some = list(indexes)
         return _part(batch, _taken_columns(batch, some), batch.body().take(some), count, batch.base_id)
     pieces: list[list[Buffer | None]] = []
     body = GatheredBody()
-    for first in range(0, count, STEP_RECORDS):
-        some = list(indexes[first : first + STEP_RECORDS])
+    for piece in batch.body().pieces(indexes, STEP_RECORDS):
+        some = list(piece)
         pieces.append(_taken_columns(batch, some))
         body.add(batch.body().take(some))
         yield

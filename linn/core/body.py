@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from linn.core import flat_message
-from linn.core.column import BinaryColumn, BuiltColumn, never_decrease, shift_offsets
-from linn.core.errors import BatchMalformed
+from linn.core.column import BinaryColumn, BuiltColumn, any_step_over, never_decrease, shift_offsets
+from linn.core.errors import BatchMalformed, LimitExceeded
 from linn.core.flat_message import Buffer, Field, Parts
 from linn.core.record import Headers
 
 FIELD_COUNT = 13
+HEADERS_AT_ONCE_MAX = 8_192
+"""Of one record that is looked at or moved: it can't be taken apart, and so many take some milliseconds."""
 _I32 = struct.Struct("<i")
 _VALUES_ONLY = struct.Struct("<IIQ32sQQ56s")
 """Segment table, root pointer, and the pointer of each field: of a body of this version there is nothing before. Those
@@ -186,6 +188,31 @@ class Body:
             self.timestamps_ms[8 * first : 8 * last] if self.timestamps_ms is not None else None,
             self.headers.slice(first, last) if self.headers is not None else None,
         )
+
+    def weight(self) -> int:
+        """Its records and their headers: what looking at all of it costs."""
+        return len(self.values) + (len(self.headers.names) if self.headers is not None else 0)
+
+    def pieces(self, indexes: Sequence[int], weight_max: int) -> Iterator[Sequence[int]]:
+        """Some records, so many together that they and their headers are about `weight_max`.
+
+        Raises LimitExceeded: a record has more than HEADERS_AT_ONCE_MAX headers.
+        """
+        if self.headers is None:
+            for first in range(0, len(indexes), weight_max):
+                yield indexes[first : first + weight_max]
+            return
+        if any_step_over(HEADERS_AT_ONCE_MAX, [self.headers.offsets]):
+            raise LimitExceeded(f"a record has more than {HEADERS_AT_ONCE_MAX} headers, too many to be routed")
+        ends = memoryview(self.headers.offsets).cast("i")
+        first = weight = 0
+        for at, index in enumerate(indexes, 1):
+            weight += 1 + ends[index + 1] - ends[index]
+            if weight >= weight_max:
+                yield indexes[first:at]
+                first, weight = at, 0
+        if first < len(indexes):
+            yield indexes[first:]
 
     def take(self, indexes: Sequence[int]) -> Body:
         """The records at `indexes`, in that order."""

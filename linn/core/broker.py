@@ -91,6 +91,8 @@ class Broker:
         self.administration = Administration(self)
         self.parts_turn = trio.Lock()
         """Who makes parts of a large publish while the share `received` is over, see `linn.core.publish_budget`."""
+        self.long_turn = trio.Lock()
+        """Who of those that do long work is the next to go on, see `linn.core.long_work`."""
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -306,23 +308,27 @@ class Broker:
         if self.stopping:
             raise BrokerStopping("the broker is stopping")
         budget = budget or PublishBudget()
-        if not to_exchange:
+        try:
+            if to_exchange:
+                return self._routed(target, batch, budget)
             topic = self.topics.get(target) or self.topic(target)
-            if partition >= 0:
-                topic.partition(partition)
-            admitted = topic.admit(batch)
-            if admitted is None:
-                return []
-            if partition >= 0:
-                return [Destination(topic, partition, admitted)]
-            return [Destination(topic, *part) for part in topic.choice.split(admitted, len(topic.partitions), budget)]
+            if partition < 0:
+                found = _placed(topic, batch, budget)
+                if len(found) > 1:
+                    budget.store(found)
+                return found
+            topic.partition(partition)
+            admitted = topic.admit(batch, budget)
+            return [Destination(topic, partition, admitted)] if admitted is not None else []
+        finally:
+            batch.forget_body()
+
+    def _routed(self, exchange: str, batch: RecordBatch, budget: PublishBudget) -> list[Destination]:
         found: list[Destination] = []
-        for name, part in self.router(target).route(batch, budget):
-            topic = self.topic(name)
-            admitted = topic.admit(part)
-            if admitted is not None:
-                pieces = topic.choice.split(admitted, len(topic.partitions), budget)
-                found += [Destination(topic, *piece) for piece in pieces]
+        for name, part in self.router(exchange).route(batch, budget):
+            those = _placed(self.topic(name), part, budget)
+            budget.store(those)
+            found += those
         return found
 
     def unroutable(self, exchange: str, batch: RecordBatch) -> list[int]:
@@ -330,7 +336,10 @@ class Broker:
 
         Raises ExchangeUnknown, BatchMalformed, TopicError.
         """
-        return self.router(exchange).unroutable(batch)
+        try:
+            return self.router(exchange).unroutable(batch)
+        finally:
+            batch.forget_body()
 
     def append(self, destinations: list[Destination], batch: RecordBatch, acks: Acks) -> Placed:
         """Store a batch where it goes. The bytes of `batch` belong to the log from here on.
@@ -428,3 +437,10 @@ async def running_broker(config: Config, env: Env, plugins: PluginManager | None
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise said_once(group) from None
+
+
+def _placed(topic: Topic, batch: RecordBatch, budget: PublishBudget) -> list[Destination]:
+    admitted = topic.admit(batch, budget)
+    if admitted is None:
+        return []
+    return [Destination(topic, *piece) for piece in topic.choice.split(admitted, len(topic.partitions), budget)]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linn.core.batch import RecordBatch
 from linn.core.errors import BrokerStopping
+from linn.core.message_limit import check_in_steps
 from linn.core.partition import Partition
 from linn.core.publish_budget import PublishBudget
 from linn.core.routed_batch import RoutedBatch
@@ -65,10 +66,14 @@ class Plan:
         for name, part in parts:
             topic = broker.topic(name)
             self._seen[topic] = _what_counts(topic)
-            admitted = topic.admit(part)
+            if not topic.interceptors:  # Or each message may become another.
+                yield from check_in_steps(part, topic.settings.message_bytes_max, budget)
+            admitted = topic.admit(part, budget)
             if admitted is not None:
                 pieces = yield from topic.choice.split_in_steps(admitted, len(topic.partitions), budget)
-                found += [Destination(topic, *piece) for piece in pieces]
+                those = [Destination(topic, *piece) for piece in pieces]
+                budget.store(those)
+                found += those
             yield
         batch.forget_views()
         return found, routed

@@ -5,6 +5,7 @@ Law: a member's reading begins where the group committed last, at the moment whe
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,8 @@ import trio
 
 from linn.core.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
 from linn.core.errors import (
+    DescriptorsExhausted,
+    DiskFull,
     GroupBusy,
     GroupFenced,
     GroupUnknown,
@@ -33,7 +36,7 @@ from linn.core.group_event import (
 from linn.core.log_fields import log_fields
 from linn.core.nearest import did_you_mean
 from linn.core.partition import Partition, Spawn
-from linn.core.state_log import StateLog
+from linn.core.state_log import ROOM_RETRY_S, StateLog
 from linn.core.stream_reader import StreamReader
 
 Start = Callable[[int], int]
@@ -70,10 +73,15 @@ class Groups:
         self._spawn = spawn
         self._unwritten: dict[str, list[GroupEvent]] = {}
         """Events that the disk had no room for, by group."""
+        self.clipped = False
+        """Whether the log has commits behind the end of records, of which a power failure took some."""
         self.closed = False
 
     async def recover(self, left_off: Mapping[str, Sequence[GroupEvent]]) -> None:
-        """Rebuild the groups from their log, and what they left off with. Raises LogCorrupt, StorageError."""
+        """Rebuild the groups from their log, and what they left off with; a full disk does not hinder it.
+
+        Raises LogCorrupt, StorageError.
+        """
         if self.state is not None:
             async for record in self.state.replay():
                 name, events = decode_group_events(record)
@@ -86,8 +94,25 @@ class Groups:
             return
         self._unwritten = {name: list(unwritten) for name, unwritten in left_off.items()}
         clipped = [self._clip(group) for group in self.groups.values()]
-        if any(clipped):
-            await self.state.compact(self._snapshot, force=True)
+        self.clipped = any(clipped)
+        if self.clipped:
+            await self._replace_clipped(self.state)
+
+    async def _replace_clipped(self, state: StateLog) -> None:
+        try:
+            await state.compact(self._snapshot, force=True)
+            self.clipped = False
+        except DiskFull as error:
+            text = "nothing is stored in topic %(topic)s until the disk has room for its groups' log: %(error)s"
+            logger.error(text, {"topic": self.topic} | log_fields(error))
+            self._spawn(lambda: self._replace_clipped_later(state))
+
+    async def _replace_clipped_later(self, state: StateLog) -> None:
+        while self.clipped and not self.closed:
+            await state.clock.sleep(ROOM_RETRY_S)
+            with contextlib.suppress(DiskFull, DescriptorsExhausted):
+                await state.compact(self._snapshot, force=True)
+                self.clipped = False
 
     def _apply(self, name: str, events: Sequence[GroupEvent]) -> None:
         group = self._group(name)

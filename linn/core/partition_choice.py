@@ -81,7 +81,7 @@ class PartitionChoice:
             raise self._failure(f"it chose a place that is none of {partitions} partitions")
         if len(indexes) == 1:
             return [(next(iter(indexes)), batch)]
-        budget.spend(count)
+        budget.look_into(batch)
         parts = []
         for partition in sorted(indexes):
             part = yield from take_in_steps(batch, indexes[partition])

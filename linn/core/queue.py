@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import trio
 
 from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
-from linn.core.errors import BatchMalformed, LinnError, OffsetOutOfRange, PartitionUnknown, TopicUnknown
+from linn.core.errors import BatchMalformed, LinnError, OffsetOutOfRange, PartitionUnknown, StorageError, TopicUnknown
 from linn.core.lease import Lease
 from linn.core.log_fields import log_fields
 from linn.core.partition import Partition
@@ -159,7 +159,12 @@ class QueueConsumer:
             place = next(iter(queue.listed))
             queue.listed.move_to_end(place)  # First of all: one that raises must not keep the others from being asked.
             dispatch = queue.dispatches[place]
-            lease = dispatch.acquire(self.id, records_max)
+            try:
+                lease = dispatch.acquire(self.id, records_max)
+            except StorageError:
+                if len(queue.listed) > 1:
+                    queue.ready.notify()  # Another partition may have something, for somebody else who waits.
+                raise
             if lease is None or not dispatch.is_ready():
                 del queue.listed[place]
             if lease is not None:

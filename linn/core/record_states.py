@@ -43,7 +43,7 @@ class RecordStates:
     def __init__(self, start: int) -> None:
         assert start >= 0
         self.low = start
-        """Everything before is settled. Never goes back, except to where a snapshot in the log begins."""
+        """Everything before is settled. Never goes back, except to where a snapshot in the log begins, or is to."""
         self.cursor = start
         self.settled = OffsetRanges()
         """Beyond `low`, and never touching it."""
@@ -63,6 +63,27 @@ class RecordStates:
         self.low = end
         if self.settled:
             self._absorb()
+
+    def settle_rows(self, rows: Sequence[Range]) -> None:
+        """Mark ascending ranges settled, whatever of them is; in time that follows from what they span, not squared."""
+        if len(rows) > 1:
+            first, end = rows[0][0], rows[-1][1]
+            if between := self.settled.intersect(first, end):
+                # One by one, each that joins its neighbours would move all ranges behind it.
+                self.settled.remove(first, end)
+                rows = list(OffsetRanges(sorted([*between, *rows])))
+        for first, end in rows:
+            self.settle(first, end)
+
+    def orphan(self, first: int, end: int, attempts: int) -> None:
+        """Have settled offsets be orphaned, as if a lease of them were left; `low` goes back for it."""
+        if first < self.low:
+            if end < self.low:
+                self.settled.add(end, self.low)
+            self.low = first
+        else:
+            self.settled.remove(first, end)
+        self.orphaned.set(first, end, attempts)
 
     def advance(self, end: int) -> None:
         """Move the cursor up to `end`; what it passes is ready and was never delivered."""
@@ -164,9 +185,7 @@ class RecordStates:
         if run.kind == Settled.kind:
             self.advance(end)
             self._drop_rows(run.firsts, run.ends)
-            for start, stop in zip(run.firsts, run.ends, strict=True):
-                for at, behind in self.settled.gaps(start, stop) if crossed else ((start, stop),):
-                    self.settle(at, behind)
+            self.settle_rows(list(zip(run.firsts, run.ends, strict=True)))
             return
         for start, stop in zip(run.firsts, run.ends, strict=True) if crossed else ():
             self._check_unsettled(start, stop)

@@ -66,15 +66,21 @@ class ReturnedRecords:
     def promote(self, now: float) -> int:
         """Make the records ready whose delay has passed; returns how many."""
         heap = self._ready_at
-        promoted = 0
+        if not heap or heap[0][0] > now:
+            return 0
+        due: list[tuple[int, int, Delay]] = []
         while heap and heap[0][0] <= now:
             ready_at, first, end = heappop(heap)
-            for start, stop, delay in self.delayed.pieces(first, end):
-                assert delay.ready_at == ready_at, "the heap has one entry for each return, and drop() makes it anew"
-                self.delayed.take(start, stop)
-                self.ready.set(start, stop, delay.attempts)
-                promoted += stop - start
-        return promoted
+            pieces = self.delayed.pieces(first, end)
+            assert all(delay.ready_at == ready_at for _, _, delay in pieces), (
+                "the heap has one entry for each return, and drop() makes it anew"
+            )
+            due += pieces
+        # Together: a restart lets many be due at once, and one by one each would move all that lie behind it.
+        due.sort()
+        self.delayed.take_rows([first for first, _, _ in due], [end for _, end, _ in due])
+        self.ready.set_rows([(first, end, delay.attempts) for first, end, delay in due])
+        return sum([end - first for first, end, _ in due])
 
     def next_ready_at(self) -> float | None:
         """When the next delay passes."""

@@ -41,7 +41,7 @@ class RoutedBatch:
         kinds: dict[int, int] = {}
         kind_of = [kinds.setdefault(id(answer), len(kinds)) for answer in answers]
         distinct = dict(zip(kind_of, answers, strict=True))
-        budget.spend(batch.count)
+        budget.look_into(batch)
         indexes = yield from self._indexes(kind_of, len(kinds))
         kinds_of: dict[str, list[int]] = {}
         for kind, answer in distinct.items():

@@ -260,13 +260,13 @@ class Router:
         self, batch: RecordBatch, fields: ContentFields, time: _Time, budget: PublishBudget
     ) -> Steps[RoutedBatch | None]:
         """Ask about each distinct (pair, content). None: bindings look at something else by now."""
-        budget.spend(batch.count)
+        budget.look_into(batch)
         exact, which = [_exact(pair) for pair in batch.pairs()], batch.route_index
         answers: list[Destinations] = []
         numbers, number_of = array("I"), dict[int, int]()
         kinds: dict[tuple[int, Content], int] = {}
-        for first in range(0, batch.count, STEP_RECORDS):
-            last = min(first + STEP_RECORDS, batch.count)
+        for piece in batch.body().pieces(range(batch.count), STEP_RECORDS):
+            first, last = piece[0], piece[-1] + 1
             rows = fields.rows(batch if last - first == batch.count else body_slice(batch, first, last))
             for kind in zip(which[first:last] if which is not None else repeat(0), rows, strict=False):
                 number = kinds.get(kind)

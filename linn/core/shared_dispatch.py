@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from linn.core.alarm import Alarm
 from linn.core.batch import RecordBatch
 from linn.core.delivery import Delivery, Settlement
 from linn.core.env import Clock
@@ -33,18 +34,16 @@ from linn.core.lease import Lease
 from linn.core.log_fields import log_fields
 from linn.core.partition import Partition, Spawn
 from linn.core.semantics import DeliverySemantics
-from linn.core.state_log import StateLog
+from linn.core.state_log import ROOM_RETRY_S, StateLog
 from linn.core.subscription import Effects, SharedSubscription
 from linn.core.subscription_clip import clip_event
 from linn.core.subscription_event import SubscriptionEvent, decode_events, encode_events
+from linn.core.unwritten_events import UnwrittenEvents
 
 logger = logging.getLogger("linn.queue")
 
 TRIM_AFTER_RECORDS = 10_000
 """Settled records are trimmed in steps of this many, or when the queue is empty."""
-
-OPENING_RETRY_S = 0.5
-"""How often a queue that was recovered on a full disk looks for room."""
 
 DEAD_LETTER_RETRY_S = 1.0
 """How long dead letters wait where their target's disk is full or their target is gone."""
@@ -89,18 +88,19 @@ class SharedDispatch:
         self._copy_dead_letters = copy_dead_letters
         self._copying = False
         self._trimming = False
-        self._timer_at: float | None = None
-        self._timer_scope: trio.CancelScope | None = None
+        self._alarm = Alarm(clock, spawn, self._expire)
         self._open = False
         self._closed = False
+        self.clipped = False
+        """Whether the log of its events says of records that a power failure took that they are settled."""
         self.unreadable = range(0)
         """The batch that was found last to be one that can't be decoded: it is looked at once."""
         self._owed: deque[Lease] = deque()
         """Settled to be handed over, but to nobody yet: the state log had no room for the event."""
+        self._writing_owed = False
         self._handing_over: dict[int, int] = {}
         """By consumer, the first offset that is settled on delivery but not read yet: it must not be trimmed."""
-        self._unwritten: list[SubscriptionEvent] = []
-        """Events that the disk had no room for."""
+        self._unwritten = UnwrittenEvents(state, self._encoded_snapshot) if state is not None else None
 
     # --- starting and stopping ---
 
@@ -113,14 +113,11 @@ class SharedDispatch:
         start, end = partition.log.bounds()
         # The event log may go back to records that were trimmed since.
         self.subscription = self.semantics.shared_subscription(start if self.state is None else 0)
-        clipped = await self._replay(end)
+        self.clipped = await self._replay(end)
         for event in left_off:
             self.subscription.apply(event)
         self.subscription.skip_to(start)
         effects = self.subscription.recovered(self.clock.monotonic())
-        if clipped and self.state is not None:
-            # Offsets beyond the end will be given again: what the old log says of them must go first.
-            await self.state.compact(self._snapshot, force=True)
         try:
             await self._begin(effects)
         except DiskFull as error:
@@ -131,6 +128,10 @@ class SharedDispatch:
 
     async def _begin(self, effects: Effects) -> None:
         """Deliver from now on. Raises StorageError: nothing is delivered."""
+        if self.clipped and self.state is not None:
+            # Offsets beyond the end will be given again: what the old log says of them must go first.
+            await self.state.compact(self._snapshot, force=True)
+            self.clipped = False
         # Before it is on the disk where delivery ids go on, none may be given: they are never used again.
         self.flush()
         if self.state is not None:
@@ -145,7 +146,7 @@ class SharedDispatch:
 
     async def _begin_later(self, effects: Effects) -> None:
         while not self._open and not self._closed:
-            await self.clock.sleep(OPENING_RETRY_S)
+            await self.clock.sleep(ROOM_RETRY_S)
             with contextlib.suppress(DiskFull, DescriptorsExhausted):
                 await self._begin(effects)
 
@@ -168,9 +169,11 @@ class SharedDispatch:
             return
         self._open = False
         self.partition.remove_listener(self._on_advance)
-        self._cancel_timer()
+        self._alarm.cancel()
         if self.state is None:
             return
+        for lease in self._owed:
+            self.subscription.take_back(lease)
         try:
             await self.state.compact(self._snapshot, force=True)
         except SyncFailed:
@@ -194,7 +197,7 @@ class SharedDispatch:
     def acquire(self, consumer: int, records_max: int) -> Lease | None:
         """Lease ready records to a consumer, or hand them over where delivery settles them.
 
-        Raises StorageError: the event of a handover can't be written; whoever asks next gets the records.
+        Raises StorageError: the event of a handover can't be written. Who asks when it can gets the records.
         """
         if not self._open:
             return None
@@ -206,10 +209,16 @@ class SharedDispatch:
             if not self.semantics.settles_on_delivery:
                 # A lease that a crash forgets is granted again: its event may come late, but nothing waits for it.
                 self._flush_or_keep()
-                self._arm(lease.deadline)
+                self._alarm.set(lease.deadline)
                 return lease
             self._owed.append(lease)
-        self.flush()
+        try:
+            self.flush()
+        except StorageError:
+            if not self._writing_owed:
+                self._writing_owed = True
+                self.spawn(self._write_owed)
+            raise
         lease = self._owed.popleft()
         self._handing_over[consumer] = lease.first
         return lease
@@ -250,7 +259,7 @@ class SharedDispatch:
         elif settlement.verdict == 3:
             if settlement.first >= settlement.end:
                 raise DeliveryNotCurrent(f"delivery {delivery_id} is not current for no records at all")
-            self._arm(subscription.extend(consumer, delivery_id, settlement.ms, now))
+            self._alarm.set(subscription.extend(consumer, delivery_id, settlement.ms, now))
             effects = Effects()
         else:
             raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")
@@ -298,25 +307,33 @@ class SharedDispatch:
 
         Raises StorageError: they are kept and written with the next ones.
         """
-        events = self._unwritten + self.subscription.take_events()
-        if self.state is None:
+        events = self.subscription.take_events()
+        if self.state is None or self._unwritten is None:
             return 0
-        if not events:
-            return self.state.partition.log.bounds()[1]
-        self._unwritten = events
-        position = self.state.append(encode_events(events))
-        self._unwritten = []
-        if self._open:
-            self._compact_if_due()
-        return position
+        if events or self._unwritten:
+            self._unwritten.write(encode_events(events) if events else b"")
+            if self._open:
+                self._compact_if_due()
+        return self.state.partition.log.bounds()[1]
 
     def _flush_or_keep(self) -> None:
         """Flush where nobody waits for the answer: a full disk is no reason to stop the queue."""
         try:
             self.flush()
         except StorageError as error:
-            text = "%(partition)s: %(count)d events wait for the disk: %(error)s"
-            logger.warning(text, self._about(error) | {"count": len(self._unwritten)})
+            text = "%(partition)s: %(count)d records of its log wait for the disk: %(error)s"
+            logger.warning(text, self._about(error) | {"count": len(self._unwritten or ())})
+
+    async def _write_owed(self) -> None:
+        """Have what is owed handed over when there is room: who asked was told no, and others may wait."""
+        try:
+            while self._open and self._unwritten:
+                await self.clock.sleep(ROOM_RETRY_S)
+                with contextlib.suppress(StorageError):
+                    self._unwritten.write()
+        finally:
+            self._writing_owed = False
+        self._on_ready()
 
     def dead_lettered(self, first: int, end: int) -> None:
         """Dead records were copied, or nobody wants a copy: settle them."""
@@ -361,12 +378,15 @@ class SharedDispatch:
             self._trim_if_due()
             self.on_room()
         if effects.delayed and (deadline := self.subscription.next_deadline()) is not None:
-            self._arm(deadline)
+            self._alarm.set(deadline)
 
     def _snapshot(self) -> list[bytes]:
         # First, because the disk may have no room for the snapshot either.
         self.flush()
-        return [encode_events(self.subscription.snapshot_events(self.clock.monotonic()))]
+        return [self._encoded_snapshot()]
+
+    def _encoded_snapshot(self) -> bytes:
+        return encode_events(self.subscription.snapshot_events(self.clock.monotonic()))
 
     def _compact_if_due(self) -> None:
         state = self.state
@@ -398,33 +418,10 @@ class SharedDispatch:
             self._trimming = False
         self.on_room()
 
-    def _arm(self, deadline: float) -> None:
-        """Wake up at `deadline` at the latest. One timer task serves all leases and delays."""
-        if self._timer_at is not None and self._timer_at <= deadline:
-            return
-        self._timer_at = deadline
-        if self._timer_scope is None:
-            self._timer_scope = trio.CancelScope()
-            self.spawn(self._run_timer)
-        else:
-            self._timer_scope.cancel()
-
-    def _cancel_timer(self) -> None:
-        self._timer_at = None
-        if self._timer_scope is not None:
-            self._timer_scope.cancel()
-
-    async def _run_timer(self) -> None:
-        while self._timer_at is not None:
-            scope = self._timer_scope = trio.CancelScope()
-            with scope:
-                await self.clock.sleep(max(0.0, self._timer_at - self.clock.monotonic()))
-            if scope.cancelled_caught or self._timer_at is None:
-                continue
-            self._after(self.subscription.expire(self.clock.monotonic()))
-            self._flush_or_keep()
-            self._timer_at = self.subscription.next_deadline()
-        self._timer_scope = None
+    def _expire(self) -> float | None:
+        self._after(self.subscription.expire(self.clock.monotonic()))
+        self._flush_or_keep()
+        return self.subscription.next_deadline()
 
     def _start_copying(self) -> None:
         if not self._copying and self._open:

@@ -18,6 +18,8 @@ SNAPSHOT_AFTER_BYTES = 4 << 20
 
 Replaying so many takes a start about 0.4 s of processor time, and as long again where each has a delay to begin.
 """
+ROOM_RETRY_S = 0.5
+"""How often what must be written before work goes on looks whether a full disk has room."""
 _READ_BYTES = 1 << 20
 
 
@@ -26,7 +28,7 @@ class StateLog:
 
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self.partition = partition
-        self._clock = clock
+        self.clock = clock
         self._snapshot_bytes = 0
         self._compacting = False
 
@@ -46,7 +48,7 @@ class StateLog:
 
     def append(self, events: bytes) -> int:
         """Append one record; returns the offset behind it. Raises StorageError: nothing was stored."""
-        batch = build_batch(BatchColumns((events,), self._clock.now_ms(), 0))
+        batch = build_batch(BatchColumns((events,), self.clock.now_ms(), 0))
         return self.partition.append(batch) + 1
 
     def is_due(self) -> bool:

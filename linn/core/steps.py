@@ -12,8 +12,8 @@ Steps = Generator[None, None, T]
 STEP_RECORDS = 1_024
 """Records of one step where each is looked at or moved: 0.5 to 1 ms."""
 TURN_S = 0.0005
-"""How long one task works, where it has much to do, before others get their turn, which costs it a tenth of that. A round
-of requests takes others up to ten turns: with 2 ms, who wants 50 of them a second gets 30 beside a storm of requests."""
+"""How long one task works, where it has much to do, before others get their turn, which costs it a tenth of that. A
+round of requests takes others up to ten turns: with 2 ms, who wants 50 a second gets 30 beside a storm of requests."""
 
 
 def at_once(steps: Steps[T]) -> T:

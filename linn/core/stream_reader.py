@@ -18,6 +18,7 @@ from linn.core.delivery import NOTHING, Delivery, Patience, Settlement, SettleOu
 from linn.core.errors import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
 from linn.core.log_fields import log_fields
 from linn.core.partition import Partition
+from linn.core.steps import Steps, at_once
 from linn.core.storage import StoredBatch
 
 logger = logging.getLogger("linn.stream")
@@ -151,11 +152,20 @@ class StreamReader:
 
     def close(self) -> None:
         """Stop reading. Idempotent."""
+        self.end()
+        at_once(self.leaving())
+
+    def end(self) -> None:
+        """Hand nothing over any more; `leaving` is the rest of `close`. Idempotent."""
         if self.ended:
             return
         self.ended = True
         self._on_close(self)
-        for partition in list(self._places):
-            self.stop_reading(partition)
         self._wake()
         self.on_ended()
+
+    def leaving(self) -> Steps[None]:
+        """Leave the partitions, of which there may be thousands: one with each step."""
+        for partition in list(self._places):
+            self.stop_reading(partition)
+            yield

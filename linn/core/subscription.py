@@ -188,6 +188,13 @@ class SharedSubscription:
             effects = effects.plus(self._return(leases.release(lease, None), lease.attempt, now))
         return effects.plus(Effects(ready=self._states.returned.promote(now)))
 
+    def take_back(self, lease: Lease) -> None:
+        """A lease that its acquire settled was handed to nobody: its records come again after a restart.
+
+        Only `snapshot_events` may follow, which then says so.
+        """
+        self._states.orphan(lease.first, lease.end, lease.attempt)
+
     def next_deadline(self) -> float | None:
         """When `expire` has something to do next, in monotonic seconds; None: never, as things are."""
         lease, delay = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
@@ -365,8 +372,8 @@ class SharedSubscription:
         settled = 0
         for first, end in ranges:
             self._events.settled(first, end)
-            self._states.settle(first, end)
             settled += end - first
+        self._states.settle_rows(ranges)
         return Effects(settled)
 
     def _return(

@@ -8,36 +8,36 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from operator import add, sub
 
-from linn.core.batch import Format, RecordBatch
-from linn.core.column import any_step_over
+from linn.core.batch import RecordBatch
+from linn.core.clipped_logs import ClippedLogs
 from linn.core.delivery import ReadySignal
 from linn.core.env import Clock
 from linn.core.errors import (
     FeatureUnsupported,
     LinnError,
     LogClosed,
-    MessageTooLarge,
     PartitionUnknown,
     TopicFull,
 )
 from linn.core.group_consumer import Groups
-from linn.core.group_event import GroupEvent
 from linn.core.interceptor import BoundInterceptor, intercepted
+from linn.core.message_limit import check_in_steps
 from linn.core.partition import Partition, Spawn
 from linn.core.partition_choice import PartitionChoice
+from linn.core.publish_budget import PublishBudget
 from linn.core.queue import Queue
+from linn.core.retired_subscriptions import RetiredSubscriptions
 from linn.core.semantics import DeliverySemantics
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.state_log import StateLog
+from linn.core.steps import at_once
 from linn.core.storage import PartitionId, StorageEngine
 from linn.core.storage_traffic import StorageTraffic
 from linn.core.stream_reader import StreamReader
-from linn.core.subscription_event import SubscriptionEvent
-from linn.core.topic_change import TopicChange, close_log
+from linn.core.topic_change import TopicChange
 from linn.core.topic_deletion import TopicDeletion
 from linn.core.topic_settings import BindingSettings, TopicSettings
 
@@ -88,10 +88,8 @@ class Topic:
         """Publishes to this topic, by its name, that failed."""
         self.dropped_records = 0
         """By `overflow = "drop-head"`; of a queue only what was not settled."""
-        self._left_off: list[Sequence[SubscriptionEvent]] = []
-        """By partition, what a queue without a state log knew when the topic became a stream."""
-        self._places: Mapping[str, Sequence[GroupEvent]] = {}
-        """By group, the same of groups when it became a queue."""
+        self._retired = RetiredSubscriptions()
+        self._clipped = ClippedLogs(name)
         self._deletion = TopicDeletion(engine, self._open_log)
         self._room = ReadySignal()
         self._waits_for_room = False
@@ -129,11 +127,14 @@ class Topic:
 
         Raises StorageError, LogCorrupt: what was made is taken away again.
         """
+        self._clipped.check()
         change = TopicChange(settings, semantics, self._spawn)
         try:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
+            if settings.kind not in (self.settings.kind, "both"):
+                await self._retired.prepare(self.partitions.values())
         except LinnError:
             await change.abandon()
             raise
@@ -150,7 +151,7 @@ class Topic:
             state = await self._open_state(GROUP_STATE, 0)
             commits_on_delivery = change.semantics.settles_on_delivery
             change.groups = Groups(self.name, partitions, state, commits_on_delivery, change.spawn)
-            await change.groups.recover(self._places)
+            await change.groups.recover(self._retired.places)
 
     async def _prepare_dispatch(self, change: TopicChange, queue: Queue, partition: Partition) -> None:
         index = partition.id.index
@@ -160,7 +161,7 @@ class Topic:
         change.dispatches.append(dispatch)
         dispatch.trims = change.settings.kind == "queue"
         dispatch.on_room = self.tell_room
-        await dispatch.recover(self._left_off[index] if index < len(self._left_off) else ())
+        await dispatch.recover(self._retired.left_off(index))
 
     async def _copy(self, dispatch: SharedDispatch) -> None:
         await self._copy_dead_letters(self, dispatch)
@@ -176,6 +177,7 @@ class Topic:
         queue, groups = self.queue, self.groups
         self.settings, self.semantics, self.queue = change.settings, change.semantics, change.queue
         self.partitions.update(change.partitions)
+        self._clipped.add([*change.dispatches, change.groups])
         if self.queue is not None:
             self._extend_queue(self.queue, change.dispatches)
         if change.groups is not None:
@@ -188,9 +190,10 @@ class Topic:
         change.begin()
         # Everybody sees the topic as it is to be; what it has no more is closed behind it.
         if queue is not None and self.queue is None:
-            await self._retire_queue(queue)
+            await self._retired.retire_queue(queue, self.partitions.values())
         if groups is not None and self.groups is None:
-            await self._retire_groups(groups)
+            self._end_readers()
+            await self._retired.retire_groups(groups, self.partitions.values())
 
     def _extend_queue(self, queue: Queue, dispatches: Sequence[SharedDispatch]) -> None:
         settings = self.semantics.shared_subscription(0).settings
@@ -198,20 +201,6 @@ class Topic:
             dispatch.trims = self.settings.kind == "queue"
             dispatch.subscription.settings = settings
         queue.extend(dispatches)
-
-    async def _retire_queue(self, queue: Queue) -> None:
-        await queue.close()
-        self._left_off = [dispatch.left_off() for dispatch in queue.dispatches]
-        for dispatch in queue.dispatches:
-            if dispatch.state is not None:
-                await close_log(dispatch.state.partition)
-
-    async def _retire_groups(self, groups: Groups) -> None:
-        self._end_readers()
-        groups.end_members()
-        if groups.state is not None:
-            await close_log(groups.state.partition)
-        self._places = groups.left_off()
 
     def read(self) -> StreamReader:
         """A new reader without a group."""
@@ -235,10 +224,12 @@ class Topic:
             raise PartitionUnknown(f"topic {self.name} has no partition {index}, but 0 to {len(self.partitions) - 1}")
         return partition
 
-    def admit(self, batch: RecordBatch) -> RecordBatch | None:
+    def admit(self, batch: RecordBatch, budget: PublishBudget) -> RecordBatch | None:
         """What is to be stored of a verified batch, whatever room there is; None: nothing, an interceptor dropped it.
 
-        Raises MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
+        Raises:
+            MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
+            LimitExceeded, TakesLong: it is over the budget.
         """
         if self.interceptors:
             left = intercepted(self.interceptors, self.name, batch)
@@ -246,8 +237,8 @@ class Topic:
                 return None
             batch = left
         limit = self.settings.message_bytes_max
-        if limit is not None and batch.body_bytes > limit and batch.format == Format.NATIVE:
-            check_message_bytes(batch, limit)
+        if limit is not None and batch.body_bytes > limit:
+            at_once(check_in_steps(batch, limit, budget))
         if batch.attributes or batch.producer_id or batch.transaction:
             # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
@@ -285,6 +276,8 @@ class Topic:
 
     def append(self, partition: Partition, batch: RecordBatch) -> int:
         """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError."""
+        if self._clipped:
+            self._clipped.check()
         base_offset = partition.append(batch)
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
@@ -399,39 +392,3 @@ class Topic:
         internal += [PartitionId(QUEUE_STATE + self.name, index) for index in indexes]
         ids = [PartitionId(self.name, index) for index in indexes]
         await self._deletion.delete_rest(ids + internal if self.semantics.survives_restart else ids)
-
-
-_QUICK_BYTES_MAX = 1 << 30
-"""Of a body whose sizes are added up as 31-bit digits: there are two columns of them."""
-
-
-def check_message_bytes(batch: RecordBatch, limit: int) -> None:
-    """Whether no record's value, key and headers together are over the limit; only asked where the whole body is.
-
-    Raises MessageTooLarge, BatchMalformed.
-    """
-    body = batch.body()
-    columns = [body.values.offsets] if body.keys is None else [body.values.offsets, body.keys.offsets]
-    headers_bytes = len(body.headers.names.data) + len(body.headers.values.data) if body.headers is not None else 0
-    if batch.body_bytes < _QUICK_BYTES_MAX and headers_bytes <= limit:
-        # Without a loop over the records: a few bytes that are compressed may hold a million.
-        is_over = any_step_over(limit - headers_bytes, columns)
-        if is_over and not headers_bytes:
-            raise MessageTooLarge(f"a message of more than {limit} bytes")
-        if not is_over:
-            return
-    sizes = _sizes(body.values.offsets.cast("i"))
-    if body.keys is not None:
-        sizes = list(map(add, sizes, _sizes(body.keys.offsets.cast("i"))))
-    if body.headers is not None:
-        entries = memoryview(body.headers.offsets).cast("i")
-        for column in (body.headers.names, body.headers.values):
-            ends = column.offsets.cast("i")
-            sizes = list(map(add, sizes, _sizes([ends[entry] for entry in entries])))
-    largest = max(sizes)
-    if largest > limit:
-        raise MessageTooLarge(f"a message of {largest} bytes, more than {limit}")
-
-
-def _sizes(ends: Sequence[int]) -> list[int]:
-    return list(map(sub, ends[1:], ends))

@@ -104,3 +104,36 @@ def change_and_lose_power(crash_at: int) -> None:
 def test_a_change_is_whole_or_not_there_and_the_broker_starts() -> None:
     for crash_at in range(1, undisturbed().operations, 2):
         change_and_lose_power(crash_at)
+
+
+async def delete(env: SimEnv, crash_at: int | None = None) -> range:
+    """Delete the topic of the file, which has a record; the operations on the disk that this takes."""
+    async with broker_on(env, TOML):
+        client = await connected(env)
+        await client.publish("s", ["old"])
+        env.disk.crash_at, first = crash_at, len(env.disk.operations)
+        await client.administer("topic.delete", name="s")
+        return range(first, len(env.disk.operations))
+
+
+def delete_and_lose_power(crash_at: int) -> None:
+    """Lose power at one change of the disk; the next start makes the topic anew, the third knows no table of it."""
+
+    async def process(env: SimEnv) -> None:
+        await delete(env, crash_at)
+
+    async def scenario(env: SimEnv) -> None:
+        if not await env.run_until_death(process):
+            return
+        env = env.restart()
+        async with broker_on(env, TOML):
+            await (await connected(env)).publish("s", ["new"])
+        async with broker_on(env, ALWAYS):
+            assert (await (await connected(env)).fetch("s"))[-1] == "new"
+
+    run_simulation(crash_at, scenario)
+
+
+def test_a_topic_that_is_made_anew_behind_a_deletion_that_was_broken_off_outlives_its_table() -> None:
+    for crash_at in run_simulation(0, delete)[::2]:
+        delete_and_lose_power(crash_at)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from raw_client import RawClient, broker_on, connected, simulated, values
 
+from linn.core.errors import StorageError
 from linn.core.lease import Lease
 from linn.core.shared_dispatch import SharedDispatch
 from linn.protocols.capnp import messages as m
@@ -25,6 +26,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(SharedDispatch, "acquire", noted)
     return places
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> int:
+    """A partition whose handovers can't be written, however often somebody asks."""
+    acquire = SharedDispatch.acquire
+
+    def refused(self: SharedDispatch, consumer: int, records_max: int) -> Lease | None:
+        if self.partition.id.index == 0:
+            raise StorageError("the disk takes nothing")
+        return acquire(self, consumer, records_max)
+
+    monkeypatch.setattr(SharedDispatch, "acquire", refused)
+    return 0
 
 
 async def consumer(client: RawClient, credit: int = 1) -> int:
@@ -93,3 +108,25 @@ async def test_what_comes_back_in_a_partition_that_was_empty_is_delivered_again(
         assert (again.message.partition, again.message.attempt) == (1, 2)
         assert [refusal.code for refusal in await client.settle(subscription, held)] == ["delivery.not_current"]
         assert await other.settle(waits, again) == []
+
+
+def test_who_fails_at_one_partition_passes_the_wake_up_on_to_who_waits_for_others(broken: int) -> None:
+    @simulated
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, '[topics.t]\nstorage = "dram"\npartitions = 2\n') as broker:
+            clients = [await connected(env) for _ in range(3)]
+            queue = broker.topics["t"].queue
+            assert queue is not None
+            queue.listed.clear()
+            for client in clients:
+                await consumer(client)
+            publisher = await connected(env)
+            for place in (broken, 1):  # Of the first only one that waits is woken, and is told what is wrong.
+                await publisher.publish("t", ["a"], partition=place)
+                assert await publisher.is_silent(1)
+            pushed = [(await client.push()).message for client in clients]
+            ended = [message.code for message in pushed if isinstance(message, m.Ended)]
+            served = [message.partition for message in pushed if isinstance(message, m.Deliver)]
+            assert (ended, served) == ([StorageError.code] * 2, [1])
+
+    scenario()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import wire
-from attack import WatchedBroker, attacked, request
+from attack import Peer, WatchedBroker, attacked, request
 
 from linn.core.topic_settings import PARTITIONS_MAX
 from linn.core.verb import ARGUMENTS_BYTES_MAX, VALUES_MAX
@@ -21,6 +21,7 @@ kind = "stream"
 """
 TOO_LARGE, TOO_MANY = "failed limit.exceeded", "failed config.invalid"
 SLOW_PARTITIONS = 400
+WIDE_TOPICS = 25
 
 
 def asked(verb: str, arguments: str) -> bytes:
@@ -121,3 +122,25 @@ def test_changes_that_wait_for_a_slow_one_wait_as_text_and_who_only_looks_does_n
         waiter.is_served()
         maker.send(asked("topic.delete", json.dumps({"name": f"slow-{size}"})))
         maker.is_answered()
+
+
+def test_many_partitions_are_described_and_listed_in_turns(broker: WatchedBroker) -> None:
+    maker = Peer(broker.address, greeted=True)
+    wide = {"kind": "stream", "storage": "dram", "partitions": PARTITIONS_MAX}
+    for number in range(WIDE_TOPICS):
+        maker.administer("topic.create", name=f"wide-{number}", settings=wide)
+    with attacked(broker, cpu_s=3.0, memory_bytes=48 << 20) as attack:
+        peer = attack.connect()
+        for _ in range(3):
+            peer.send(request(m.Describe(), 7), request(m.Ping(), 8))
+            assert peer.frame() == (8, m.Pong()), "who asks for less does not wait for a long answer"
+            correlation, described = peer.frame()
+            assert correlation == 7
+            assert isinstance(described, m.Description)
+            assert sum(len(topic.partitions) for topic in described.topics) > WIDE_TOPICS * PARTITIONS_MAX
+            peer.send(asked("topic.list", "{}"))
+            peer.is_answered()
+        peer.is_served()
+    for number in range(WIDE_TOPICS):
+        maker.administer("topic.delete", name=f"wide-{number}")
+    maker.close()

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import wire
-from attack import Peer, WatchedBroker, attacked
+from attack import Peer, WatchedBroker, attacked, request
 
 from linn.core.batch import RecordBatch
+from linn.core.batch_builder import build_from_records
+from linn.core.record import Record
+from linn.core.topic_settings import PARTITIONS_MAX
 from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.subscribing import PARTITIONS_READ_MAX
 
 CONFIG = """
 [topics.wide]
@@ -28,6 +32,12 @@ kind = "queue"
 lease = "1h"
 [topics.dead]
 kind = "stream"
+[exchanges.direct]
+type = "direct"
+[topics.read]
+kind = "stream"
+storage = "dram"
+partitions = 64
 """
 SETTLEMENTS = 100
 
@@ -101,3 +111,57 @@ def test_a_connection_with_many_members_of_a_group_closes_as_two_changes(broker:
         (left,) = other.administer("group.list", topic="shared")
         assert left["generation"] == group["generation"] + 2
         other.is_served()
+
+
+def test_a_connection_reads_no_more_partitions_than_it_may_and_leaves_them_in_turns(broker: WatchedBroker) -> None:
+    readers, asked = PARTITIONS_READ_MAX // PARTITIONS_MAX, 500
+    with attacked(broker, cpu_s=1.0, memory_bytes=32 << 20) as attack:
+        peer = attack.connect()
+        peer.send(request(m.Subscribe("shared"), 7) * asked)
+        answers = [peer.frame()[1] for _ in range(asked)]
+        assert all(isinstance(answer, m.Subscribed) for answer in answers[:readers])
+        assert {answer.code for answer in answers[readers:] if isinstance(answer, m.Failed)} == {"limit.exceeded"}
+        first = answers[0]
+        assert isinstance(first, m.Subscribed)
+        assert peer.ask(m.Unsubscribe(first.subscription)) == m.Done()
+        peer.subscribe("shared")  # What one read that has ended is free again.
+        peer.is_served()
+        peer.leaves()
+
+
+def test_a_connection_is_a_member_of_groups_of_no_more_partitions_than_it_may_read(broker: WatchedBroker) -> None:
+    with attacked(broker, cpu_s=1.5, memory_bytes=32 << 20) as attack:
+        peer = attack.connect()
+        for number in range(PARTITIONS_READ_MAX // PARTITIONS_MAX):
+            peer.subscribe("shared", group=f"wide-{number}")
+        refused = peer.ask(m.Subscribe("shared", group="one-too-many"))
+        assert isinstance(refused, m.Failed)
+        assert refused.code == "limit.exceeded"
+        peer.is_served()
+        peer.leaves()
+
+
+def test_a_thousand_readers_that_leave_together_leave_their_partitions_in_turns(broker: WatchedBroker) -> None:
+    # They come before the attack: it is short, so that little of what it costs can pass for a machine that is busy.
+    peers = [Peer(broker.address, greeted=True) for _ in range(1_000)]
+    for peer in peers:
+        peer.subscribe("read")
+    with attacked(broker, cpu_s=3.0, memory_bytes=32 << 20) as attack:
+        for peer in peers:
+            peer.close()
+        watcher = attack.connect()
+        attack.until(lambda: watcher.administer("broker.show")["connections"] < 100, "most of them are gone")
+        watcher.is_served()
+
+
+def test_who_closes_its_side_behind_a_large_publish_gets_the_answer(broker: WatchedBroker) -> None:
+    records = [Record(value=b"", routing_key=f"key-{number}") for number in range(20_000)]
+    large = bytes(build_from_records(records, base_id=1).message)
+    with attacked(broker, cpu_s=2.0, memory_bytes=48 << 20) as attack:
+        peer = attack.connect()
+        peer.send(request(m.Publish("direct", to_exchange=True), 7, 1), large)
+        peer.says_no_more()
+        correlation, published = peer.frame()
+        assert correlation == 7
+        assert isinstance(published, m.Published)
+        peer.is_closed()

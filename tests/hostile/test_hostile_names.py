@@ -140,21 +140,19 @@ def test_groups_and_routing_keys_may_be_any_text_and_no_table_of_the_command_lin
 ) -> None:
     with attacked(broker, memory_bytes=6 << 20) as attack:
         join_and_bind(attack)
-    with attacked(broker, memory_bytes=6 << 20) as attack:
-        attack.connect().is_served()
-        monkeypatch.delenv("COLUMNS", raising=False)
-        commands = (
-            ("groups", "list"),
-            ("bindings", "list"),
-            ("exchanges", "list"),
-            ("topics", "list"),
-            ("topics", "describe", "t"),
-        )
-        for command in commands:
-            assert_harmless(linn(broker, *command), " ".join(command))
-        for name in NAMES.values():
-            if "\0" not in name and name:
-                assert_harmless(linn(broker, "groups", "describe", "t", name[:300]), "groups describe")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    commands = (
+        ("groups", "list"),
+        ("bindings", "list"),
+        ("exchanges", "list"),
+        ("topics", "list"),
+        ("topics", "describe", "t"),
+    )
+    for command in commands:
+        assert_harmless(linn(broker, *command), " ".join(command))
+    for name in NAMES.values():
+        if "\0" not in name and name:
+            assert_harmless(linn(broker, "groups", "describe", "t", name[:300]), "groups describe")
     assert_harmless(broker.log_text(), "the log")
 
 

@@ -172,9 +172,9 @@ QUEUE_MUTATIONS = (
         module=_SUBSCRIPTION,
         original="""
             self._events.settled(first, end)
-            self._states.settle(first, end)
+            settled += end - first
         """,
-        planted="self._states.settle(first, end)",
+        planted="settled += end - first",
         simulation="subscription",
         seed=0,
         says="same_state",

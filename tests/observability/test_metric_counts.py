@@ -11,6 +11,7 @@ from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, records, sim
 from linn.core import metric_report
 from linn.core.histogram import Histogram
 from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.publishing import BATCH_BYTES, WAITING_BYTES
 from linn.testing.sim_env import SimEnv
 
 WORK = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
@@ -187,7 +188,8 @@ async def test_a_request_that_waits_and_output_that_is_not_taken_are_seen(env: S
         await client.send(m.Publish("t"), [held])
         await trio.sleep(1)
         assert list(samples(broker, "linn_connection_inflight_requests").values()) == [1]
-        assert list(samples(broker, "linn_connection_held_bytes").values()) == [held.size]
+        beside = WAITING_BYTES + BATCH_BYTES + len("t")
+        assert list(samples(broker, "linn_connection_held_bytes").values()) == [held.size + beside]
         other = await connected(env)
         for _ in range(20):
             await other.publish("s", ["z" * 50_000])

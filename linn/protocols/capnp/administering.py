@@ -11,16 +11,24 @@ from typing import TYPE_CHECKING
 import trio
 
 from linn.core.errors import LimitExceeded
+from linn.core.long_work import in_turns
 from linn.core.memory_budget import RESERVE_BYTES
+from linn.core.steps import at_once
 from linn.core.verb import ARGUMENTS_BYTES_MAX
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Event
+from linn.protocols.capnp.description_frame import PARTITION_BYTES, description_frame
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
 
 DESCRIBED_MAX = 4_096
-"""Names in one describe: each takes 20 us, known or not, and they are answered in one go."""
+"""Names in one describe: each takes 20 us, known or not."""
+DESCRIBED_AT_ONCE_MAX = 128
+"""Topics and partitions in a description that is made in one go, in about half a millisecond; longer ones are made in
+turns, of each connection one at a time."""
+DESCRIPTIONS_MAX = 2
+"""Long ones of one connection: the one that is made, and one behind it with up to 4,096 names."""
 WAITING_BYTES_MAX = 2 * ARGUMENTS_BYTES_MAX
 """Of arguments of one connection: of the verb that is carried out, and of one behind it."""
 
@@ -33,11 +41,14 @@ class Administering:
         self._last: trio.Event | None = None
         """Set when the verb that came last has been carried out; None where none came yet."""
         self._waiting_bytes = 0
+        self._describing = trio.Lock()
+        self._descriptions = 0
+        """Long ones, that is made and that wait."""
 
     def is_full(self) -> bool:
         """Whether so much waits that no more should be read; where memory is short, that is little."""
         waiting, session = self._waiting_bytes, self._session
-        if waiting >= WAITING_BYTES_MAX:
+        if waiting >= WAITING_BYTES_MAX or self._descriptions >= DESCRIPTIONS_MAX:
             return True
         return waiting > RESERVE_BYTES and session.broker.memory.received.is_over and not session.consumes
 
@@ -47,22 +58,28 @@ class Administering:
         assert isinstance(describe, m.Describe)
         if len(describe.topics) > DESCRIBED_MAX:
             raise LimitExceeded(f"{len(describe.topics)} topics in one describe, more than {DESCRIBED_MAX}")
-        broker = self._session.broker
-        topics = [self._topic_info(name) for name in dict.fromkeys(describe.topics) or sorted(broker.topics)]
-        nodes = [m.Node(0, next(iter(broker.addresses.values()), ""))]
-        self._session.reply(event.correlation, m.Description(broker.name, nodes, topics))
+        session, broker = self._session, self._session.broker
+        names = list(dict.fromkeys(describe.topics)) or sorted(broker.topics)
+        partitions = sum([len(broker.topics[name].partitions) for name in names if name in broker.topics])
+        if partitions * PARTITION_BYTES > session.settings.frame_bytes_max:
+            raise LimitExceeded(f"a description of {partitions} partitions is larger than a frame: name fewer topics")
+        if not event.correlation:
+            return
+        steps = description_frame(broker, names, event.correlation)
+        if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
+            session.answer([at_once(steps)])
+            return
 
-    def _topic_info(self, name: str) -> m.TopicInfo:
-        topic = self._session.broker.topics.get(name)
-        if topic is None:
-            return m.TopicInfo(name, "", [], "", 0)
-        partitions = [
-            m.PartitionInfo(0, partition.start_offset, partition.high_watermark)
-            for _, partition in sorted(topic.partitions.items())
-        ]
-        settings = topic.settings
-        limit = min(settings.message_bytes_max or 0, m.LIMIT_MAX)
-        return m.TopicInfo(name, settings.kind, partitions, settings.delivery or "", limit, settings.partitioner)
+        async def work() -> None:
+            try:
+                async with self._describing:
+                    await session.outbox.wait_room()
+                    session.answer([await in_turns(broker, steps)])
+            finally:
+                self._descriptions -= 1
+
+        self._descriptions += 1
+        session.in_task(event, work)
 
     def administer(self, event: Event) -> None:
         """Carry out a verb of `linn.core.administration`, behind those that came before it."""

@@ -87,6 +87,23 @@ class _Layout:
 
 
 _ENUMS = {"Publish": ("acks",), "Subscribed": ("kind",), "Settlement": ("verdict",)}
+_FROM_BROKERS = frozenset(
+    {
+        "welcome",
+        "published",
+        "fetched",
+        "foundOffset",
+        "subscribed",
+        "deliver",
+        "settled",
+        "assigned",
+        "description",
+        "administered",
+        "ended",
+    }
+)
+"""What no broker reads: a list in it may have a million parts."""
+_UNREAD = messages.Settlement(0, 0, 0, 0)
 _VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done}
 _layouts: dict[type[Message], _Layout] = {}
 
@@ -245,7 +262,7 @@ _CACHED_FRAMES_MAX = 4_096
 _decoded: dict[bytes, Decoded] = {}
 
 
-def decode(frame: memoryview) -> Decoded:
+def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
     """Read one control message. Messages are shared: nobody changes them.
 
     A client sends the same request again and again with another correlation, whose place is fixed where the root
@@ -253,10 +270,10 @@ def decode(frame: memoryview) -> Decoded:
 
     A member that this version does not know is `messages.Unknown`.
 
-    Raises ProtocolError where the bytes are not a Frame.
+    Raises ProtocolError where the bytes are not a Frame, or `from_client` what a client does not say.
     """
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
-        return _decode(frame)
+        return _decode(frame, from_client)
     content = frame.tobytes()
     key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
     known = _decoded.get(key)
@@ -265,7 +282,7 @@ def decode(frame: memoryview) -> Decoded:
     template = _READERS.get((len(content), content[_MEMBER_AT : _MEMBER_AT + 2]))
     if template is not None and (numbers := template[0].read(content)) is not None:
         return template[1](*numbers)
-    decoded = _decode(content)
+    decoded = _decode(content, from_client)
     if content[:4] == _ONE_SEGMENT and content[8:12] == _ROOT_FIRST and type(decoded.message) in _REPEATED:
         if len(_decoded) >= _CACHED_FRAMES_MAX:
             _decoded.clear()
@@ -278,7 +295,7 @@ _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, me
 """What comes often with equal content. Settlements and answers have other numbers each time."""
 
 
-def _decode(frame: Buffer) -> Decoded:
+def _decode(frame: Buffer, from_client: bool = False) -> Decoded:
     try:
         # Twice the frame's words: overlapping pointers can't make it larger than it is.
         with schema.load("protocol").Frame.from_bytes(
@@ -286,17 +303,23 @@ def _decode(frame: Buffer) -> Decoded:
             traversal_limit_in_words=len(frame) // 4 + 64,
             nesting_limit=NESTING_MAX,
         ) as reader:
-            return _read(reader)
+            return _read(reader, from_client)
     except (capnp.KjException, UnicodeDecodeError, ValueError) as error:
         raise ProtocolError("a control message can't be read") from error
 
 
-def _read(reader: Any) -> Decoded:
+def _read(reader: Any, from_client: bool) -> Decoded:
     correlation, batches = reader.correlation, reader.batches
     try:
         member = str(reader.which())
     except capnp.KjException:
         return Decoded(correlation, batches, messages.Unknown())
+    if from_client:
+        if member in _FROM_BROKERS:
+            raise ProtocolError(f"a client does not send {_BY_MEMBER[member].__name__}")
+        if member == "settle" and (count := len(reader.settle.entries)) > messages.SETTLE_ENTRIES_MAX:
+            # It is refused for their number alone.
+            return Decoded(correlation, batches, messages.Settle(reader.settle.subscription, [_UNREAD] * count))
     if member in _VOID:
         return Decoded(correlation, batches, _VOID[member]())
     return Decoded(correlation, batches, _layout(_BY_MEMBER[member]).read(getattr(reader, member)))

@@ -39,11 +39,12 @@ class Event(NamedTuple):
 class Connection:
     """The receiving half, and the encoding of what is sent. One per TCP or Unix connection."""
 
-    def __init__(self, free: ReceiveBuffers | None = None) -> None:
-        """`free`: receive buffers that it shares with others."""
+    def __init__(self, free: ReceiveBuffers | None = None, *, from_client: bool = False) -> None:
+        """`free`: receive buffers that it shares with others. `from_client`: what only brokers say is not read."""
         self.frames = FrameReader(free=free)
+        self._from_client = from_client
         self._waiting = codec.Decoded(0, 0, Done())
-        self._events: deque[Event] = deque()
+        self._unread: deque[memoryview] = deque()
         self._batches: list[RecordBatch] = []
         self._missing = 0
         self._batch_bytes = 0
@@ -72,8 +73,8 @@ class Connection:
 
     @property
     def has_more(self) -> bool:
-        """Whether a whole message waits to be given."""
-        return bool(self._events)
+        """Whether there is something that has come and was not looked at."""
+        return bool(self._unread)
 
     def received(self, count: int) -> Iterator[Event]:
         """Take note of `count` bytes in `buffers()`, and give the messages that are whole now.
@@ -84,31 +85,36 @@ class Connection:
             ProtocolError, BatchMalformed: behind the last good message, and ever after: the stream
                 can't be trusted any more; close it.
         """
-        if self._failure is None:
-            self._parse(count)
+        if self._failure is None and self.frames.failure is None:
+            self._unread.extend(self.frames.received(count))
         return self._give()
 
     def _give(self) -> Iterator[Event]:
-        events = self._events
-        while events:
-            yield events.popleft()
-        if self._failure is not None:
-            raise self._failure
+        # One by one: reading thousands of small messages takes long, and who gives others their turn leaves the rest.
+        unread = self._unread
+        while unread:
+            event = self._read(unread.popleft())
+            if event is not None:
+                yield event
+        if failure := self._failure or self.frames.failure:
+            raise failure
 
-    def _parse(self, count: int) -> None:
+    def _read(self, frame: memoryview) -> Event | None:
+        """The message that this frame is, or makes whole. Raises ProtocolError, BatchMalformed."""
         try:
-            for frame in self.frames.received(count):
-                if self._missing:
-                    self._add_batch(frame)
-                else:
-                    self._begin(codec.decode(frame))
-                if not self._missing:
-                    correlation, _, message = self._waiting
-                    self._events.append(Event(correlation, message, self._batches))
-                    self._batches = []  # Or a connection that waits would keep what came last.
-            self._failure = self.frames.failure
+            if self._missing:
+                self._add_batch(frame)
+            else:
+                self._begin(codec.decode(frame, from_client=self._from_client))
         except LinnError as error:
             self._failure = error
+            self._unread.clear()
+            raise
+        if self._missing:
+            return None
+        correlation, _, message = self._waiting
+        batches, self._batches = self._batches, []  # Or a connection that waits would keep what came last.
+        return Event(correlation, message, batches)
 
     def _add_batch(self, frame: memoryview) -> None:
         self._batches.append(RecordBatch(frame))

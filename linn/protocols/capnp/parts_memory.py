@@ -1,24 +1,23 @@
 """A large publish is taken apart in turns, and what its parts hold is counted in the share `received`.
 
-Law: parts of all publishes together go over the share by those of one publish, and one part of each other: while it is
-over, one of them goes on, and the others wait with what they have. Who goes on waits for nobody, so nobody is stuck.
+Laws: parts of all publishes together go over the share by those of one publish, and one part of each other: while it is
+over, one of them goes on, and the others wait with what they have. Who goes on waits for nobody, so nobody is stuck. Of
+all large publishes, however many there are, one has a turn between two turns of everybody else (`long_work`).
 """
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-import trio
-
+from linn.core.long_work import give_turn
 from linn.core.publish_budget import PublishBudget
 from linn.core.steps import TURN_S, Steps
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
 
-TURNS_OF_OTHERS = 3
-"""Turns of the loop for each of a large publish: a step may take longer than a turn, and whoever is small needs many."""
 T = TypeVar("T")
 
 
@@ -27,12 +26,13 @@ class PartsMemory:
 
     def __init__(self, broker: Broker) -> None:
         self.budget = PublishBudget()
+        self._broker = broker
         self._clock = broker.env.clock
         self._share = broker.memory.received
-        self._turn = broker.parts_turn
+        self._parts_turn = broker.parts_turn
         self._has_turn = False
         self._held_bytes = 0
-        self._until_s = self._clock.monotonic() + TURN_S
+        self._until_s = -math.inf
 
     def __enter__(self) -> PartsMemory:
         return self
@@ -42,12 +42,14 @@ class PartsMemory:
     ) -> None:
         self._share.give_back(self._held_bytes)
         if self._has_turn:
-            self._turn.release()
+            self._parts_turn.release()
 
     async def in_turns(self, steps: Steps[T]) -> T:
         """The result of these steps. Cancellation: they end where they are."""
-        monotonic = self._clock.monotonic
         while True:
+            if self._clock.monotonic() > self._until_s:
+                await give_turn(self._broker)
+                self._until_s = self._clock.monotonic() + TURN_S
             try:
                 next(steps)
             except StopIteration as end:
@@ -56,12 +58,8 @@ class PartsMemory:
                 return result
             self._count()
             if self._share.is_over and not self._has_turn:
-                await self._turn.acquire()
+                await self._parts_turn.acquire()
                 self._has_turn = True
-            if monotonic() > self._until_s:
-                for _ in range(TURNS_OF_OTHERS):
-                    await trio.lowlevel.checkpoint()
-                self._until_s = monotonic() + TURN_S
 
     def _count(self) -> None:
         more = self.budget.parts_bytes - self._held_bytes

@@ -7,9 +7,11 @@ those behind it wait with it, while all other requests go on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
+
+import trio
 
 from linn.core.destination import Destination, Plan
 from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown, TopicUnknown
@@ -29,6 +31,11 @@ PAIRS_AT_ONCE_MAX = 64
 """Distinct (routing key, labels) of a publish for which exchanges are asked without giving others their turn."""
 _ACKS: tuple[Acks, ...] = ("none", "leader", "all")
 """By their number in the schema."""
+WAITING_BYTES = BATCH_BYTES = 512
+"""What a publish that waits takes beside what came, and what each of its batches does."""
+LEAVE_S = 2.5
+"""For what waits on a connection whose client has said all: work in turns takes no longer."""
+LEAVE_POLL_S = 0.01
 Planned = tuple[list[Destination], list[int]]
 """Of one batch: where it goes, and which of its records no topic takes, as the answer has it."""
 
@@ -75,10 +82,17 @@ class Publishing:
         self.waiting_bytes = 0
         self._waiting.clear()
 
+    async def wait_done(self) -> None:
+        """Wait until no publish waits, but not for long: of one without room that may be never."""
+        with trio.move_on_after(LEAVE_S):
+            while self._waiting:
+                await self._broker.env.clock.sleep(LEAVE_POLL_S)
+
     def publish(self, event: Event) -> None:
         """Carry out a publish, or put it behind those that wait."""
         in_turns = False
         try:
+            self._check(event)
             must_wait = self._waiting or self._wants_topic(event) or self._takes_long(event)
             done = not must_wait and self._try(event) is None
         except TakesLong:
@@ -87,7 +101,7 @@ class Publishing:
             self._fail(event, error)
             return
         if not done:
-            size = sum(batch.size for batch in event.batches)
+            size = _held_bytes(event)
             self._waiting.append(_Waiting(event, size, in_turns))
             self.waiting_bytes += size
             self._memory.used_bytes += size
@@ -115,7 +129,8 @@ class Publishing:
         assert isinstance(publish, m.Publish)
         return publish.to_exchange and sum([batch.pair_count for batch in event.batches]) > PAIRS_AT_ONCE_MAX
 
-    def _check(self, event: Event) -> m.Publish:
+    @staticmethod
+    def _check(event: Event) -> None:
         """Raises LinnError."""
         publish = event.message
         assert isinstance(publish, m.Publish)
@@ -125,19 +140,19 @@ class Publishing:
             raise RequestUnknown(f"acks {publish.acks} is not known to this version")
         if _wants_returned(publish) and sum(batch.count for batch in event.batches) > m.MANDATORY_RECORDS_MAX:
             raise LimitExceeded(f"a mandatory publish of more than {m.MANDATORY_RECORDS_MAX} records")
-        return publish
 
     def _try(self, event: Event) -> Topic | None:
         """Publish; or the topic that has no room now, and nothing is stored. Raises LinnError, TakesLong."""
-        publish, broker, budget = self._check(event), self._broker, self._at_once
+        publish, broker, budget = event.message, self._broker, self._at_once
+        assert isinstance(publish, m.Publish)
         budget.begin()
         planned: list[Planned] = []
         for batch in event.batches:
             batch.verify(broker.limits)
             destinations = broker.destinations(publish.target, publish.to_exchange, publish.partition, batch, budget)
-            for topic, _, part in destinations:
-                if not topic.has_room(part):
-                    return topic
+            full = _without_room(destinations)
+            if full is not None:
+                return full.topic
             returned = broker.unroutable(publish.target, batch) if _wants_returned(publish) else []
             planned.append((destinations, returned))
         self._store(event, publish, planned)
@@ -166,7 +181,8 @@ class Publishing:
 
         Cancellation: nothing is stored.
         """
-        publish = self._check(event)
+        publish = event.message
+        assert isinstance(publish, m.Publish)
         while True:
             with PartsMemory(self._broker) as parts:
                 plan = Plan(self._broker, publish.target, publish.to_exchange)
@@ -177,14 +193,15 @@ class Publishing:
                         continue
                     raise
                 # From here to the end of `_store` nobody else has a turn: what was checked holds.
-                if not plan.is_current():
-                    continue
-                full = _without_room(planned)
-                if full is None:
-                    self._store(event, publish, planned)
-                    return
-                planned.clear()
-            await self._wait_room(full)
+                full = None
+                if plan.is_current():
+                    full = _without_room([each for destinations, _ in planned for each in destinations])
+                    if full is None:
+                        self._store(event, publish, planned)
+                        return
+                planned.clear()  # Before others are made.
+            if full is not None:
+                await self._wait_room(full)
 
     async def _planned(self, event: Event, publish: m.Publish, plan: Plan, parts: PartsMemory) -> list[Planned]:
         planned: list[Planned] = []
@@ -245,14 +262,27 @@ class Publishing:
         return None
 
 
+def _held_bytes(event: Event) -> int:
+    """What a publish takes while it waits."""
+    publish = event.message
+    assert isinstance(publish, m.Publish)
+    return WAITING_BYTES + len(publish.target) + sum([BATCH_BYTES + batch.size for batch in event.batches])
+
+
 def _wants_returned(publish: m.Publish) -> bool:
     return publish.mandatory and publish.to_exchange
 
 
-def _without_room(planned: list[Planned]) -> Destination | None:
-    """A destination that has no room for its part."""
-    for destinations, _ in planned:
-        for each in destinations:
-            if not each.topic.has_room(each.batch):
-                return each
+def _without_room(destinations: Sequence[Destination]) -> Destination | None:
+    """A destination that has no room. A topic is asked once, for its largest part: what it holds has to be added up."""
+    if len(destinations) > 1:
+        largest = {each.topic: each for each in sorted(destinations, key=_size)}
+        destinations = [*largest.values()]
+    for each in destinations:
+        if not each.topic.has_room(each.batch):
+            return each
     return None
+
+
+def _size(destination: Destination) -> int:
+    return destination.batch.size

@@ -93,7 +93,7 @@ class Session:
         self.nursery: trio.Nursery
         self.slice: dict[Session, None] = {}
         """The caretaker's, where this session is in."""
-        self._connection = Connection(caretaker.free_buffers)
+        self._connection = Connection(caretaker.free_buffers, from_client=True)
         self._intake = Intake(broker.memory.received)
         self.draining = False
         """Whether the broker has said goodbye."""
@@ -131,7 +131,7 @@ class Session:
         finally:
             self._publishing.close()
             self._intake.release()
-            self._subscribing.close()
+            await self._subscribing.leave()
 
     def end(self) -> None:
         """Drop the connection, and all that is under way."""
@@ -143,6 +143,7 @@ class Session:
         return Traffic(self._received_bytes, sent, self._inflight, outbox.waiting_bytes, self._publishing.waiting_bytes)
 
     async def _until_sent(self) -> None:
+        await self._publishing.wait_done()
         with trio.move_on_after(self._caretaker.keepalive_s):
             while self.outbox.waiting_bytes or self._inflight:
                 await self.broker.env.clock.sleep(DRAIN_POLL_S)

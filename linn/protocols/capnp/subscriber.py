@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from linn.core.delivery import NOTHING, Consumer, Delivery, Patience
+from linn.core.stream_reader import StreamReader
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import frames_of, frames_to
 from linn.protocols.capnp.outbox import Outbox
@@ -19,8 +20,11 @@ class Subscriber:
 
     consumer: Consumer
 
-    def __init__(self, id: int, outbox: Outbox, delivery_bytes: Callable[[], int]) -> None:
+    def __init__(self, id: int, outbox: Outbox, delivery_bytes: Callable[[], int], partitions: int) -> None:
+        """`partitions`: how many of them it is expected to read; of a group's member the share is known later."""
         self.id = id
+        self.partitions = partitions
+        """How many it reads. Each takes memory, and time when it ends."""
         self._outbox = outbox
         self._delivery_bytes = delivery_bytes
         self._credit = 0
@@ -35,6 +39,7 @@ class Subscriber:
 
     def assigned(self, generation: int, partitions: Sequence[int]) -> None:
         """The group's share changed; the client hears of it behind its answer to subscribe."""
+        self.partitions = len(partitions)
         self._assigned = m.Assigned(self.id, generation, list(partitions))
         if self._begun:
             self._outbox.put(frames_of(self._assigned))
@@ -75,12 +80,16 @@ class Subscriber:
         """End `run`."""
         self._scope.cancel()
 
-    def close(self) -> None:
-        """Give back all that is leased."""
+    def end(self) -> StreamReader | None:
+        """Give back all that is leased, and deliver nothing more. A reader that is returned is to be closed yet."""
         self._closed = True
         self.pause()
         self.cancel()
+        if isinstance(self.consumer, StreamReader):
+            self.consumer.end()
+            return self.consumer
         self.consumer.close()
+        return None
 
     async def run(self) -> None:
         """Push until cancelled. Raises LinnError where the consumer can't go on."""

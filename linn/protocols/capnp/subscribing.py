@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from linn.core.delivery import Settlement
 from linn.core.errors import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
+from linn.core.long_work import in_turns
+from linn.core.steps import Steps
+from linn.core.stream_reader import StreamReader
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Event, frames_of
 from linn.protocols.capnp.reading import WAIT_MS_MAX
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
 DELIVERY_BYTES_MIN = 16 << 10
 DELIVERY_BYTES_MAX = 1 << 20
 """Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
+PARTITIONS_READ_MAX = 32_768
+"""That the readers and members of groups of one connection read together: eight of the widest topics. Each takes 350
+bytes in memory, so that all of them are 11 MiB, and leaving them takes 50 ms."""
 
 
 class Subscribing:
@@ -26,6 +34,8 @@ class Subscribing:
         self._session = session
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_ids = 0
+        self._left: list[StreamReader] = []
+        """Readers that have ended, and are still known to their partitions."""
 
     @property
     def is_empty(self) -> bool:
@@ -52,9 +62,10 @@ class Subscribing:
             return
         if len(self._subscribers) >= self._session.settings.subscriptions_max:
             raise LimitExceeded(f"a connection has at most {self._session.settings.subscriptions_max} subscriptions")
+        partitions = self._partitions_read(subscribe)
         self._subscription_ids += 1
         id = self._subscription_ids
-        subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes)
+        subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes, partitions)
         kind, consumer = self._session.broker.subscribe(
             subscribe.topic,
             subscribe.group,
@@ -68,6 +79,20 @@ class Subscribing:
         self._session.outbox.put(frames_of(m.Subscribed(id, kind, consumer.lease_ms), event.correlation))
         subscriber.begin(subscribe.credit)
         self._session.nursery.start_soon(self._run_subscriber, subscriber)
+
+    def _partitions_read(self, subscribe: m.Subscribe) -> int:
+        """How many partitions a new subscription reads; of a queue none. Raises TopicUnknown, LimitExceeded."""
+        topic = self._session.broker.topic(subscribe.topic)
+        more = 0
+        if subscribe.group and topic.groups is not None:
+            more = -(-len(topic.partitions) // (topic.groups.members(subscribe.group) + 1))
+        elif topic.queue is None:
+            more = len(subscribe.partitions) or len(topic.partitions)
+        read = sum([subscriber.partitions for subscriber in self._subscribers.values()])
+        if read + more > PARTITIONS_READ_MAX:
+            text = f"a connection reads at most {PARTITIONS_READ_MAX} partitions; this one {read}, and {more} more"
+            raise LimitExceeded(text)
+        return more
 
     def _wants_topic(self, name: str) -> bool:
         """Whether the topic has to be made first."""
@@ -91,8 +116,7 @@ class Subscribing:
             await subscriber.run()
         except LinnError as error:
             self._session.outbox.put(frames_of(m.Ended(subscriber.id, error.code, error.text)))
-        finally:
-            self._drop(subscriber.id)
+        self._drop(subscriber.id)  # When it is cancelled, `leave` does it.
 
     def _subscriber(self, id: int) -> Subscriber:
         subscriber = self._subscribers.get(id)
@@ -111,13 +135,25 @@ class Subscribing:
 
     def _drop(self, id: int) -> None:
         subscriber = self._subscribers.pop(id, None)
-        if subscriber is not None:
-            subscriber.close()
+        if subscriber is not None and (reader := subscriber.end()) is not None:
+            reader.close()
 
     def close(self) -> None:
-        """End all subscriptions."""
-        for id in list(self._subscribers):
-            self._drop(id)
+        """End all subscriptions. What takes long of it is left to `leave`."""
+        subscribers, self._subscribers = self._subscribers, {}
+        ended = [subscriber.end() for subscriber in subscribers.values()]
+        self._left += [reader for reader in ended if reader is not None]
+
+    async def leave(self) -> None:
+        """End all subscriptions, and what readers have to do for each of their partitions, in turns. Not cancelled."""
+        self.close()
+        if self._left:
+            with trio.CancelScope(shield=True):
+                await in_turns(self._session.broker, self._leaving())
+
+    def _leaving(self) -> Steps[None]:
+        while self._left:
+            yield from self._left.pop().leaving()
 
     def credit(self, event: Event) -> None:
         """Let more records be pushed. Raises SubscriptionUnknown."""

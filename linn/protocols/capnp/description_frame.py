@@ -1,0 +1,46 @@
+"""A description of topics as it goes on the wire, written in steps: they may have many thousands of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from linn.core import schema
+from linn.core.steps import Steps
+from linn.protocols.capnp import messages as m
+
+if TYPE_CHECKING:
+    from linn.core.broker import Broker
+    from linn.core.topic import Topic
+
+PARTITION_BYTES = 24
+"""Of one partition in a description."""
+
+
+def description_frame(broker: Broker, names: Sequence[str], correlation: int) -> Steps[bytes]:
+    """The frame of a `messages.Description`. A topic is described as it is when its turn comes."""
+    frame = schema.load("protocol").Frame.new_message()
+    frame.correlation = correlation
+    description = frame.init("description")
+    description.broker = broker.name
+    (node,) = description.init("nodes", 1)
+    node.id, node.address = 0, next(iter(broker.addresses.values()), "")
+    for target, name in zip(description.init("topics", len(names)), names, strict=True):
+        target.name = name
+        topic = broker.topics.get(name)
+        if topic is not None:
+            yield from _write_topic(target, topic)
+        yield
+    return bytes(frame.to_bytes())
+
+
+def _write_topic(target: Any, topic: Topic) -> Steps[None]:
+    settings = topic.settings
+    target.kind, target.delivery, target.partitioner = settings.kind, settings.delivery or "", settings.partitioner
+    target.messageBytesMax = min(settings.message_bytes_max or 0, m.LIMIT_MAX)
+    # At one moment: who describes the topic in turns must not meet its end half-way.
+    bounds = [(partition.start_offset, partition.high_watermark) for _, partition in sorted(topic.partitions.items())]
+    yield
+    for info, (start_offset, high_watermark) in zip(target.init("partitions", len(bounds)), bounds, strict=True):
+        info.startOffset, info.highWatermark = start_offset, high_watermark
+        yield
