@@ -151,7 +151,7 @@ class Fleet:
             with_client(url, partial(self._work, advance, address))
         data = self._data(self._duration_s)
         _tell(data, as_json)
-        return data["confirmed"] > 0 and not data["errors"] and not data["lost_connections"]
+        return is_well(data)
 
     def _tell_so_far(self, as_json: bool) -> None:
         results = [process.result for process in self._processes if process.result is not None]
@@ -295,6 +295,11 @@ def verdict(data: Mapping[str, Any]) -> str:
     if data["full_first"] is None:
         return WAITING
     return f"{TEXTS[data['full_first']]} (after {data['full_after_s']:g} s)"
+
+
+def is_well(data: Mapping[str, Any]) -> bool:
+    """Whether anything was confirmed and nothing failed, in the figures of a run."""
+    return data["confirmed"] > 0 and not data["errors"] and not data["lost_connections"]
 
 
 def _tell(data: Mapping[str, Any], as_json: bool, before: str = "") -> None:

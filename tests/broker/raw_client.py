@@ -190,6 +190,15 @@ class RawClient:
         """One pull."""
         return await self.ask(m.Pull(subscription, records_max, wait_max_ms))
 
+    async def taken(self, topic: str, group: str = "", count: int = 100) -> list[str]:
+        """The values of so many records, or of all where there are fewer, acked one by one by a new subscription."""
+        subscription = (await self.call(m.Subscribe(topic, group=group))).subscription
+        found: list[str] = []
+        while len(found) < count and (event := await self.pull(subscription, 1, wait_max_ms=500)).batches:
+            found += values(event.batches)
+            await self.settle(subscription, event)
+        return found
+
     async def settle(self, subscription: int, event: Event, verdict: int = 0, ms: int = 0) -> list[m.Refusal]:
         """Settle all of a delivery; what was refused."""
         deliver = event.message

@@ -10,7 +10,7 @@ from linn.core.topic_settings import TopicSettings
 class Stuck(Observer):
     def topic_created(self, topic: str, settings: TopicSettings) -> None:
         while True:
-            time.sleep(0.01)  # Not one long call: a signal just before it would be seen only behind it.
+            time.sleep(0.01)  # Not a wait of a test's: this is the fault, in short calls, which signals end.
 
 
 @hookimpl

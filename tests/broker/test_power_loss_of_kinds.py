@@ -6,9 +6,8 @@ What its queue and its groups knew before holds for the records of then, and for
 from __future__ import annotations
 
 import pytest
-from raw_client import RawClient, broker_on, connected, values
+from raw_client import broker_on, connected
 
-from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
@@ -16,16 +15,6 @@ TEXT = '[storage.fast]\nengine = "segmented-log"\nfsync = "%s"\n'
 OLD, NEW = [f"old {number}" for number in range(6)], [f"new {number}" for number in range(6)]
 GROUPS = {"stream": "", "queue": "g"}
 """By the kind that the topic is of meanwhile, the subscription that it does not have then."""
-
-
-async def taken(client: RawClient, group: str, count: int = 100) -> list[str]:
-    """So many records, or all where there are fewer, acked one by one."""
-    worker = (await client.call(m.Subscribe("t", group=group))).subscription
-    found: list[str] = []
-    while len(found) < count and (event := await client.pull(worker, 1, wait_max_ms=500)).batches:
-        found += values(event.batches)
-        await client.settle(worker, event)
-    return found
 
 
 async def change(env: SimEnv, fsync: str, kind: str, crash_at: int | None = None) -> range:
@@ -36,7 +25,7 @@ async def change(env: SimEnv, fsync: str, kind: str, crash_at: int | None = None
         env.disk.sync_delay_s_max = 0.001
         for value in OLD:
             await client.publish("t", [value])
-        assert await taken(client, GROUPS[kind], len(OLD)) == OLD
+        assert await client.taken("t", GROUPS[kind], len(OLD)) == OLD
         env.disk.crash_at, first = crash_at, len(env.disk.operations)
         await client.administer("topic.alter", name="t", settings={"kind": kind})
         if crash_at is not None:
@@ -57,7 +46,7 @@ def lose_power(seed: int, fsync: str, kind: str, crash_at: int) -> None:
             for value in NEW:
                 await client.publish("t", [value])
             await client.administer("topic.alter", name="t", settings={"kind": "both"})
-            assert (await taken(client, GROUPS[kind]))[-len(NEW) :] == NEW
+            assert (await client.taken("t", GROUPS[kind]))[-len(NEW) :] == NEW
 
     run_simulation(seed, scenario)
 

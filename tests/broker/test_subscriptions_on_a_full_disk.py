@@ -186,16 +186,6 @@ async def test_a_snapshot_takes_the_place_of_much_that_waits(env: SimEnv) -> Non
 # --- after a power loss ----------------------------------------------------------------------------------------------
 
 
-async def taken(client: RawClient, group: str, count: int = 100) -> list[str]:
-    """So many records, or all where there are fewer, acked."""
-    worker = (await client.call(m.Subscribe("t", group=group))).subscription
-    found: list[str] = []
-    while len(found) < count and (event := await client.pull(worker, 1, wait_max_ms=500)).batches:
-        found += values(event.batches)
-        await client.settle(worker, event)
-    return found
-
-
 def lose_power_and_start_on_full_disk(seed: int, kind: str) -> None:
     """Power loss takes records that are settled; the disk is full then, and has room when the broker is killed."""
     text, group = UNSYNCED % kind, "g" if kind == "stream" else ""
@@ -206,7 +196,7 @@ def lose_power_and_start_on_full_disk(seed: int, kind: str) -> None:
             env.disk.sync_delay_s_max = 0.001
             for value in OLD:
                 await client.publish("t", [value])
-            assert await taken(client, group, len(OLD)) == OLD
+            assert await client.taken("t", group, len(OLD)) == OLD
             env.crash()
 
     async def replaced(env: SimEnv) -> None:
@@ -226,7 +216,7 @@ def lose_power_and_start_on_full_disk(seed: int, kind: str) -> None:
         assert await env.run_until_death(replaced)
         env = env.restart()
         async with broker_on(env, text):
-            assert (await taken(await connected(env), group))[-len(NEW) :] == NEW
+            assert (await (await connected(env)).taken("t", group))[-len(NEW) :] == NEW
 
     run_simulation(seed, scenario)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from linn.cli.fleet import is_well
 from linn.cli.saturation import Sample, first_full, shares
 from linn.cli.soak import Soak
 from linn.client.message import Batch
@@ -114,6 +115,16 @@ def test_many_producers_say_which_share_was_reached_and_leave_nothing(quick) -> 
     assert 0 < found["confirmed_ms"]["p50"] <= found["confirmed_ms"]["max"]
     assert "full first:" in quick("bench", "soak", "--producers", "2", "--duration", "200ms").stdout
     assert topics(quick) == before
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "errors", "lost", "well"),
+    [(9, {}, 0, True), (0, {}, 0, False), (9, {"topic.full": 1}, 0, False), (9, {}, 1, False)],
+)
+def test_a_load_of_which_nothing_was_confirmed_did_not_go_well(
+    confirmed: int, errors: dict[str, int], lost: int, well: bool
+) -> None:
+    assert is_well({"confirmed": confirmed, "errors": errors, "lost_connections": lost}) is well
 
 
 def test_too_few_descriptors_and_too_few_places_are_said_with_a_way_out(tmp_path: Path, within) -> None:

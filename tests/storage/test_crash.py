@@ -10,8 +10,8 @@ from crash_run import CrashRun
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
-SEEDS_AT_EVERY_OPERATION = 40
-SEEDS_OF_SEVERAL_LIVES = 1000
+SEEDS_AT_EVERY_OPERATION = 60
+SEEDS_OF_SEVERAL_LIVES = 1500
 CHUNKS = 20
 
 
