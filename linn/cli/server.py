@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import itertools
 import logging
 import os
@@ -26,6 +25,7 @@ import trio
 
 from linn import __version__
 from linn.cli.allocator import keep_freed_memory
+from linn.cli.collector import Collector
 from linn.cli.exit_code import ExitCode, complain
 from linn.cli.log import Log, load_structlog
 from linn.cli.machine import file_limits, raise_file_limit
@@ -36,6 +36,7 @@ from linn.core.config_checks import Listener
 from linn.core.plugins import PluginManager, installed
 from linn.core.real_env import RealEnv
 from linn.core.real_net import FILES_SHARE
+from linn.core.real_process import RealProcess
 from linn.core.real_watchdog import watched_loop
 from linn.core.toml_source import TomlSource
 from linn.core.watchdog import Watchdog
@@ -43,6 +44,9 @@ from linn.core.watchdog import Watchdog
 DEFAULT_FILE = "linn.toml"
 _CLOSE_MARGIN_S = 5.0
 """What closing logs may take after the drain, before the process ends itself."""
+THREAD_SWITCH_S = 0.0005
+"""How long a thread that has written or synced a file waits for the loop's thread to let it say so: a turn. Python's
+own 5 ms, twice for each file, are most of what a small publish takes beside somebody who keeps the loop busy."""
 _STDIN_BYTES = 4096
 _LOG_FILES = 2
 """A log's segment and its index are open."""
@@ -74,11 +78,11 @@ class Server:
         """
         keep_freed_memory()
         raise_file_limit()
-        # What is loaded now stays: the collector need not look at it again.
-        gc.freeze()
-        trio.run(self._main, with_parent)
+        sys.setswitchinterval(THREAD_SWITCH_S)
+        with Collector(RealProcess().memory_bytes) as collector:
+            trio.run(self._main, collector, with_parent)
 
-    async def _main(self, with_parent: bool) -> None:
+    async def _main(self, collector: Collector, with_parent: bool) -> None:
         with trio.open_signal_receiver(*_SIGNALS) as signals:
             _end_at_the_second_signal()
             async with trio.open_nursery() as nursery:
@@ -89,6 +93,7 @@ class Server:
                     nursery.start_soon(_stop_with_parent)
                 async with running_broker(self.config, RealEnv(), self.plugins) as broker:
                     stopping.append(broker)
+                    collector.keep()
                     nursery.start_soon(trio.to_thread.run_sync, self._say_limits)
                     with self._watched() as watchdog:
                         if watchdog is not None:

@@ -15,8 +15,8 @@ from linn.core.flat_message import Buffer, Field, Parts
 from linn.core.record import Headers
 
 FIELD_COUNT = 13
-HEADERS_AT_ONCE_MAX = 8_192
-"""Of one record that is looked at or moved: it can't be taken apart, and so many take some milliseconds."""
+HEADERS_AT_ONCE_MAX = 1_024
+"""Of one record that is looked at or moved: it can't be taken apart, and so many take two milliseconds."""
 _I32 = struct.Struct("<i")
 _VALUES_ONLY = struct.Struct("<IIQ32sQQ56s")
 """Segment table, root pointer, and the pointer of each field: of a body of this version there is nothing before. Those

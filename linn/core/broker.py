@@ -30,7 +30,7 @@ from linn.core.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.delivery import Consumer
 from linn.core.destination import Destination, Placed
 from linn.core.env import Env
-from linn.core.error_group import said_once
+from linn.core.error_group import raise_once
 from linn.core.errors import (
     BrokerStopping,
     ExchangeUnknown,
@@ -48,6 +48,7 @@ from linn.core.group_consumer import OnAssigned
 from linn.core.interceptor import BoundInterceptor
 from linn.core.listening import Listening
 from linn.core.log_fields import log_fields
+from linn.core.long_work import BUSY_AT_ONCE_MAX
 from linn.core.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.metric_registry import MetricRegistry
@@ -93,6 +94,8 @@ class Broker:
         """Who makes parts of a large publish while the share `received` is over, see `linn.core.publish_budget`."""
         self.long_turn = trio.Lock()
         """Who of those that do long work is the next to go on, see `linn.core.long_work`."""
+        self.busy_turns = trio.Semaphore(BUSY_AT_ONCE_MAX)
+        """Which connections go on that have more to do than fits a turn."""
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -436,7 +439,7 @@ async def running_broker(config: Config, env: Env, plugins: PluginManager | None
                     await broker.close()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise said_once(group) from None
+        raise_once(group)
 
 
 def _placed(topic: Topic, batch: RecordBatch, budget: PublishBudget) -> list[Destination]:

@@ -404,4 +404,6 @@ class GroupConsumer:
         if not self._closed:
             self._closed = True
             self.reader.close()
+            self.on_ended = nobody  # Who is told knows this consumer, and of its share as well.
+            del self._on_assigned
             self._groups.leave(self)

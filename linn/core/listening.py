@@ -20,6 +20,7 @@ from linn.core.errors import BrokerFull, ConnectionLost, InternalError, LimitExc
 from linn.core.listener_traffic import ListenerTraffic, ReadTraffic
 from linn.core.log_fields import log_fields
 from linn.core.protocol import ProtocolServer
+from linn.core.turnstile import Turnstile
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -32,8 +33,6 @@ LAST_WORD_S = 0.1
 """How long a new connection may take to hear why it is not let in: its socket has room for that at once."""
 WATCHERS_LEAVE_S = 1.0
 """How long a watcher may take to read its last answer once all clients are gone."""
-LEAVING_AT_ONCE_MAX = 16
-"""Connections that are closed before others get their turn: 1 to 2 ms. Thousands may have ended at the same moment."""
 
 
 class Door:
@@ -93,7 +92,7 @@ class Listening:
         self._doors: list[Door] = []
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}
         self._numbers = itertools.count(1)
-        self._leaving = trio.Semaphore(LEAVING_AT_ONCE_MAX)
+        self.way_out = Turnstile()
         self._draining = trio.Event()
         self._drained = trio.Event()
 
@@ -142,6 +141,8 @@ class Listening:
             with door.scope:
                 async with trio.open_nursery() as nursery:
                     while True:
+                        if self.way_out.is_crowded:
+                            await self.way_out.pass_through()
                         try:
                             stream = await door.bound.accept()
                         except ConnectionLost:
@@ -181,7 +182,7 @@ class Listening:
         observers.connection_opened(protocol, stream.peer)
         reason, code = "", None
         try:
-            await door.server.serve(stream, self._broker)
+            await self._serve_until_out(door, stream)
         except LinnError as error:
             reason, code = str(error), error.code
             logger.info("%(connection)s: %(error)s", self._about(door, stream) | log_fields(error))
@@ -199,12 +200,19 @@ class Listening:
             logger.exception("%(connection)s: %(blamed)s failed", self._about(door, stream) | self._blame(error))
         finally:
             with trio.CancelScope(shield=True):
-                async with self._leaving:
-                    await stream.aclose()
-                    observers.connection_closed(protocol, stream.peer, reason)
-                    del self._streams[stream]
-                    door.traffic.left(stream, code)
-                    door.crowd.leave()
+                await stream.aclose()
+                observers.connection_closed(protocol, stream.peer, reason)
+                del self._streams[stream]
+                door.traffic.left(stream, code)
+                door.crowd.leave()
+
+    async def _serve_until_out(self, door: Door, stream: AcceptedStream) -> None:
+        """Serve a connection, and come back when it is its turn to leave."""
+        try:
+            await door.server.serve(stream, self._broker)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.way_out.pass_through()
 
     @staticmethod
     def _about(door: Door, stream: AcceptedStream) -> dict[str, str]:

@@ -12,15 +12,42 @@ if TYPE_CHECKING:
     from linn.core.broker import Broker
 
 TURNS_OF_OTHERS = 3
-"""Turns of the loop for each of long work: a step may take longer than a turn, and small requests need many."""
+"""Turns of the loop for each of long work: small requests need many."""
+TURNS_OF_OTHERS_MAX = 30
+"""After a step that could not be made as short as a turn."""
+BUSY_AT_ONCE_MAX = 16
+"""Connections with more to do than fits a turn that go on between two turns of others, however many there are."""
 T = TypeVar("T")
 
 
-async def give_turn(broker: Broker) -> None:
-    """Let others go on; between two turns of theirs one goes on of all that takes long."""
-    async with broker.long_turn:
-        for _ in range(TURNS_OF_OTHERS):
-            await trio.lowlevel.checkpoint()
+async def give_busy_turn(broker: Broker) -> None:
+    """Let others go on, for a connection that has more to do at once. Those that have take turns of their own."""
+    async with broker.busy_turns:
+        await trio.lowlevel.checkpoint()
+
+
+class LongWork:
+    """What is done of one task's long work: `begin` a step, and `pause` when a turn is over."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._monotonic = broker.env.clock.monotonic
+        self._turn = broker.long_turn
+        self._began_s = self._until_s = self._monotonic()
+
+    async def give_turn(self) -> None:
+        """Where this turn is over, let others go on; between two turns of theirs one goes on of all that takes long.
+
+        Cancellation: a checkpoint, if there is one.
+        """
+        now_s = self._monotonic()
+        if now_s < self._until_s:
+            return
+        turns = int((now_s - self._began_s) / TURN_S) * TURNS_OF_OTHERS
+        async with self._turn:
+            for _ in range(min(max(turns, TURNS_OF_OTHERS), TURNS_OF_OTHERS_MAX)):
+                await trio.lowlevel.checkpoint()
+        self._began_s = self._monotonic()
+        self._until_s = self._began_s + TURN_S
 
 
 async def in_turns(broker: Broker, steps: Steps[T]) -> T:
@@ -28,11 +55,9 @@ async def in_turns(broker: Broker, steps: Steps[T]) -> T:
 
     Cancellation: they end where they are.
     """
-    monotonic, until_s = broker.env.clock.monotonic, 0.0
+    work = LongWork(broker)
     while True:
-        if monotonic() >= until_s:
-            await give_turn(broker)
-            until_s = monotonic() + TURN_S
+        await work.give_turn()
         try:
             next(steps)
         except StopIteration as end:

@@ -64,7 +64,7 @@ class Partition:
         self.high_watermark = self._opened_at = log.bounds()[1]
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
         self._advanced: trio.Event | None = None
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[Callable[[], None], None] = {}
 
     def append(self, batch: RecordBatch) -> int:
         """Store a batch; returns its base offset. It is not confirmed before the watermark passes it.
@@ -179,11 +179,11 @@ class Partition:
 
     def on_advance(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever the watermark has moved. It is synchronous and cheap."""
-        self._listeners.append(listener)
+        self._listeners[listener] = None
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
         """Undo `on_advance`."""
-        self._listeners.remove(listener)
+        del self._listeners[listener]
 
     @property
     def appended_records(self) -> int:

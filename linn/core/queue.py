@@ -270,4 +270,5 @@ class QueueConsumer:
         self._closed = True
         if self.lease_ms:
             self._lease = None  # Nothing more of it is delivered.
+        self.on_ended = nobody  # Who is told knows this consumer.
         self._queue.leave(self, self._leased_in)

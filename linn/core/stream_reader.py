@@ -163,6 +163,7 @@ class StreamReader:
         self._on_close(self)
         self._wake()
         self.on_ended()
+        self.on_ended = nobody  # Who is told knows this reader.
 
     def leaving(self) -> Steps[None]:
         """Leave the partitions, of which there may be thousands: one with each step."""

@@ -18,7 +18,7 @@ import trio.testing
 
 from linn.client import Client, Message, Receipt, connect
 from linn.core.broker import Broker, running_broker
-from linn.core.error_group import said_once
+from linn.core.error_group import raise_once
 from linn.core.errors import ConnectionLost, RequestTimeout
 from linn.testing import broker_view
 from linn.testing.advance import Advance, seconds_of
@@ -132,7 +132,7 @@ class VirtualWorld:
                 if self._broker is not None:
                     self._broker.stop()
         except BaseExceptionGroup as group:
-            raise said_once(group) from None
+            raise_once(group)
 
     async def restart(self) -> None:
         """Start the broker again after `kill` or `lose_power`, on what is left of its disk."""

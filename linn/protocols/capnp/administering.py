@@ -52,6 +52,10 @@ class Administering:
             return True
         return waiting > RESERVE_BYTES and session.broker.memory.received.is_over and not session.consumes
 
+    def close(self) -> None:
+        """The connection is gone."""
+        del self._session
+
     def describe(self, event: Event) -> None:
         """Answer with kinds, partitions and bounds of topics; one that is named twice is described once."""
         describe = event.message

@@ -66,6 +66,12 @@ class Connection:
         """Let others have the receive buffer while nothing comes; see `FrameReader.release`."""
         self.frames.release()
 
+    def close(self) -> None:
+        """Let go of what has come, and of the receive buffer."""
+        self._unread.clear()
+        self._failure = None
+        self.frames.close()
+
     @property
     def pending_bytes(self) -> int:
         """Bytes of a message that has not come whole."""
@@ -96,8 +102,8 @@ class Connection:
             event = self._read(unread.popleft())
             if event is not None:
                 yield event
-        if failure := self._failure or self.frames.failure:
-            raise failure
+        if self._failure or self.frames.failure:
+            raise self._failure or self.frames.failure  # type: ignore[misc] # No name: its traceback would know it.
 
     def _read(self, frame: memoryview) -> Event | None:
         """The message that this frame is, or makes whole. Raises ProtocolError, BatchMalformed."""

@@ -94,6 +94,11 @@ class FrameReader:
             view, self._view = self._view, _NONE
             self._free.give(view)
 
+    def close(self) -> None:
+        """Give up the receive buffer and what is in it, and forget what was wrong."""
+        self._filled, self._frame, self.failure = 0, None, None
+        self.release()
+
     def received(self, count: int) -> list[memoryview]:
         """Take note of `count` bytes in `buffers()`, and give the frames that are whole now.
 

@@ -8,6 +8,7 @@ import trio
 
 from linn.core.env import AcceptedStream
 from linn.core.errors import ConnectionLost, LinnError, RequestTimeout
+from linn.core.turnstile import Turnstile
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
 
@@ -17,9 +18,10 @@ DISCARD_BYTES = 64 << 10
 class Handshake:
     """The broker's side of one."""
 
-    def __init__(self, stream: AcceptedStream, connection: Connection) -> None:
+    def __init__(self, stream: AcceptedStream, connection: Connection, way_out: Turnstile) -> None:
         self._stream = stream
         self._connection = connection
+        self._way_out = way_out
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -31,6 +33,9 @@ class Handshake:
         try:
             with trio.fail_after(timeout_s):
                 event = await self._first_event()
+            if event is None:
+                await self._way_out.pass_through()
+                raise ConnectionLost(f"{self._stream.peer} left without saying hello")
             version, features = agree(event.message)
         except trio.TooSlowError:
             raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
@@ -42,16 +47,17 @@ class Handshake:
         await self._stream.send(frames)
         self.sent_bytes = sum(map(len, frames))
 
-    async def _first_event(self) -> Event:
+    async def _first_event(self) -> Event | None:
         while True:
             count = await self._stream.receive_into(self._connection.buffer())
             if count == 0:
-                raise ConnectionLost(f"{self._stream.peer} left without saying hello")
+                return None
             self.received_bytes += count
             for event in self._connection.received(count):
                 return event
 
     async def _refuse(self, error: LinnError) -> None:
+        await self._way_out.pass_through()
         with trio.move_on_after(1):
             try:
                 await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))

@@ -117,9 +117,11 @@ class Outbox:
         self._sender.begin_sending()
 
     def close(self) -> None:
-        """Send nothing more: the connection is ending."""
-        self._count(-self._counted_bytes)
-        self._closed = True
+        """Send nothing more: the connection is ending. Idempotent."""
+        if not self._closed:
+            self._count(-self._counted_bytes)
+            self._closed = True
+            del self._sender
 
     def has_room(self) -> bool:
         """Whether more may be produced; where memory is short, only when nothing waits."""

@@ -7,13 +7,12 @@ all large publishes, however many there are, one has a turn between two turns of
 
 from __future__ import annotations
 
-import math
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from linn.core.long_work import give_turn
+from linn.core.long_work import LongWork
 from linn.core.publish_budget import PublishBudget
-from linn.core.steps import TURN_S, Steps
+from linn.core.steps import Steps
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -26,13 +25,11 @@ class PartsMemory:
 
     def __init__(self, broker: Broker) -> None:
         self.budget = PublishBudget()
-        self._broker = broker
-        self._clock = broker.env.clock
+        self._work = LongWork(broker)
         self._share = broker.memory.received
         self._parts_turn = broker.parts_turn
         self._has_turn = False
         self._held_bytes = 0
-        self._until_s = -math.inf
 
     def __enter__(self) -> PartsMemory:
         return self
@@ -47,9 +44,7 @@ class PartsMemory:
     async def in_turns(self, steps: Steps[T]) -> T:
         """The result of these steps. Cancellation: they end where they are."""
         while True:
-            if self._clock.monotonic() > self._until_s:
-                await give_turn(self._broker)
-                self._until_s = self._clock.monotonic() + TURN_S
+            await self._work.give_turn()
             try:
                 next(steps)
             except StopIteration as end:

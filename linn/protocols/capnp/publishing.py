@@ -81,6 +81,7 @@ class Publishing:
         self._memory.give_back(self.waiting_bytes)
         self.waiting_bytes = 0
         self._waiting.clear()
+        del self._session
 
     async def wait_done(self) -> None:
         """Wait until no publish waits, but not for long: of one without room that may be never."""

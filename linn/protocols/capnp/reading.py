@@ -42,6 +42,10 @@ class Reading:
         for patience in self._waits:
             patience.end()
 
+    def close(self) -> None:
+        """The connection is gone."""
+        del self._session
+
     def fetch(self, event: Event) -> None:
         """Answer with batches, when there are enough or the client has waited long enough."""
         fetch = event.message

@@ -20,11 +20,12 @@ import trio
 
 from linn.core.broker import Broker
 from linn.core.env import AcceptedStream
-from linn.core.error_group import said_once
+from linn.core.error_group import raise_once
 from linn.core.errors import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
 from linn.core.file_region import Sendable
 from linn.core.listener_traffic import Traffic
 from linn.core.log_fields import log_fields
+from linn.core.long_work import give_busy_turn
 from linn.core.memory_budget import RESERVE_BYTES, Intake
 from linn.core.partition import Partition
 from linn.core.steps import TURN_S
@@ -127,10 +128,12 @@ class Session:
                     self._caretaker.leave(self)
                     self.outbox.close()
         except BaseExceptionGroup as group:
-            raise said_once(group) from None
+            raise_once(group)
         finally:
-            self._publishing.close()
             self._intake.release()
+            # What a session and its parts know of each other is cut, or it would be kept until the collector looks.
+            for part in (self.outbox, self._connection, self._publishing, self._reading, self._administering):
+                part.close()
             await self._subscribing.leave()
 
     def end(self) -> None:
@@ -175,7 +178,7 @@ class Session:
 
     async def _shake_hands(self) -> None:
         """Hello and welcome. Raises LinnError after telling the client why."""
-        handshake = Handshake(self.stream, self._connection)
+        handshake = Handshake(self.stream, self._connection, self.broker.listening.way_out)
         try:
             await handshake.shake(self._welcome, self._hello_timeout_s)
         finally:
@@ -251,13 +254,15 @@ class Session:
                 if self._is_over_budget():
                     await self._wait_budget()
                 if self._has_more:
-                    await self._give_turn()
+                    self._has_more, self._in_a_row = False, 0
+                    self.outbox.flush()
+                    await give_busy_turn(self.broker)
                     self._handle(0)
                     continue
                 count = await self._receive()
                 if count == 0:
                     self.outbox.flush()
-                    return
+                    return await self.broker.listening.way_out.pass_through()
                 self._handle(count)
         except ConnectionLost:
             self.end()
@@ -278,18 +283,12 @@ class Session:
                     self._in_a_row += 1
                     self._is_drained = count < len(buffers[0])
                     return count
-            self._in_a_row = 0
+            waits, self._in_a_row = self._in_a_row < RECEIVES_IN_A_ROW_MAX, 0
             self.outbox.flush()
             connection.release()
             if self._intake.held_bytes or connection.pending_bytes > RESERVE_BYTES:
                 await self._intake.hold(connection.pending_bytes, patient=not self.consumes)
-            await stream.wait_readable()
-
-    async def _give_turn(self) -> None:
-        self._has_more = False
-        self._in_a_row = 0
-        self.outbox.flush()
-        await trio.lowlevel.checkpoint()
+            await (stream.wait_readable() if waits else give_busy_turn(self.broker))
 
     def _handle(self, count: int) -> None:
         """Carry out the requests that are whole now; their answers are sent before the session waits for more."""

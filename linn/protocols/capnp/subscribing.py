@@ -150,6 +150,7 @@ class Subscribing:
         if self._left:
             with trio.CancelScope(shield=True):
                 await in_turns(self._session.broker, self._leaving())
+        del self._session
 
     def _leaving(self) -> Steps[None]:
         while self._left:

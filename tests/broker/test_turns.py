@@ -1,0 +1,106 @@
+"""Who goes on between two turns of the others: of those who leave, who do long work, and who have much to do, a few."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+from raw_client import broker_on
+
+from linn.core.broker import Broker
+from linn.core.long_work import BUSY_AT_ONCE_MAX, TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork, give_busy_turn
+from linn.core.steps import TURN_S
+from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+CROWD = 100
+
+
+async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
+    """Of a crowd that all want to go on now: the most that do between `turns` turns of somebody else."""
+    went_on: list[int] = []
+    turn = 0
+
+    async def each() -> None:
+        await work()
+        went_on.append(turn)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(CROWD):
+            nursery.start_soon(each)
+        while len(went_on) < CROWD:
+            await trio.lowlevel.checkpoint()
+            turn += 1
+    return max(sum(first <= at < first + turns for at in went_on) for first in went_on)
+
+
+def test_of_those_that_leave_together_few_pass_between_the_turns_of_others() -> None:
+    async def scenario(env: SimEnv) -> None:
+        out = Turnstile()
+        assert await most_in_turns(out.pass_through, TURNS_OF_OTHERS) <= 2 * LEAVING_AT_ONCE_MAX
+
+    run_simulation(0, scenario)
+
+
+def test_who_comes_waits_behind_a_crowd_that_leaves() -> None:
+    async def scenario(env: SimEnv) -> None:
+        out = Turnstile()
+        assert not out.is_crowded
+        async with trio.open_nursery() as nursery:
+            for _ in range(WAITING_MAX + LEAVING_AT_ONCE_MAX):
+                nursery.start_soon(out.pass_through)
+            for _ in range(2):  # Once all of them have had a turn.
+                await trio.lowlevel.checkpoint()
+            assert out.is_crowded
+        assert not out.is_crowded
+
+    run_simulation(0, scenario)
+
+
+def test_of_busy_connections_few_go_on_between_two_turns_of_others() -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, "") as broker:
+            assert await most_in_turns(lambda: give_busy_turn(broker), 1) <= 2 * BUSY_AT_ONCE_MAX
+
+    run_simulation(0, scenario)
+
+
+def test_of_long_work_one_task_goes_on_between_the_turns_of_others() -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, "") as broker:
+            assert await most_in_turns(LongWork(broker).give_turn, TURNS_OF_OTHERS) <= 2
+
+    run_simulation(0, scenario)
+
+
+def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
+    async def turns_after(broker: Broker, env: SimEnv, step_s: float) -> int:
+        work = LongWork(broker)
+        await work.give_turn()
+        await env.clock.sleep(step_s)
+        count = 0
+
+        async def others() -> None:
+            nonlocal count
+            while True:
+                await trio.lowlevel.checkpoint()
+                count += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await trio.lowlevel.checkpoint()
+            count = 0
+            await work.give_turn()
+            nursery.cancel_scope.cancel()
+        return count
+
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, "") as broker:
+            assert await turns_after(broker, env, TURN_S / 2) == 0
+            short, long, longest = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 4, 1_000)]
+            assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
+            assert 4 * TURNS_OF_OTHERS <= long <= 4 * TURNS_OF_OTHERS + 2
+            assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
+
+    run_simulation(0, scenario)
