@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from raw_client import RawClient, Refused, broker_on, connected, records, simulated
 
-from linn.core import publish_budget
+from linn.core import long_work, publish_budget
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import BatchColumns, build_batch, build_from_records
 from linn.core.destination import Plan
@@ -17,7 +17,6 @@ from linn.core.publish_budget import PublishBudget
 from linn.core.record import Record
 from linn.core.steps import at_once
 from linn.protocols.capnp import messages as m
-from linn.protocols.capnp import parts_memory
 from linn.testing.sim_env import SimEnv
 
 COUNT = 300
@@ -50,7 +49,7 @@ key = "c"
 @pytest.fixture(autouse=True)
 def _everything_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish_budget, "RECORD_STEPS_AT_ONCE_MAX", 50)
-    monkeypatch.setattr(parts_memory, "TURN_S", -1.0)  # A turn for others after each step.
+    monkeypatch.setattr(long_work, "TURN_S", -1.0)  # A turn for others after each step.
 
 
 def by_keys() -> RecordBatch:
