@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Test files run beside one another, in the order of tests/conftest.py; `make test WORKERS=0` runs them one by one.
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: demo test check lint types layers docs site bench soak clean
 .DEFAULT_GOAL := check
