@@ -136,7 +136,7 @@ async def test_who_does_not_say_hello_in_time_is_let_go(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         silent, slow = await _raw(env), await _raw(env)
         greeting = bytes(frames_of(hello("x"), 1)[0])
-        with trio.move_on_after(11):
+        with trio.move_on_after(10.5):
             for byte in greeting:
                 await slow.stream.send([bytes([byte])])
                 await trio.sleep(1)
