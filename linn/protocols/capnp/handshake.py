@@ -28,17 +28,14 @@ class Handshake:
     async def shake(self, welcome: Callable[[int, list[str]], m.Welcome], timeout_s: float) -> None:
         """Wait for hello, and answer with the welcome for a version and features.
 
-        Raises LinnError after telling the client why, unless it left without a word.
+        Raises LinnError after telling the client why, unless it has not said a word.
         """
         try:
-            with trio.fail_after(timeout_s):
-                event = await self._first_event()
+            event = await self._first_event(timeout_s)
             if event is None:
                 await self._way_out.pass_through()
                 raise ConnectionLost(f"{self._stream.peer} left without saying hello")
             version, features = agree(event.message)
-        except trio.TooSlowError:
-            raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
         except LinnError as error:
             if self.received_bytes:
                 await self._refuse(error)
@@ -47,7 +44,14 @@ class Handshake:
         await self._stream.send(frames)
         self.sent_bytes = sum(map(len, frames))
 
-    async def _first_event(self) -> Event | None:
+    async def _first_event(self, timeout_s: float) -> Event | None:
+        try:
+            with trio.fail_after(timeout_s):
+                return await self._received()
+        except trio.TooSlowError:
+            raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
+
+    async def _received(self) -> Event | None:
         while True:
             count = await self._stream.receive_into(self._connection.buffer())
             if count == 0:
