@@ -42,7 +42,7 @@ from linn.cli.saturation import (
 from linn.cli.session import broker_address, with_client
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
-from linn.core.errors import LinnError
+from linn.core.errors import LinnError, RequestTimeout
 
 SETTINGS: Mapping[str, Any] = {"kind": "stream", "retention_bytes": 1 << 30}
 """Of the topic: what is stored goes again, so that the load is not ended by a disk that is full."""
@@ -227,9 +227,10 @@ class Fleet:
             raise
 
     async def _watch_broker(self, client: Client) -> None:
-        """Ask it what it uses, again and again; one that is busy answers late."""
+        """Ask it what it uses, again and again; one that is busy answers late, or not in time."""
         while True:
-            self._heard.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
+            with contextlib.suppress(RequestTimeout):
+                self._heard.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
             await anyio.sleep(SAMPLE_S)
 
     async def _watch_machine(self) -> None:
