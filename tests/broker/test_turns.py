@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
 
 import trio
 from raw_client import broker_on
 
-from linn.core.broker import Broker
+from linn.core.broker import Broker, running_broker
 from linn.core.long_work import BUSY_AT_ONCE_MAX, TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork, give_busy_turn
+from linn.core.real_env import RealEnv
 from linn.core.steps import TURN_S
 from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
+from linn.testing.broker_setup import BrokerSetup
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 
@@ -41,6 +46,26 @@ def test_of_those_that_leave_together_few_pass_between_the_turns_of_others() -> 
         assert await most_in_turns(out.pass_through, TURNS_OF_OTHERS) <= 2 * LEAVING_AT_ONCE_MAX
 
     run_simulation(0, scenario)
+
+
+def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config, plugins = BrokerSetup().load(str(tmp_path))
+        async with running_broker(config, RealEnv(), plugins) as broker:
+            host, port = broker.listening.addresses["native"].rsplit(":", 1)
+            crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]
+            with trio.fail_after(10):
+                while broker.listening.connections < CROWD:
+                    await trio.lowlevel.checkpoint()
+                for one in crowd:
+                    one.close()
+                closed = [0]
+                while broker.listening.connections:
+                    await trio.lowlevel.checkpoint()
+                    closed.append(CROWD - broker.listening.connections)
+            assert max(after - before for before, after in pairwise(closed)) <= 2 * LEAVING_AT_ONCE_MAX
+
+    trio.run(scenario)
 
 
 def test_who_comes_waits_behind_a_crowd_that_leaves() -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gc
+import logging
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import trio
 
 from linn.cli.collector import GROWTH_BYTES_MIN, Collector
+from linn.cli.log import Log
+from linn.cli.server import THREAD_SWITCH_S, Server
 
 
 class Memory:
@@ -95,3 +102,28 @@ def test_afterwards_pythons_own_rules_hold() -> None:
     assert gc.get_freeze_count() == 0
     gc.collect()
     assert gc.get_freeze_count() == 0
+
+
+def test_a_broker_lets_threads_in_after_a_turn_and_what_it_has_loaded_is_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[float, bool]] = []
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    server = Server(None, data_dir=str(tmp_path), listen=(), log=Log(sys.stderr))
+    monkeypatch.setattr(trio, "run", lambda *_: seen.append((sys.getswitchinterval(), gc.get_freeze_count() > 10_000)))
+    before = sys.getswitchinterval()
+    try:
+        server.run(with_parent=False)
+    finally:
+        sys.setswitchinterval(before)
+    assert seen == [(pytest.approx(THREAD_SWITCH_S), True)]
+
+
+def test_writing_the_log_loads_no_rich() -> None:
+    loaded = "from linn.cli.log import load_structlog; import sys; load_structlog(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
+    modules = {name.split(".")[0] for name in done.stdout.split()}
+    assert "structlog" in modules
+    assert "rich" not in modules
