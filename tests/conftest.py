@@ -6,6 +6,7 @@ tests: a file with one test of half a minute would come last, alone.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,9 @@ _RANKS = {TESTS / name: rank for rank, name in enumerate(LONG)}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move files as a whole; the tests of a file keep their order."""
     items.sort(key=lambda item: _RANKS.get(item.path, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded and collected stays: looking through it again and again takes 6 % of the tests' time."""
+    gc.collect()
+    gc.freeze()

@@ -44,11 +44,11 @@ from linn.core.errors import (
 )
 from linn.core.exchange import Binding, Target
 from linn.core.exchange_graph import ExchangeGraph
+from linn.core.fair_turns import FairTurns
 from linn.core.group_consumer import OnAssigned
 from linn.core.interceptor import BoundInterceptor
 from linn.core.listening import Listening
 from linn.core.log_fields import log_fields
-from linn.core.long_work import BUSY_AT_ONCE_MAX
 from linn.core.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.metric_registry import MetricRegistry
@@ -94,8 +94,8 @@ class Broker:
         """Who makes parts of a large publish while the share `received` is over, see `linn.core.publish_budget`."""
         self.long_turn = trio.Lock()
         """Who of those that do long work is the next to go on, see `linn.core.long_work`."""
-        self.busy_turns = trio.Semaphore(BUSY_AT_ONCE_MAX)
-        """Which connections go on that have more to do than fits a turn."""
+        self.turns = FairTurns(env.clock.monotonic)
+        """Which connections go on, where many have something to do."""
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -128,6 +128,7 @@ class Broker:
         disk, data_dir = self.env.disk, self.config.broker.data_dir
         await self._make_folder(data_dir)
         self._unlock = disk.lock(f"{data_dir}/lock")
+        self.spawn(self.turns.run)
         self.spawn(self.metrics.watch_loop)
         await self.listening.start(watching=True)
         await self._recover()
@@ -400,20 +401,19 @@ class Broker:
         for index in partitions:
             topic.partition(index)
         reader, place = topic.read(), _start_of(topic, start, starts)
-        for index in partitions or topic.partitions:
-            reader.read_from(index, place(index))
+        reader.read_all_from({index: place(index) for index in partitions or topic.partitions})
         return 2, reader
 
 
 def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:
     def place(index: int) -> int:
-        partition = topic.partition(index)
+        end = topic.partitions[index].high_watermark
         wanted = start
         if starts:
             wanted = starts[index] if index < len(starts) else START_EARLIEST  # A partition that came later.
-        if wanted == START_LATEST:
-            return partition.high_watermark
-        return max(partition.start_offset, min(wanted, partition.high_watermark))
+        if wanted == START_LATEST or wanted > end:
+            return end
+        return max(0, wanted)  # Readers pass over what retention has dropped.
 
     return place
 

@@ -336,10 +336,9 @@ class GroupConsumer:
     def _begin(self, generation: int, partitions: Sequence[int], gained: Sequence[int]) -> None:
         if self._closed or self.reader.ended:
             return
-        for partition in gained:
-            # It may be another's again, or lost meanwhile and gained once more: then that begins it.
-            if self._owned_since.get(partition) == generation:
-                self.reader.read_from(partition, self._place(partition))
+        # It may be another's again, or lost meanwhile and gained once more: then that begins it.
+        mine = [partition for partition in gained if self._owned_since.get(partition) == generation]
+        self.reader.read_all_from({partition: self._place(partition) for partition in mine})
         self._on_assigned(generation, partitions)
 
     def _place(self, partition: int) -> int:

@@ -15,15 +15,7 @@ TURNS_OF_OTHERS = 3
 """Turns of the loop for each of long work: small requests need many."""
 TURNS_OF_OTHERS_MAX = 30
 """After a step that could not be made as short as a turn."""
-BUSY_AT_ONCE_MAX = 16
-"""Connections with more to do than fits a turn that go on between two turns of others, however many there are."""
 T = TypeVar("T")
-
-
-async def give_busy_turn(broker: Broker) -> None:
-    """Let others go on, for a connection that has more to do at once. Those that have take turns of their own."""
-    async with broker.busy_turns:
-        await trio.lowlevel.checkpoint()
 
 
 class LongWork:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 import trio
 
@@ -22,6 +23,9 @@ from linn.core.steps import Steps, at_once
 from linn.core.storage import StoredBatch
 
 logger = logging.getLogger("linn.stream")
+
+ENTERED_AT_ONCE_MAX = 128
+"""Partitions that a reader is made known to in one step: a quarter of a millisecond."""
 
 
 class StreamReader:
@@ -37,6 +41,8 @@ class StreamReader:
         self.partitions = partitions
         self._places: dict[int, int] = {}
         self._listeners: dict[int, Callable[[], None]] = {}
+        self._entering: dict[int, None] = {}
+        """Partitions that do not know this reader yet; its places in them hold from the start."""
         self._ready: dict[int, None] = {}
         """Partitions that may have something to read, in turn: of a thousand, a step looks at one."""
         self._wakeup: trio.Event | None = None
@@ -47,17 +53,34 @@ class StreamReader:
 
     def read_from(self, partition: int, offset: int) -> None:
         """Begin, or go on, with a partition at `offset`."""
-        if partition not in self._places:
-            listener = self._listeners[partition] = partial(self._mark, partition)
-            self.partitions[partition].on_advance(listener)
-        self._places[partition] = offset
-        self._mark(partition)
+        self.read_all_from({partition: offset})
+
+    def read_all_from(self, places: Mapping[int, int]) -> None:
+        """Begin, or go on, with partitions at these offsets. Of thousands, most is left to `next`."""
+        self._places.update(places)
+        for partition in places:
+            to_do = self._ready if partition in self._listeners else self._entering
+            to_do[partition] = None
+        self._wake()
 
     def stop_reading(self, partition: int) -> None:
         """Leave a partition alone."""
         if self._places.pop(partition, None) is not None:
-            self.partitions[partition].remove_listener(self._listeners.pop(partition))
+            self._entering.pop(partition, None)
             self._ready.pop(partition, None)
+            listener = self._listeners.pop(partition, None)
+            if listener is not None:
+                self.partitions[partition].remove_listener(listener)
+
+    def _enter_some(self) -> None:
+        """Have partitions tell when they have more, before what they have is read."""
+        for number in list(islice(self._entering, ENTERED_AT_ONCE_MAX)):
+            del self._entering[number]
+            partition = self.partitions[number]
+            listener = self._listeners[number] = partial(self._mark, number)
+            partition.on_advance(listener)
+            if self._places[number] < partition.high_watermark:
+                self._ready[number] = None
 
     def places(self) -> dict[int, int]:
         """The next offset of each partition that is read."""
@@ -77,10 +100,14 @@ class StreamReader:
         while True:
             if self.ended:
                 raise TopicUnknown(f"topic {self.topic} is gone")
+            if self._entering:
+                self._enter_some()
             if self._ready:
                 delivery = await self._read_first(records_max, bytes_max)
                 if delivery is not None:
                     return delivery
+            elif self._entering:
+                await trio.lowlevel.checkpoint()
             else:
                 if self._wakeup is None:
                     self._wakeup = trio.Event()

@@ -11,7 +11,7 @@ import trio
 from raw_client import broker_on
 
 from linn.core.broker import Broker, running_broker
-from linn.core.long_work import BUSY_AT_ONCE_MAX, TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork, give_busy_turn
+from linn.core.long_work import TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork
 from linn.core.real_env import RealEnv
 from linn.core.steps import TURN_S
 from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
@@ -79,14 +79,6 @@ def test_who_comes_waits_behind_a_crowd_that_leaves() -> None:
                 await trio.lowlevel.checkpoint()
             assert out.is_crowded
         assert not out.is_crowded
-
-    run_simulation(0, scenario)
-
-
-def test_of_busy_connections_few_go_on_between_two_turns_of_others() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            assert await most_in_turns(lambda: give_busy_turn(broker), 1) <= 2 * BUSY_AT_ONCE_MAX
 
     run_simulation(0, scenario)
 

@@ -16,8 +16,9 @@ from linn.testing.process import BrokerNotReady, BrokerProcess
 
 READY_S_MAX = 0.7
 IDLE_BYTES_MAX = 90 << 20
-BUSY_FACTOR = 1.5
-"""A start that takes this many times its processor time has waited for other processes."""
+READY_FACTOR = 4
+"""Where loading trio alone takes more than a quarter of that, the machine is slow: a start takes two to three times as
+long as loading trio."""
 
 
 def refused(folder: Path, config: str | None = None, **more: object) -> BrokerNotReady:
@@ -35,19 +36,24 @@ def make_topic(broker: BrokerProcess, *settings: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=30)
 
 
+def loaded_trio_s() -> float:
+    """How long another process takes for a thing that takes a quarter of `READY_S_MAX` at most."""
+    began_s = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import trio"], check=True, timeout=60)
+    return time.monotonic() - began_s
+
+
 def test_it_is_ready_soon_and_small(tmp_path: Path) -> None:
-    """Best of a few. On a machine that is busy with other things, the processor time it took is what counts."""
-    best_s = READY_S_MAX
+    """Best of a few. On a machine that is slow, or busy with other things, it is measured by what else takes long."""
+    starts_s = []
     for _ in range(5):
+        limit_s = max(READY_S_MAX, READY_FACTOR * loaded_trio_s())
         with BrokerProcess(tmp_path) as broker:
-            process = psutil.Process(broker.pid)
-            times = process.cpu_times()
-            assert process.memory_info().rss < IDLE_BYTES_MAX
-        busy = broker.ready_s > BUSY_FACTOR * (times.user + times.system)
-        best_s = min(best_s, times.user + times.system if busy else broker.ready_s)
-        if best_s < READY_S_MAX:
+            assert psutil.Process(broker.pid).memory_info().rss < IDLE_BYTES_MAX
+        if broker.ready_s < limit_s:
             return
-    pytest.fail(f"not ready within {READY_S_MAX} s in any of 5 starts")
+        starts_s.append((broker.ready_s, limit_s))
+    pytest.fail(f"ready too late in each of 5 starts: (seconds, most) {starts_s}")
 
 
 def test_it_starts_without_what_it_does_not_need() -> None:

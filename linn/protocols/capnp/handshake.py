@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
@@ -13,6 +14,8 @@ from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
 
 DISCARD_BYTES = 64 << 10
+REST_S = 1.0
+"""How long a client that is closed may go on sending what nobody wants."""
 
 
 class Handshake:
@@ -62,19 +65,14 @@ class Handshake:
 
     async def _refuse(self, error: LinnError) -> None:
         await self._way_out.pass_through()
-        with trio.move_on_after(1):
-            try:
-                await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
-                await discard_rest(self._stream)
-            except ConnectionLost:
-                return
+        with trio.move_on_after(REST_S), suppress(ConnectionLost):
+            await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
+            await discard_rest(self._stream)
 
 
 async def discard_rest(stream: AcceptedStream) -> None:
-    """Read what still comes. With unread bytes a close is a reset, which takes away what was sent last.
-
-    Raises ConnectionLost.
-    """
+    """Read what still comes, for a while. With unread bytes a close is a reset, which takes away what was sent last."""
     scratch = memoryview(bytearray(DISCARD_BYTES))
-    while await stream.receive_into(scratch):
-        pass
+    with trio.move_on_after(REST_S), suppress(ConnectionLost):
+        while await stream.receive_into(scratch):
+            pass

@@ -22,10 +22,10 @@ from linn.core.broker import Broker
 from linn.core.env import AcceptedStream
 from linn.core.error_group import raise_once
 from linn.core.errors import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
+from linn.core.fair_turns import Share
 from linn.core.file_region import Sendable
 from linn.core.listener_traffic import Traffic
 from linn.core.log_fields import log_fields
-from linn.core.long_work import give_busy_turn
 from linn.core.memory_budget import RESERVE_BYTES, Intake
 from linn.core.partition import Partition
 from linn.core.steps import TURN_S
@@ -73,6 +73,7 @@ class Session:
         "_publishing",
         "_reading",
         "_received_bytes",
+        "_share",
         "_subscribing",
         "_welcome_bytes",
         "broker",
@@ -96,6 +97,7 @@ class Session:
         """The caretaker's, where this session is in."""
         self._connection = Connection(caretaker.free_buffers, from_client=True)
         self._intake = Intake(broker.memory.received)
+        self._share = Share(broker.turns)
         self.draining = False
         """Whether the broker has said goodbye."""
         self._inflight = 0
@@ -147,8 +149,11 @@ class Session:
 
     async def _until_sent(self) -> None:
         await self._publishing.wait_done()
-        with trio.move_on_after(self._caretaker.keepalive_s):
-            while self.outbox.waiting_bytes or self._inflight:
+        await self._while(lambda: self.outbox.waiting_bytes or self._inflight, self._caretaker.keepalive_s)
+
+    async def _while(self, something_waits: Callable[[], int], wait_max_s: float) -> None:
+        with trio.move_on_after(wait_max_s):
+            while something_waits():
                 await self.broker.env.clock.sleep(DRAIN_POLL_S)
 
     # --- sending ---
@@ -201,8 +206,8 @@ class Session:
 
     def watch(self) -> None:
         """Once per keepalive interval: end a connection that has been silent for too long."""
-        # A client that is not read from, because the broker owes it something, can't be heard.
-        held_up = self.outbox.has_room() and self._is_over_budget()
+        # A client that is not read from, because the broker owes it something or its turn, can't be heard.
+        held_up = self._share.waits or (self.outbox.has_room() and self._is_over_budget())
         heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
         self._missed = 0 if heard else self._missed + 1
         self._heard, self._heard_bytes = False, 0
@@ -232,18 +237,10 @@ class Session:
     async def _last_words(self, error: LinnError) -> None:
         """Answer what is under way, then say what was wrong."""
         self._end_waits()
-        with trio.move_on_after(LAST_WORDS_S):
-            while self._inflight:
-                await self.broker.env.clock.sleep(DRAIN_POLL_S)
+        await self._while(lambda: self._inflight, LAST_WORDS_S)
         self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
-        with trio.move_on_after(LAST_WORDS_S):
-            while self.outbox.waiting_bytes:
-                await self.broker.env.clock.sleep(DRAIN_POLL_S)
-        with trio.move_on_after(1):
-            try:
-                await discard_rest(self.stream)
-            except ConnectionLost:
-                return
+        await self._while(lambda: self.outbox.waiting_bytes, LAST_WORDS_S)
+        await discard_rest(self.stream)
 
     # --- reading ---
 
@@ -256,7 +253,7 @@ class Session:
                 if self._has_more:
                     self._has_more, self._in_a_row = False, 0
                     self.outbox.flush()
-                    await give_busy_turn(self.broker)
+                    await self._share.next_turn(None)
                     self._handle(0)
                     continue
                 count = await self._receive()
@@ -286,9 +283,10 @@ class Session:
             waits, self._in_a_row = self._in_a_row < RECEIVES_IN_A_ROW_MAX, 0
             self.outbox.flush()
             connection.release()
+            self._share.end()
             if self._intake.held_bytes or connection.pending_bytes > RESERVE_BYTES:
                 await self._intake.hold(connection.pending_bytes, patient=not self.consumes)
-            await (stream.wait_readable() if waits else give_busy_turn(self.broker))
+            await self._share.next_turn(stream.wait_readable if waits else None)
 
     def _handle(self, count: int) -> None:
         """Carry out the requests that are whole now; their answers are sent before the session waits for more."""
@@ -344,6 +342,7 @@ class Session:
 
     async def _wait_budget(self) -> None:
         self.outbox.flush()
+        self._share.end()
         with self._intake.set_aside(self._connection.pending_bytes, self.budget_changed):
             while self._is_over_budget():
                 await self.outbox.wait_room()

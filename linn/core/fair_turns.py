@@ -1,0 +1,166 @@
+"""The turns of the loop, shared fairly: however many connections have something to do, a turn has an end.
+
+By itself the loop gives each task that may run its turn before it looks for what else has come: with 10,000 busy
+connections that is seconds, in which nothing new is seen. Here as many go on between two turns of all others as are
+done in `TURN_OF_ALL_S`, and the others wait in the order of start-time fair queueing (Goyal, Vin and Cheng, 1996):
+who has used less of late comes first, so that a few small requests among those of thousands of busy clients are soon
+carried out.
+
+Laws: while few have something to do, nobody waits and nothing is measured. Who waits is let on within a bounded number
+of turns: what one turn of a connection counts for has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+
+import trio
+
+from linn.core.steps import TURN_S
+
+TURN_OF_ALL_S = 0.008
+"""A request and its answer take others two or three turns: some 20 ms on a broker that has too much to do."""
+AT_ONCE_MIN = 16
+"""However long they take: that is a turn's time, if each works as long as it may."""
+AT_ONCE_MAX = 1_024
+FIRST_AT_ONCE = 64
+"""Before it is known how long they take."""
+PART_OF_MEAN = 1 / 64
+"""Of each turn, in the mean of how long they take."""
+CREDIT_S_MAX = 8 * TURN_S
+"""What a connection may have ahead of all others that wait, because it has used less than they could: with small
+requests some ten or twenty, one after the other."""
+FIRST_CREDIT_S = TURN_S
+"""Of one that is new: what others get is not less for those who come again and again."""
+COUNTED_S_MAX = 4 * TURN_S
+"""Most that a connection's turn counts for: the step that it could not make shorter is the broker's fault."""
+
+
+class Share:
+    """One connection's part in the turns of all."""
+
+    __slots__ = ("_began_s", "_turns", "_used_s", "task")
+
+    def __init__(self, turns: FairTurns) -> None:
+        self._turns = turns
+        self._used_s = turns.passed_s - FIRST_CREDIT_S
+        """Where the turn ended that it had last, in the time of `FairTurns.passed_s`."""
+        self._began_s: float | None = None
+        """When it went on, where that is counted."""
+        self.task: trio.lowlevel.Task | None = None
+        """The one that waits."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether others are let on before it."""
+        return self.task is not None
+
+    async def next_turn(self, ready: Callable[[], Awaitable[None]] | None) -> None:
+        """End this turn, and return in the next, once `ready` has returned. None: there is more to do at once.
+
+        Cancellation: a checkpoint; the turn is given up. Raises what `ready` raises.
+        """
+        turns = self._turns
+        self.end()
+        if ready is not None:
+            await ready()
+        elif turns.left:
+            await trio.lowlevel.checkpoint()
+        if turns.left:
+            turns.take()
+        else:
+            await self._begin()
+
+    async def _begin(self) -> None:
+        turns = self._turns
+        starts_s = max(self._used_s, turns.passed_s - CREDIT_S_MAX)
+        self.task = trio.lowlevel.current_task()
+        turns.enter(starts_s, self)
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            self.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(give_up)
+        self._used_s = starts_s
+        self._began_s = turns.monotonic()
+
+    def end(self) -> None:
+        """The turn is over: what follows waits for something. Idempotent."""
+        if self._began_s is not None:
+            took_s = min(self._turns.monotonic() - self._began_s, COUNTED_S_MAX)
+            self._began_s = None
+            self._used_s += took_s
+            self._turns.learn(took_s)
+
+
+class FairTurns:
+    """For all connections of a broker."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
+        self.passed_s = 0.0
+        """Virtual time: what each of those that wait could have used so far."""
+        self._mean_s = TURN_OF_ALL_S / FIRST_AT_ONCE
+        """Of the turns of late."""
+        self._at_once = self.left = FIRST_AT_ONCE
+        """How many may go on in a turn; how many of them have not yet."""
+        self._waiting: list[tuple[float, int, Share]] = []
+        """A heap: who begins first, and of equals who came first."""
+        self._came = 0
+        self._pacer: trio.lowlevel.Task | None = None
+        """The task of `run`, while nobody wants it."""
+
+    def take(self) -> None:
+        """Of those that may go on in this turn, one does: without the pacer, until a quarter of them have."""
+        self.left -= 1
+        if self.left < self._at_once - self._at_once // 4:
+            self._want_pacer()
+
+    def learn(self, took_s: float) -> None:
+        """How long a turn took, where that was measured."""
+        self._mean_s += (took_s - self._mean_s) * PART_OF_MEAN
+        self._at_once = max(AT_ONCE_MIN, min(int(TURN_OF_ALL_S / self._mean_s), AT_ONCE_MAX))
+
+    def enter(self, starts_s: float, share: Share) -> None:
+        """Have this share wait."""
+        self._came += 1
+        heappush(self._waiting, (starts_s, self._came, share))
+        self._want_pacer()
+
+    def _want_pacer(self) -> None:
+        """In the next turn, let on who waits, and whoever comes then."""
+        pacer, self._pacer = self._pacer, None
+        if pacer is not None:
+            trio.lowlevel.reschedule(pacer)
+
+    async def run(self) -> None:
+        """Let on who waits, turn after turn; sleeps while nobody does."""
+        while True:
+            while self._waiting:
+                self._let_on()
+                await trio.lowlevel.checkpoint()
+            self.left = self._at_once
+            await self._until_wanted()
+
+    async def _until_wanted(self) -> None:
+        self._pacer = trio.lowlevel.current_task()
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            self._pacer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(give_up)
+
+    def _let_on(self) -> None:
+        """Of those that wait, as many as may go on; of who comes in the same turn, as many as are left."""
+        waiting, count = self._waiting, 0
+        while waiting and count < self._at_once:
+            starts_s, _, share = heappop(waiting)
+            task, share.task = share.task, None
+            if task is not None:
+                self.passed_s = max(self.passed_s, starts_s)
+                trio.lowlevel.reschedule(task)
+                count += 1
+        self.left = self._at_once - count

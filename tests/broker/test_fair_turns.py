@@ -1,0 +1,234 @@
+"""However many connections have something to do, a turn of the loop has an end, and nobody waits for all the others."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from linn.core.broker import running_broker
+from linn.core.fair_turns import (
+    AT_ONCE_MIN,
+    COUNTED_S_MAX,
+    CREDIT_S_MAX,
+    FIRST_AT_ONCE,
+    FIRST_CREDIT_S,
+    TURN_OF_ALL_S,
+    FairTurns,
+    Share,
+)
+from linn.core.real_env import RealEnv
+from linn.core.steps import TURN_S
+from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import frames_of, hello
+from linn.testing.broker_setup import BrokerSetup
+from linn.testing.deterministic import run_simulation
+from linn.testing.sim_env import SimEnv
+
+GREEDY = 500
+CROWD = 300
+
+
+class Workers:
+    """Tasks that use turns, on a clock that only their work moves on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.turns = FairTurns(lambda: self.now_s)
+        self.worked_s: Counter[str] = Counter()
+
+    async def work(self, name: str, turn_s: float, ready: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Work for so long in each turn, for ever."""
+        share = Share(self.turns)
+        while True:
+            await share.next_turn(ready)
+            self.now_s += turn_s
+            self.worked_s[name] += turn_s
+
+    async def longest_turn_s(self, turns: int) -> float:
+        """Of the next so many turns of the loop."""
+        ends = [self.now_s]
+        for _ in range(turns):
+            await trio.lowlevel.checkpoint()
+            ends.append(self.now_s)
+        return max(after - before for before, after in pairwise(ends))
+
+
+@asynccontextmanager
+async def at_work() -> AsyncIterator[tuple[Workers, trio.Nursery]]:
+    workers = Workers()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(workers.turns.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield workers, nursery
+        nursery.cancel_scope.cancel()
+
+
+def scenario(test: Callable[[Workers, trio.Nursery], Awaitable[None]]) -> Callable[[], None]:
+    async def in_simulation(env: SimEnv) -> None:
+        async with at_work() as (workers, nursery):
+            await test(workers, nursery)
+
+    return lambda: run_simulation(0, in_simulation)
+
+
+@pytest.mark.parametrize("ready", [None, trio.lowlevel.checkpoint], ids=["more at once", "came meanwhile"])
+def test_a_turn_of_very_many_has_an_end(ready: Callable[[], Awaitable[None]] | None) -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(GREEDY):
+            nursery.start_soon(workers.work, f"greedy {number}", TURN_S, ready)
+        await workers.longest_turn_s(10)
+        assert await workers.longest_turn_s(200) <= 2 * AT_ONCE_MIN * TURN_S
+
+    test()
+
+
+def test_the_less_the_turns_take_the_more_fit_into_one() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(GREEDY):
+            nursery.start_soon(workers.work, f"greedy {number}", TURN_OF_ALL_S / 200)
+        await workers.longest_turn_s(10)
+        assert TURN_OF_ALL_S / 2 <= await workers.longest_turn_s(20) <= 2 * TURN_OF_ALL_S
+
+    test()
+
+
+def test_few_never_wait() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(AT_ONCE_MIN // 2):
+            nursery.start_soon(workers.work, f"modest {number}", TURN_S)
+        count = 0
+        for _ in range(1_000):
+            await trio.lowlevel.checkpoint()
+            count += 1
+        assert min(workers.worked_s.values()) >= 0.9 * count * TURN_S
+
+    test()
+
+
+def test_one_small_request_is_carried_out_before_thousands_of_large_ones() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(GREEDY):
+            nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
+        await workers.longest_turn_s(50)
+        began_s, share = workers.now_s, Share(workers.turns)
+        await share.next_turn(trio.lowlevel.checkpoint)
+        assert workers.now_s - began_s <= 4 * TURN_OF_ALL_S  # A round of all takes 250 ms.
+
+    test()
+
+
+async def used_ahead_s(workers: Workers, share: Share, turn_s: float) -> float:
+    """What is used by a connection that always has more to do, before others go on in between."""
+    used_s = 0.0
+    while True:
+        began_s = workers.now_s
+        await share.next_turn(trio.lowlevel.checkpoint)
+        if workers.now_s - began_s > 4 * TURN_OF_ALL_S:
+            return used_s
+        workers.now_s += turn_s
+        used_s += turn_s
+
+
+def test_who_has_used_less_goes_on_with_several_small_requests_but_not_for_ever() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        seldom = Share(workers.turns)
+        for number in range(GREEDY):
+            nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
+        while workers.turns.passed_s < 2 * CREDIT_S_MAX:
+            await trio.lowlevel.checkpoint()
+        assert CREDIT_S_MAX / 2 < await used_ahead_s(workers, seldom, TURN_S / 2) < CREDIT_S_MAX + 2 * TURN_S
+        # Who comes again instead gains nothing by it.
+        assert 0 < await used_ahead_s(workers, Share(workers.turns), TURN_S / 2) < FIRST_CREDIT_S + 2 * TURN_S
+
+    test()
+
+
+def test_each_gets_the_same_time_whether_its_turns_are_long_or_short() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(GREEDY // 2):
+            nursery.start_soon(workers.work, f"short {number}", TURN_S / 4)
+            nursery.start_soon(workers.work, f"long {number}", TURN_S)
+        await workers.longest_turn_s(1_000)
+        assert len(workers.worked_s) == GREEDY
+        assert min(workers.worked_s.values()) > 0.8 * max(workers.worked_s.values())
+
+    test()
+
+
+def test_one_step_that_is_much_too_long_keeps_nobody_waiting_for_ever() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(GREEDY):
+            nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
+        await workers.longest_turn_s(50)
+        share = Share(workers.turns)
+        await share.next_turn(trio.lowlevel.checkpoint)
+        workers.now_s += 10.0
+        began_s = workers.now_s
+        await share.next_turn(None)
+        assert workers.now_s - began_s <= 2 * GREEDY * COUNTED_S_MAX
+
+    test()
+
+
+def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(GREEDY):
+            nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
+        await workers.longest_turn_s(50)
+        share = Share(workers.turns)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await share.next_turn(trio.lowlevel.cancel_shielded_checkpoint)
+        assert scope.cancelled_caught
+        assert not share.waits
+
+    test()
+
+
+def test_of_connections_that_have_much_to_do_few_go_on_in_a_turn(tmp_path: Path) -> None:
+    greeting, pings = b"".join(frames_of(hello("crowd"), 1)), b"".join(frames_of(m.Ping(), 1)) * 500
+
+    async def on_loopback() -> None:
+        config, plugins = BrokerSetup().load(str(tmp_path))
+        async with running_broker(config, RealEnv(), plugins) as broker:
+            host, port = broker.addresses["native"].rsplit(":", 1)
+            open_now = broker.listening.traffic["native"].open
+
+            def received() -> dict[int, int]:
+                return {each.number: each.read().received_bytes for each in open_now.values()}
+
+            with ExitStack() as stack, trio.fail_after(60):
+                crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
+                for one in crowd:
+                    one.sendall(greeting)
+                while len(open_now) < CROWD or not all(each.read().sent_bytes for each in open_now.values()):
+                    await trio.lowlevel.checkpoint()
+                greeted_bytes = before = received()
+                for one in crowd:
+                    one.sendall(pings)
+                went_on = []
+                while any(before[number] < greeted_bytes[number] + len(pings) for number in before):
+                    await trio.lowlevel.checkpoint()
+                    now = received()
+                    went_on.append(sum(now[number] != before[number] for number in now))
+                    before = now
+            assert sum(went_on) >= CROWD
+            assert max(went_on) <= 2 * FIRST_AT_ONCE
+
+    trio.run(on_loopback)
