@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
 import trio
+import trio.testing
 from raw_client import broker_on
 
 from linn.core.broker import Broker, running_broker
@@ -81,6 +83,31 @@ def test_who_comes_waits_behind_a_crowd_that_leaves() -> None:
         assert not out.is_crowded
 
     run_simulation(0, scenario)
+
+
+def test_nobody_is_let_in_while_the_way_out_is_crowded(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config, plugins = BrokerSetup().load(str(tmp_path))
+        async with running_broker(config, RealEnv(), plugins) as broker, trio.open_nursery() as nursery:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            host, port = broker.listening.addresses["native"].rsplit(":", 1)
+            out = broker.listening.way_out
+            for _ in range(4 * WAITING_MAX):
+                nursery.start_soon(out.pass_through)
+            for _ in range(2):  # Once all of them have had a turn.
+                await trio.lowlevel.checkpoint()
+            with ExitStack() as stack, trio.fail_after(10):
+                # The first two: one whom the listener waits for already, and one who waits in front of it.
+                for _ in range(2):
+                    stack.enter_context(socket.create_connection((host, int(port))))
+                in_a_crowd = []
+                while broker.listening.connections < 2:
+                    await trio.lowlevel.checkpoint()
+                    in_a_crowd.append(out.is_crowded)
+            assert sum(in_a_crowd) > 3 * WAITING_MAX // LEAVING_AT_ONCE_MAX
+            assert not in_a_crowd[-1]
+
+    trio.run(scenario)
 
 
 def test_of_long_work_one_task_goes_on_between_the_turns_of_others() -> None:
