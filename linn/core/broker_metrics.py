@@ -99,6 +99,12 @@ BROKER_METRICS: tuple[Metric, ...] = (
         "How late a task wakes that sleeps for a second: what everything waits because something is long.",
         lambda broker: broker.metrics.loop_lag.seconds,
     ),
+    _one(
+        "linn_turns_waiting",
+        "gauge",
+        "Connections that wait for their turn of the loop: more is asked of the broker now than it can do.",
+        lambda broker: broker.turns.waiting,
+    ),
     _memory(
         "linn_memory_bytes",
         "Of the memory budget, what is in use: `stored`, `unsent` or `received`.",

@@ -112,6 +112,11 @@ class FairTurns:
         self._pacer: trio.lowlevel.Task | None = None
         """The task of `run`, while nobody wants it."""
 
+    @property
+    def waiting(self) -> int:
+        """Connections that have something to do and wait, about."""
+        return len(self._waiting)
+
     def take(self) -> None:
         """Of those that may go on in this turn, one does: without the pacer, until a quarter of them have."""
         self.left -= 1

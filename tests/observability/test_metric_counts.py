@@ -9,6 +9,7 @@ from metric_samples import samples, value
 from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, records, simulated
 
 from linn.core import metric_report
+from linn.core.fair_turns import FIRST_AT_ONCE, Share
 from linn.core.histogram import Histogram
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.publishing import BATCH_BYTES, WAITING_BYTES
@@ -274,6 +275,19 @@ async def test_a_loop_that_stands_still_shows_as_lag(env: SimEnv) -> None:
         clock.jump(3)
         await trio.sleep(0.1)
         assert (lag.count, lag.sum) == (11, pytest.approx(2.5, abs=0.1))
+
+
+@simulated
+async def test_connections_that_wait_for_their_turn_are_counted(env: SimEnv) -> None:
+    async with broker_on(env, "") as broker, trio.open_nursery() as nursery:
+        assert value(broker, "linn_turns_waiting") == 0
+        for _ in range(2 * FIRST_AT_ONCE):
+            nursery.start_soon(Share(broker.turns).next_turn, trio.lowlevel.checkpoint)
+        for _ in range(2):
+            await trio.lowlevel.checkpoint()
+        assert 0 < value(broker, "linn_turns_waiting") <= FIRST_AT_ONCE
+        await trio.sleep(1)
+        assert value(broker, "linn_turns_waiting") == 0
 
 
 @simulated
