@@ -28,6 +28,9 @@ FIRST_AT_ONCE = 64
 """Before it is known how long they take."""
 PART_OF_MEAN = 1 / 64
 """Of each turn, in the mean of how long they take."""
+ALIKE = 4
+"""Turns that differ from the mean by no more than this factor count alike: those who ask for about as much are served
+as often as one another, whether a fetch takes twice what a publish does or not."""
 CREDIT_S_MAX = 8 * TURN_S
 """What a connection may have ahead of all others that wait, because it has used less than they could: with small
 requests some ten or twenty, one after the other."""
@@ -91,8 +94,7 @@ class Share:
         if self._began_s is not None:
             took_s = min(self._turns.monotonic() - self._began_s, COUNTED_S_MAX)
             self._began_s = None
-            self._used_s += took_s
-            self._turns.learn(took_s)
+            self._used_s += self._turns.learn(took_s)
 
 
 class FairTurns:
@@ -123,10 +125,12 @@ class FairTurns:
         if self.left < self._at_once - self._at_once // 4:
             self._want_pacer()
 
-    def learn(self, took_s: float) -> None:
-        """How long a turn took, where that was measured."""
-        self._mean_s += (took_s - self._mean_s) * PART_OF_MEAN
-        self._at_once = max(AT_ONCE_MIN, min(int(TURN_OF_ALL_S / self._mean_s), AT_ONCE_MAX))
+    def learn(self, took_s: float) -> float:
+        """How long a turn took; what it counts for."""
+        mean_s = self._mean_s
+        self._mean_s = max(mean_s + (took_s - mean_s) * PART_OF_MEAN, TURN_OF_ALL_S / AT_ONCE_MAX)
+        self._at_once = max(AT_ONCE_MIN, int(TURN_OF_ALL_S / self._mean_s))
+        return mean_s if mean_s / ALIKE < took_s < mean_s * ALIKE else took_s
 
     def enter(self, starts_s: float, share: Share) -> None:
         """Have this share wait."""
