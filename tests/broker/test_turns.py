@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import trio
 import trio.testing
-from raw_client import broker_on
+from raw_client import ALWAYS, broker_on, records
 
 from linn.core.broker import Broker, running_broker
 from linn.core.long_work import TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork
+from linn.core.partition import TOLD_AT_ONCE_MAX
 from linn.core.real_env import RealEnv
 from linn.core.steps import TURN_S
 from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
@@ -146,5 +149,31 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
             assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
             assert 4 * TURNS_OF_OTHERS <= long <= 4 * TURNS_OF_OTHERS + 2
             assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
+
+    run_simulation(0, scenario)
+
+
+def test_those_that_wait_for_one_sync_are_told_in_order_and_a_few_at_a_time() -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
+            topic = broker.topics["t"]
+            partition, told, late, turn = topic.partitions[0], [], [], 0
+
+            def tell(number: int) -> None:
+                told.append((number, turn))
+                if number == 0:  # Who asks while others are told comes behind them.
+                    partition.when_committed(1, lambda: late.append(len(told)))
+
+            for number in range(20 * TOLD_AT_ONCE_MAX):
+                end = topic.append(partition, records(["x"])) + 1
+                partition.when_committed(end, partial(tell, number))
+            assert not told
+            await partition.wait_advanced()
+            while not late:
+                turn += 1
+                await trio.lowlevel.checkpoint()
+        assert [number for number, _ in told] == list(range(20 * TOLD_AT_ONCE_MAX))
+        assert max(Counter(turn for _, turn in told).values()) <= 2 * TOLD_AT_ONCE_MAX
+        assert late == [len(told)]
 
     run_simulation(0, scenario)

@@ -249,7 +249,7 @@ class Session:
             self._handle(0)  # What came behind hello in the same packet waits in the connection.
             while True:
                 if self._is_over_budget():
-                    await self._wait_budget()
+                    await self._share.next_turn(self._wait_budget)
                 if self._has_more:
                     self._has_more, self._in_a_row = False, 0
                     self.outbox.flush()
@@ -342,7 +342,6 @@ class Session:
 
     async def _wait_budget(self) -> None:
         self.outbox.flush()
-        self._share.end()
         with self._intake.set_aside(self._connection.pending_bytes, self.budget_changed):
             while self._is_over_budget():
                 await self.outbox.wait_room()
