@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TypeVar
 
 import trio
@@ -20,6 +19,7 @@ import trio
 from linn.core.errors import DataDirLocked, DescriptorsExhausted, DiskFull, DiskReadOnly, StorageError, SyncFailed
 from linn.core.file_region import Sendable
 from linn.core.flat_message import Buffer, without_first
+from linn.core.freeing_thread import FREEING
 from linn.core.real_os import IOV_MAX, reason
 from linn.core.real_thread import in_thread
 
@@ -28,8 +28,6 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """EFBIG: a file has the size that the process's limit (RLIMIT_FSIZE) or the file system allows one."""
 _NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
 _READ_ONLY = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
-FREED_AT_ONCE_BYTES_MAX = 4 << 20
-"""Deleting a file of 1 GiB takes ext4 a second, whoever was the last to hold it; one of this size 4 ms."""
 
 
 def _disk_error(error: OSError, deed: str, path: str) -> StorageError:
@@ -62,27 +60,15 @@ class Descriptor:
     def __del__(self) -> None:
         # Linux frees the descriptor whatever close() says, and nothing is promised about the data.
         with contextlib.suppress(OSError):
-            if _frees_much(self.number):
-                trio.lowlevel.start_thread_soon(partial(os.close, self.number), _nothing)
-            else:
-                os.close(self.number)
-
-
-def _frees_much(descriptor: int) -> bool:
-    status = os.fstat(descriptor)
-    return status.st_nlink == 0 and status.st_size >= FREED_AT_ONCE_BYTES_MAX
+            FREEING.close(self.number)
 
 
 def _held(path: str) -> Descriptor | None:
-    """Hold a large file, whose disk space is freed in a thread then when it is deleted; None for what is small."""
+    """Hold a file whose disk space should be freed in a thread when it is deleted; None for others."""
     with contextlib.suppress(OSError):
-        if os.stat(path).st_size >= FREED_AT_ONCE_BYTES_MAX:
+        if FREEING.wants(os.stat(path).st_size):
             return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     return None
-
-
-def _nothing(_: object) -> None:
-    """Nobody waits for it."""
 
 
 class RealFileRegion:

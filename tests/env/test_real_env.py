@@ -7,7 +7,7 @@ import resource
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, DiskFull, DiskReadOnly, StorageError
-from linn.core.real_disk import FREED_AT_ONCE_BYTES_MAX, RealDisk
+from linn.core.real_disk import RealDisk
 from linn.core.real_net import RealNet
 from linn.core.real_process import RealProcess, memory_limit_files
 
@@ -106,39 +106,6 @@ async def test_a_descriptor_outlives_close_while_a_thread_uses_it(tmp_path: Path
         may_go_on.set()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
-
-
-@pytest.mark.parametrize("is_held", [False, True], ids=["nobody else has it", "it is still read"])
-def test_the_space_of_a_large_file_is_freed_off_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
-) -> None:
-    path, closed = tmp_path / "log", []
-    path.write_bytes(bytes(FREED_AT_ONCE_BYTES_MAX))
-    disk, inode, threads = RealDisk(), path.stat().st_ino, threading.Semaphore(0)
-
-    def close(number: int, close: Callable[[int], None] = os.close) -> None:
-        if os.fstat(number).st_ino == inode:
-            closed.append(threading.get_ident())
-            threads.release()
-        close(number)
-
-    monkeypatch.setattr(os, "close", close)
-    held = [disk.open(str(path))] if is_held else []
-    disk.unlink(str(path))
-    assert not path.exists()
-    for file in held:
-        file.close()
-    for _ in (disk, *held):
-        assert threads.acquire(timeout=10)
-    assert threading.get_ident() not in closed
-
-
-def test_a_small_file_is_deleted_without_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", None)
-    path = tmp_path / "log"
-    path.write_bytes(b"small")
-    RealDisk().unlink(str(path))
-    assert not path.exists()
 
 
 async def test_a_sync_does_not_stop_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
