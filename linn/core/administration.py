@@ -371,11 +371,11 @@ class Administration:
         broker, shown = self._broker, None
         while shown is None:
             topic = broker.topic(text_of(arguments, "name"))
-            shown = await in_turns(broker, topic_as_json(broker, topic.name))
+            shown = await in_turns(broker, topic_as_json(broker, topic.name), at_once=True)
         return shown
 
     async def _list_topics(self, arguments: Arguments) -> Any:
-        return await in_turns(self._broker, topics_as_json(self._broker, sorted(self._broker.topics)))
+        return await in_turns(self._broker, topics_as_json(self._broker, sorted(self._broker.topics)), at_once=True)
 
     async def _purge_topic(self, arguments: Arguments) -> Any:
         topic = self._broker.topic(text_of(arguments, "name"))

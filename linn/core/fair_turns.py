@@ -6,8 +6,8 @@ done in `TURN_OF_ALL_S`, and the others wait in the order of start-time fair que
 who has used less of late comes first, so that a few small requests among those of thousands of busy clients are soon
 carried out.
 
-Laws: while few have something to do, nobody waits and nothing is measured. Who waits is let on within a bounded number
-of turns: what one turn of a connection counts for has a limit.
+Laws: while few have something to do, nobody waits and hardly anything is measured. Who waits is let on within a bounded
+number of turns: what one turn of a connection counts for has a limit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ AT_ONCE_MIN = 16
 AT_ONCE_MAX = 1_024
 FIRST_AT_ONCE = 64
 """Before it is known how long they take."""
+MEASURED_EACH = 16
+"""Of the turns for which nobody had to wait one in so many is measured."""
 PART_OF_MEAN = 1 / 64
 """Of each turn, in the mean of how long they take."""
 ALIKE = 4
@@ -34,6 +36,9 @@ as often as one another, whether a fetch takes twice what a publish does or not.
 CREDIT_S_MAX = 8 * TURN_S
 """What a connection may have ahead of all others that wait, because it has used less than they could: with small
 requests some ten or twenty, one after the other."""
+AHEAD_AT_ONCE = 16
+"""So many that are ahead have it whole, twice as many half of it each: a thousand that wake up do not keep the others
+waiting for four seconds."""
 FIRST_CREDIT_S = TURN_S
 """Of one that is new: what others get is not less for those who come again and again."""
 COUNTED_S_MAX = 4 * TURN_S
@@ -43,14 +48,20 @@ COUNTED_S_MAX = 4 * TURN_S
 class Share:
     """One connection's part in the turns of all."""
 
-    __slots__ = ("_began_s", "_turns", "_used_s", "task")
+    __slots__ = ("_began_s", "_counts", "_turns", "_used_s", "is_ahead", "number", "task")
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
+        self.number = turns.next_number()
+        """Of two that may begin at the same time, the older one does."""
         self._used_s = turns.passed_s - FIRST_CREDIT_S
         """Where the turn ended that it had last, in the time of `FairTurns.passed_s`."""
         self._began_s: float | None = None
-        """When it went on, where that is counted."""
+        """When it went on, where that is measured."""
+        self._counts = False
+        """Whether what is measured is counted."""
+        self.is_ahead = False
+        """Whether it waits in front of those who have used what they could."""
         self.task: trio.lowlevel.Task | None = None
         """The one that waits."""
 
@@ -70,31 +81,41 @@ class Share:
             await ready()
         elif turns.left:
             await trio.lowlevel.checkpoint()
-        if turns.left:
-            turns.take()
-        else:
+        if not turns.left:
             await self._begin()
+        elif turns.take():
+            self._began_s, self._counts = turns.monotonic(), False
 
     async def _begin(self) -> None:
         turns = self._turns
-        starts_s = max(self._used_s, turns.passed_s - CREDIT_S_MAX)
+        starts_s = max(self._used_s, turns.passed_s - turns.credit_s())
         self.task = trio.lowlevel.current_task()
         turns.enter(starts_s, self)
 
         def give_up(_: object) -> trio.lowlevel.Abort:
             self.task = None
+            turns.ahead -= self.is_ahead
+            self.is_ahead = False
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
         self._used_s = starts_s
-        self._began_s = turns.monotonic()
+        self._began_s, self._counts = turns.monotonic(), True
+
+    def is_over(self) -> bool:
+        """Whether others wait, and this turn has been long enough."""
+        if self._began_s is None or self._turns.left:
+            return False
+        return self._turns.monotonic() - self._began_s >= TURN_S
 
     def end(self) -> None:
         """The turn is over: what follows waits for something. Idempotent."""
         if self._began_s is not None:
             took_s = min(self._turns.monotonic() - self._began_s, COUNTED_S_MAX)
             self._began_s = None
-            self._used_s += self._turns.learn(took_s)
+            counted_s = self._turns.learn(took_s)
+            if self._counts:
+                self._used_s += counted_s
 
 
 class FairTurns:
@@ -108,9 +129,11 @@ class FairTurns:
         """Of the turns of late."""
         self._at_once = self.left = FIRST_AT_ONCE
         """How many may go on in a turn; how many of them have not yet."""
-        self._waiting: list[tuple[float, int, Share]] = []
-        """A heap: who begins first, and of equals who came first."""
-        self._came = 0
+        self._waiting: list[tuple[float, int, int, Share]] = []
+        """A heap: who begins first; of equals the oldest; of one's own the first, which it may have given up."""
+        self.ahead = 0
+        """How many of them are ahead."""
+        self._came = self._numbers = 0
         self._pacer: trio.lowlevel.Task | None = None
         """The task of `run`, while nobody wants it."""
 
@@ -119,23 +142,36 @@ class FairTurns:
         """Connections that have something to do and wait, about."""
         return len(self._waiting)
 
-    def take(self) -> None:
-        """Of those that may go on in this turn, one does: without the pacer, until a quarter of them have."""
+    def next_number(self) -> int:
+        """For a new connection."""
+        self._numbers += 1
+        return self._numbers
+
+    def credit_s(self) -> float:
+        """What a connection may have ahead now: the less, the more of them have."""
+        return CREDIT_S_MAX / (1 + self.ahead // AHEAD_AT_ONCE)
+
+    def take(self) -> bool:
+        """One of those that may go on in this turn does; whether to measure it. A quarter can do without the pacer."""
         self.left -= 1
         if self.left < self._at_once - self._at_once // 4:
             self._want_pacer()
+        return not self.left % MEASURED_EACH
 
     def learn(self, took_s: float) -> float:
         """How long a turn took; what it counts for."""
         mean_s = self._mean_s
         self._mean_s = max(mean_s + (took_s - mean_s) * PART_OF_MEAN, TURN_OF_ALL_S / AT_ONCE_MAX)
         self._at_once = max(AT_ONCE_MIN, int(TURN_OF_ALL_S / self._mean_s))
+        self.left = min(self.left, self._at_once)
         return mean_s if mean_s / ALIKE < took_s < mean_s * ALIKE else took_s
 
     def enter(self, starts_s: float, share: Share) -> None:
         """Have this share wait."""
         self._came += 1
-        heappush(self._waiting, (starts_s, self._came, share))
+        share.is_ahead = starts_s < self.passed_s
+        self.ahead += share.is_ahead
+        heappush(self._waiting, (starts_s, share.number, self._came, share))
         self._want_pacer()
 
     def _want_pacer(self) -> None:
@@ -166,8 +202,10 @@ class FairTurns:
         """Of those that wait, as many as may go on; of who comes in the same turn, as many as are left."""
         waiting, count = self._waiting, 0
         while waiting and count < self._at_once:
-            starts_s, _, share = heappop(waiting)
+            starts_s, _, _, share = heappop(waiting)
             task, share.task = share.task, None
+            self.ahead -= share.is_ahead
+            share.is_ahead = False
             if task is not None:
                 self.passed_s = max(self.passed_s, starts_s)
                 trio.lowlevel.reschedule(task)

@@ -92,7 +92,7 @@ class Listening:
         self._doors: list[Door] = []
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}
         self._numbers = itertools.count(1)
-        self.way_out = Turnstile()
+        self.way_out: Turnstile = Turnstile(broker.env.clock.monotonic)
         self._draining = trio.Event()
         self._drained = trio.Event()
 
@@ -141,8 +141,8 @@ class Listening:
             with door.scope:
                 async with trio.open_nursery() as nursery:
                     while True:
-                        if self.way_out.is_crowded:
-                            await self.way_out.pass_through()
+                        if self.way_out.is_crowded and door.crowd is self._clients:
+                            await self.way_out.give_turns()  # One comes where four leave.
                         try:
                             stream = await door.bound.accept()
                         except ConnectionLost:
@@ -212,7 +212,8 @@ class Listening:
             await door.server.serve(stream, self._broker)
         finally:
             with trio.CancelScope(shield=True):
-                await self.way_out.pass_through()
+                await self.way_out.pass_through(stream)
+                self.way_out.is_out(stream)
 
     @staticmethod
     def _about(door: Door, stream: AcceptedStream) -> dict[str, str]:
@@ -243,6 +244,7 @@ class Listening:
     async def drain(self, timeout_s: float) -> None:
         """Take no new clients; give those that are there `timeout_s` to end by themselves. Watchers come last."""
         self._draining.set()
+        self.way_out.open_wide()
         await self._empty(self._clients, timeout_s)
         self._drained.set()
         await self._empty(self._watchers, WATCHERS_LEAVE_S)

@@ -21,33 +21,50 @@ T = TypeVar("T")
 class LongWork:
     """What is done of one task's long work: `begin` a step, and `pause` when a turn is over."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, at_once: bool = False) -> None:
+        """`at_once`: the first turn is now, because those who begin do so a few at a time."""
+        self._broker = broker
         self._monotonic = broker.env.clock.monotonic
-        self._turn = broker.long_turn
         self._began_s = self._until_s = self._monotonic()
+        if at_once:
+            self._until_s += TURN_S
 
     async def give_turn(self) -> None:
         """Where this turn is over, let others go on; between two turns of theirs one goes on of all that takes long.
+
+        They have several turns for each, or the time of these: where each turn is long, that is less. Once the broker
+        stops nobody has to be let on.
 
         Cancellation: a checkpoint, if there is one.
         """
         now_s = self._monotonic()
         if now_s < self._until_s:
             return
-        turns = int((now_s - self._began_s) / TURN_S) * TURNS_OF_OTHERS
-        async with self._turn:
-            for _ in range(min(max(turns, TURNS_OF_OTHERS), TURNS_OF_OTHERS_MAX)):
-                await trio.lowlevel.checkpoint()
+        if self._broker.stopping:
+            await trio.lowlevel.checkpoint()
+        else:
+            async with self._broker.long_turn:
+                await self._let_others_on(now_s - self._began_s)
         self._began_s = self._monotonic()
         self._until_s = self._began_s + TURN_S
 
+    async def _let_others_on(self, worked_s: float) -> None:
+        turns = int(worked_s / TURN_S) * TURNS_OF_OTHERS
+        until_s = self._monotonic() + TURNS_OF_OTHERS * max(worked_s, TURN_S)
+        for _ in range(min(max(turns, TURNS_OF_OTHERS), TURNS_OF_OTHERS_MAX)):
+            await trio.lowlevel.checkpoint()
+            if self._monotonic() >= until_s:
+                return
 
-async def in_turns(broker: Broker, steps: Steps[T]) -> T:
+
+async def in_turns(broker: Broker, steps: Steps[T], *, at_once: bool = False) -> T:
     """The result of these steps. A thousand connections that end together hold up nobody for longer than one of them.
+
+    `at_once`: see `LongWork`.
 
     Cancellation: they end where they are.
     """
-    work = LongWork(broker)
+    work = LongWork(broker, at_once=at_once)
     while True:
         await work.give_turn()
         try:

@@ -78,7 +78,7 @@ class Administering:
             try:
                 async with self._describing:
                     await session.outbox.wait_room()
-                    session.answer([await in_turns(broker, steps)])
+                    session.answer([await in_turns(broker, steps, at_once=True)])
             finally:
                 self._descriptions -= 1
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from linn.core.broker import Broker
+from linn.core.env import Clock
 from linn.core.errors import InternalError
 from linn.protocols.capnp.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
@@ -27,6 +28,20 @@ SLICES = 16
 SESSIONS_IN_A_ROW_MAX = 256
 """Sessions that are served before others get their turn."""
 DRAIN_POLL_S = 0.01
+DRAIN_POLL_S_MAX = 0.25
+"""A thousand sessions that wait look less and less often, or looking were all that is done."""
+
+
+async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: float) -> None:
+    """Return when something does not wait any more, or after so long.
+
+    Cancellation: nothing happens.
+    """
+    pause_s = DRAIN_POLL_S
+    with trio.move_on_after(wait_max_s):
+        while waits():
+            await clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, DRAIN_POLL_S_MAX)
 
 
 class Caretaker:

@@ -9,6 +9,7 @@ import trio
 
 from linn.core.env import AcceptedStream
 from linn.core.errors import ConnectionLost, LinnError, RequestTimeout
+from linn.core.fair_turns import Share
 from linn.core.turnstile import Turnstile
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
@@ -21,7 +22,8 @@ REST_S = 1.0
 class Handshake:
     """The broker's side of one."""
 
-    def __init__(self, stream: AcceptedStream, connection: Connection, way_out: Turnstile) -> None:
+    def __init__(self, stream: AcceptedStream, connection: Connection, way_out: Turnstile, share: Share) -> None:
+        self._share = share
         self._stream = stream
         self._connection = connection
         self._way_out = way_out
@@ -36,7 +38,7 @@ class Handshake:
         try:
             event = await self._first_event(timeout_s)
             if event is None:
-                await self._way_out.pass_through()
+                await self._way_out.pass_through(self._stream)
                 raise ConnectionLost(f"{self._stream.peer} left without saying hello")
             version, features = agree(event.message)
         except LinnError as error:
@@ -55,16 +57,19 @@ class Handshake:
             raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
 
     async def _received(self) -> Event | None:
+        """Hello, in a turn of its own; None where the client leaves without one."""
         while True:
-            count = await self._stream.receive_into(self._connection.buffer())
+            await self._share.next_turn(self._stream.wait_readable)
+            count = self._stream.receive_nowait(self._connection.frames.buffers())
             if count == 0:
                 return None
-            self.received_bytes += count
-            for event in self._connection.received(count):
-                return event
+            if count is not None:
+                self.received_bytes += count
+                for event in self._connection.received(count):
+                    return event
 
     async def _refuse(self, error: LinnError) -> None:
-        await self._way_out.pass_through()
+        await self._way_out.pass_through(self._stream)
         with trio.move_on_after(REST_S), suppress(ConnectionLost):
             await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
             await discard_rest(self._stream)

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-import trio
-
 from linn.core.destination import Destination, Plan
 from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown, TopicUnknown
 from linn.core.memory_budget import RESERVE_BYTES
@@ -21,6 +19,7 @@ from linn.core.publish_budget import PublishBudget, TakesLong
 from linn.core.semantics import Acks
 from linn.core.topic import Topic
 from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.caretaker import wait_while
 from linn.protocols.capnp.connection import Event
 from linn.protocols.capnp.parts_memory import PartsMemory
 
@@ -35,7 +34,6 @@ WAITING_BYTES = BATCH_BYTES = 512
 """What a publish that waits takes beside what came, and what each of its batches does."""
 LEAVE_S = 2.5
 """For what waits on a connection whose client has said all: work in turns takes no longer."""
-LEAVE_POLL_S = 0.01
 Planned = tuple[list[Destination], list[int]]
 """Of one batch: where it goes, and which of its records no topic takes, as the answer has it."""
 
@@ -85,9 +83,7 @@ class Publishing:
 
     async def wait_done(self) -> None:
         """Wait until no publish waits, but not for long: of one without room that may be never."""
-        with trio.move_on_after(LEAVE_S):
-            while self._waiting:
-                await self._broker.env.clock.sleep(LEAVE_POLL_S)
+        await wait_while(lambda: self._waiting, self._broker.env.clock, LEAVE_S)
 
     def publish(self, event: Event) -> None:
         """Carry out a publish, or put it behind those that wait."""

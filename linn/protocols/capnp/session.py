@@ -31,7 +31,7 @@ from linn.core.partition import Partition
 from linn.core.steps import TURN_S
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.administering import Administering
-from linn.protocols.capnp.caretaker import DRAIN_POLL_S, Caretaker
+from linn.protocols.capnp.caretaker import Caretaker, wait_while
 from linn.protocols.capnp.connection import Connection, Event, frames_of
 from linn.protocols.capnp.handshake import Handshake, discard_rest
 from linn.protocols.capnp.outbox import Outbox
@@ -149,12 +149,9 @@ class Session:
 
     async def _until_sent(self) -> None:
         await self._publishing.wait_done()
-        await self._while(lambda: self.outbox.waiting_bytes or self._inflight, self._caretaker.keepalive_s)
-
-    async def _while(self, something_waits: Callable[[], int], wait_max_s: float) -> None:
-        with trio.move_on_after(wait_max_s):
-            while something_waits():
-                await self.broker.env.clock.sleep(DRAIN_POLL_S)
+        await wait_while(
+            lambda: self.outbox.waiting_bytes or self._inflight, self.broker.env.clock, self._caretaker.keepalive_s
+        )
 
     # --- sending ---
 
@@ -183,7 +180,7 @@ class Session:
 
     async def _shake_hands(self) -> None:
         """Hello and welcome. Raises LinnError after telling the client why."""
-        handshake = Handshake(self.stream, self._connection, self.broker.listening.way_out)
+        handshake = Handshake(self.stream, self._connection, self.broker.listening.way_out, self._share)
         try:
             await handshake.shake(self._welcome, self._hello_timeout_s)
         finally:
@@ -237,16 +234,18 @@ class Session:
     async def _last_words(self, error: LinnError) -> None:
         """Answer what is under way, then say what was wrong."""
         self._end_waits()
-        await self._while(lambda: self._inflight, LAST_WORDS_S)
+        await wait_while(lambda: self._inflight, self.broker.env.clock, LAST_WORDS_S)
         self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
-        await self._while(lambda: self.outbox.waiting_bytes, LAST_WORDS_S)
+        await wait_while(lambda: self.outbox.waiting_bytes, self.broker.env.clock, LAST_WORDS_S)
         await discard_rest(self.stream)
 
     # --- reading ---
 
     async def _read(self) -> None:
         try:
-            self._handle(0)  # What came behind hello in the same packet waits in the connection.
+            if self._connection.has_more:  # It came behind hello in the same packet.
+                await self._share.next_turn(None)
+                self._handle(0)
             while True:
                 if self._is_over_budget():
                     await self._share.next_turn(self._wait_budget)
@@ -259,7 +258,7 @@ class Session:
                 count = await self._receive()
                 if count == 0:
                     self.outbox.flush()
-                    return await self.broker.listening.way_out.pass_through()
+                    return await self.broker.listening.way_out.pass_through(self.stream)
                 self._handle(count)
         except ConnectionLost:
             self.end()
@@ -273,20 +272,21 @@ class Session:
         if self._is_drained:
             self.outbox.flush()  # The client has sent all, and more likely than not waits for the answers.
         while True:
-            if self._in_a_row < RECEIVES_IN_A_ROW_MAX:
+            is_over = self._in_a_row >= RECEIVES_IN_A_ROW_MAX or (self._in_a_row > 0 and self._share.is_over())
+            if not is_over:
                 buffers = connection.frames.buffers()
                 count = stream.receive_nowait(buffers)
                 if count is not None:
                     self._in_a_row += 1
                     self._is_drained = count < len(buffers[0])
                     return count
-            waits, self._in_a_row = self._in_a_row < RECEIVES_IN_A_ROW_MAX, 0
+            self._in_a_row = 0
             self.outbox.flush()
             connection.release()
             self._share.end()
             if self._intake.held_bytes or connection.pending_bytes > RESERVE_BYTES:
                 await self._intake.hold(connection.pending_bytes, patient=not self.consumes)
-            await self._share.next_turn(stream.wait_readable if waits else None)
+            await self._share.next_turn(None if is_over else stream.wait_readable)
 
     def _handle(self, count: int) -> None:
         """Carry out the requests that are whole now; their answers are sent before the session waits for more."""
