@@ -12,6 +12,7 @@ number of turns: what one turn of a connection counts for has a limit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 
@@ -36,9 +37,9 @@ as often as one another, whether a fetch takes twice what a publish does or not.
 CREDIT_S_MAX = 8 * TURN_S
 """What a connection may have ahead of all others that wait, because it has used less than they could: with small
 requests some ten or twenty, one after the other."""
-AHEAD_AT_ONCE = 16
-"""So many that are ahead have it whole, twice as many half of it each: a thousand that wake up do not keep the others
-waiting for four seconds."""
+ROUNDS_MAX = 3
+"""Whom three times as many have passed as wait goes on, whatever those have ahead: thousands may begin to work at once,
+and long turns are not put off for ever."""
 FIRST_CREDIT_S = TURN_S
 """Of one that is new: what others get is not less for those who come again and again."""
 COUNTED_S_MAX = 4 * TURN_S
@@ -48,7 +49,7 @@ COUNTED_S_MAX = 4 * TURN_S
 class Share:
     """One connection's part in the turns of all."""
 
-    __slots__ = ("_began_s", "_counts", "_turns", "_used_s", "is_ahead", "number", "task")
+    __slots__ = ("_began_s", "_counts", "_turns", "_used_s", "came", "number", "task")
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
@@ -60,8 +61,8 @@ class Share:
         """When it went on, where that is measured."""
         self._counts = False
         """Whether what is measured is counted."""
-        self.is_ahead = False
-        """Whether it waits in front of those who have used what they could."""
+        self.came = 0
+        """Where it is in the order in which those that wait came."""
         self.task: trio.lowlevel.Task | None = None
         """The one that waits."""
 
@@ -88,14 +89,12 @@ class Share:
 
     async def _begin(self) -> None:
         turns = self._turns
-        starts_s = max(self._used_s, turns.passed_s - turns.credit_s())
+        starts_s = max(self._used_s, turns.passed_s - CREDIT_S_MAX)
         self.task = trio.lowlevel.current_task()
         turns.enter(starts_s, self)
 
         def give_up(_: object) -> trio.lowlevel.Abort:
             self.task = None
-            turns.ahead -= self.is_ahead
-            self.is_ahead = False
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
@@ -130,9 +129,9 @@ class FairTurns:
         self._at_once = self.left = FIRST_AT_ONCE
         """How many may go on in a turn; how many of them have not yet."""
         self._waiting: list[tuple[float, int, int, Share]] = []
-        """A heap: who begins first; of equals the oldest; of one's own the first, which it may have given up."""
-        self.ahead = 0
-        """How many of them are ahead."""
+        """A heap: who begins first; of equals the oldest connection. Some have been let on, or gave up."""
+        self._in_order: deque[tuple[int, Share]] = deque()
+        """The same in the order in which they came."""
         self._came = self._numbers = 0
         self._pacer: trio.lowlevel.Task | None = None
         """The task of `run`, while nobody wants it."""
@@ -146,10 +145,6 @@ class FairTurns:
         """For a new connection."""
         self._numbers += 1
         return self._numbers
-
-    def credit_s(self) -> float:
-        """What a connection may have ahead now: the less, the more of them have."""
-        return CREDIT_S_MAX / (1 + self.ahead // AHEAD_AT_ONCE)
 
     def take(self) -> bool:
         """One of those that may go on in this turn does; whether to measure it. A quarter can do without the pacer."""
@@ -169,8 +164,8 @@ class FairTurns:
     def enter(self, starts_s: float, share: Share) -> None:
         """Have this share wait."""
         self._came += 1
-        share.is_ahead = starts_s < self.passed_s
-        self.ahead += share.is_ahead
+        share.came = self._came
+        self._in_order.append((self._came, share))
         heappush(self._waiting, (starts_s, share.number, self._came, share))
         self._want_pacer()
 
@@ -200,14 +195,25 @@ class FairTurns:
 
     def _let_on(self) -> None:
         """Of those that wait, as many as may go on; of who comes in the same turn, as many as are left."""
-        waiting, count = self._waiting, 0
-        while waiting and count < self._at_once:
-            starts_s, _, _, share = heappop(waiting)
-            task, share.task = share.task, None
-            self.ahead -= share.is_ahead
-            share.is_ahead = False
-            if task is not None:
-                self.passed_s = max(self.passed_s, starts_s)
+        count = 0
+        while self._waiting and count < self._at_once:
+            came, share = self._longest_passed() or self._first()
+            if share.came == came and share.task is not None:
+                task, share.task = share.task, None
                 trio.lowlevel.reschedule(task)
                 count += 1
+        if not self._waiting:
+            self._in_order.clear()
         self.left = self._at_once - count
+
+    def _longest_passed(self) -> tuple[int, Share] | None:
+        in_order = self._in_order
+        if in_order and self._came - in_order[0][0] > ROUNDS_MAX * len(self._waiting):
+            return in_order.popleft()
+        return None
+
+    def _first(self) -> tuple[int, Share]:
+        starts_s, _, came, share = heappop(self._waiting)
+        if share.came == came and share.task is not None:
+            self.passed_s = max(self.passed_s, starts_s)
+        return came, share
