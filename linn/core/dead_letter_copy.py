@@ -132,6 +132,7 @@ async def _copy(
     while left:
         offset = left[0][0]
         if offset < source.start_offset:
+            dispatch.skip_to_start()  # Now: once they are settled here, nobody would count them as missed.
             left = [entry for entry in left if entry[0] >= source.start_offset]
             continue
         try:

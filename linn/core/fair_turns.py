@@ -31,16 +31,16 @@ MEASURED_EACH = 16
 """Of the turns for which nobody had to wait one in so many is measured."""
 PART_OF_MEAN = 1 / 64
 """Of each turn, in the mean of how long they take."""
-ALIKE = 4
-"""Turns that differ from the mean by no more than this factor count alike: those who ask for about as much are served
-as often as one another, whether a fetch takes twice what a publish does or not."""
+DEARER_MAX = 4
+"""Turns that are longer than the mean by no more than this factor count as the mean: those who ask for about as much are
+served about as often as one another, though a fetch takes twice what a publish does."""
 CREDIT_S_MAX = 8 * TURN_S
 """What a connection may have ahead of all others that wait, because it has used less than they could: with small
 requests some ten or twenty, one after the other."""
 ROUNDS_MAX = 3
 """Whom three times as many have passed as wait goes on, whatever those have ahead: thousands may begin to work at once,
 and long turns are not put off for ever."""
-FIRST_CREDIT_S = TURN_S
+FIRST_CREDIT_S = 2 * TURN_S
 """Of one that is new: what others get is not less for those who come again and again."""
 COUNTED_S_MAX = 4 * TURN_S
 """Most that a connection's turn counts for: the step that it could not make shorter is the broker's fault."""
@@ -159,7 +159,7 @@ class FairTurns:
         self._mean_s = max(mean_s + (took_s - mean_s) * PART_OF_MEAN, TURN_OF_ALL_S / AT_ONCE_MAX)
         self._at_once = max(AT_ONCE_MIN, int(TURN_OF_ALL_S / self._mean_s))
         self.left = min(self.left, self._at_once)
-        return mean_s if mean_s / ALIKE < took_s < mean_s * ALIKE else took_s
+        return mean_s if mean_s < took_s < mean_s * DEARER_MAX else took_s
 
     def enter(self, starts_s: float, share: Share) -> None:
         """Have this share wait."""

@@ -94,6 +94,8 @@ class DeadLetters:
         promise = self._lives.topics[key[0][0]]
         target = promise.dead_letter
         assert target is not None
+        life = self._queues.by_record[key][0][1].life
+        is_missing = letter is None and not (promise.retains and self._stored.was_dropped(key[0], key[2], life))
         for settlement in self._queues.settled.get(key, []):
             if not settlement.accepted:
                 continue
@@ -103,11 +105,11 @@ class DeadLetters:
             if asked.verdict == "ack" and letter is not None and not self._was_forgotten(key[0][0], target):
                 text = f"{record!r} was acked and is in {target}"
                 self._findings.add(SETTLED_ONE_WAY, text, answer.index, letter.fact.index)
-            if asked.verdict == "reject" and letter is None and kept and self._is_kept(target, asked.life):
+            if asked.verdict == "reject" and is_missing and kept and self._is_kept(target, asked.life):
                 self._findings.add(DEAD_THERE, f"{record!r} was rejected and is not in {target}", answer.index)
         used_up = [one for one in self._queues.by_record[key] if one[1].attempt == promise.max_deliveries]
         acked = any(each.event.verdict == "ack" for each in self._queues.settled.get(key, []))
-        if used_up and not acked and letter is None:
+        if used_up and not acked and is_missing:
             entry, event = used_up[-1]
             if self._is_kept(target, event.life) and self._is_kept(key[0][0], event.life):
                 text = f"{record!r} has no attempts left and is not in {target}"

@@ -46,7 +46,8 @@ INVARIANTS: dict[str, str] = {
     queue.LEASES: "With consumers that ack, a queue becomes empty: no lease, delay or dead letter stays for ever.",
     dead.DEAD_ONCE: "A dead letter is copied once.",
     dead.DEAD_TRUE: "A dead letter names its source, a reason that happened, and its attempts.",
-    dead.DEAD_THERE: "What was rejected, or used up its attempts, is in the dead-letter topic.",
+    dead.DEAD_THERE: "What was rejected, or used up its attempts, is in the dead-letter topic, "
+    "unless retention dropped it before.",
     dead.SETTLED_ONE_WAY: "A record whose ack was answered is no dead letter.",
     group.OWNER: "In a generation of a group a partition has one owner.",
     group.FENCED: "A commit counts only from the member that owns the partition.",

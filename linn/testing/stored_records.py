@@ -64,6 +64,8 @@ class StoredRecords:
         self._keys: dict[tuple[str, str], tuple[int, int]] = {}
         self._floors: dict[Place, _Floor] = {}
         self._starts: dict[Place, _Floor] = {}
+        self._begins: dict[Place, dict[int, int]] = {}
+        """By life, the highest start that anybody saw."""
         self._partitions: dict[str, set[int]] = {}
         """Of each topic, those that were there when the broker started."""
 
@@ -75,8 +77,10 @@ class StoredRecords:
             case Confirmed():
                 self._confirm(entry, entry.event)
             case Recovered():
+                self._begin(entry.event)
                 self._recover(entry, entry.event)
             case Read():
+                self._begin(entry.event)
                 self._read(entry, entry.event)
             case Delivered():
                 self._deliver(entry, entry.event)
@@ -112,6 +116,10 @@ class StoredRecords:
         self._raise(entry, event.life, place, event.end)
         if event.life == self._lives.life:
             self._starts.setdefault(place, _Floor()).raise_to(event.start, entry.index, False)
+
+    def _begin(self, event: Recovered | Read) -> None:
+        starts = self._begins.setdefault((event.topic, event.partition), {})
+        starts[event.life] = max(event.start, starts.get(event.life, 0))
 
     def _compare_bounds(self, entry: Entry, event: Read, place: Place) -> None:
         floor = self._floors.setdefault(place, _Floor()).at(event.asked_at)
@@ -246,6 +254,10 @@ class StoredRecords:
                 if fact.record == event.record and place[0] in published.topics:
                     text = f"{event.record!r} was refused with {event.code} and is in {place}"
                     self._findings.add(REFUSED, text, entry.index, fact.index)
+
+    def was_dropped(self, place: Place, offset: int, life: int) -> bool:
+        """Whether the log was seen to begin behind an offset, in this life or later."""
+        return any(start > offset for seen, start in self._begins.get(place, {}).items() if seen >= life)
 
     def places(self, topic: str) -> Iterator[Place]:
         """The partitions of a topic of which anything was seen."""

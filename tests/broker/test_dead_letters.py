@@ -175,6 +175,25 @@ async def test_without_a_dead_letter_topic_records_between_others_are_dropped_in
         assert (shown["dead"], shown["leased"]) == (0, count)
 
 
+@simulated
+async def test_what_retention_drops_before_it_is_copied_counts_as_missed(env: SimEnv) -> None:
+    text = TEXT.replace("[topics.t]", '[topics.t]\nkind = "both"')
+    async with broker_on(env, "[storage.segmented-log]\nsegment_bytes_max = 4096\n" + text) as broker:
+        client, topic = await connected(env), broker.topics["t"]
+        for _ in range(9):
+            await client.publish("t", ["x" * 1000])
+        worker = (await client.call(m.Subscribe("t", credit=1))).subscription
+        event = await client.delivery()
+        # What retention does first; the queue hears of it some syncs later.
+        await topic.partitions[0].enforce_retention(env.clock.now_ms(), bytes_max=1)
+        await client.settle(worker, event, m.Verdict.REJECT)
+        await trio.sleep(1)
+        assert await _dead(client) == []
+        await topic.enforce_retention()
+        assert topic.missed_records == topic.partitions[0].start_offset > 1
+        assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 9 - topic.missed_records
+
+
 RECORDS = 6
 
 

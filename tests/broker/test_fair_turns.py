@@ -220,7 +220,7 @@ def test_turns_that_are_about_as_long_come_as_often() -> None:
         await workers.longest_turn_s(1_000)
         counts = [worked_s / (TURN_S / (4 if "short" in name else 2)) for name, worked_s in workers.worked_s.items()]
         assert len(counts) == GREEDY
-        assert min(counts) > 0.9 * max(counts)
+        assert min(counts) > 0.55 * max(counts)  # By time alone it is a half.
 
     test()
 

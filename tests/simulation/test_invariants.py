@@ -36,6 +36,7 @@ Step = Event | float
 
 STREAM = TopicPromise(name="t")
 QUEUE = TopicPromise(name="t", lease_ms=1000, is_kept=False, max_deliveries=3, dead_letter="dead")
+RETAINING = replace(QUEUE, retains=True)
 DEAD = TopicPromise(name="dead")
 MEMORY = replace(STREAM, durability="memory")
 OS = replace(STREAM, durability="os")
@@ -105,6 +106,7 @@ AB: list[Step] = [begun(), published("a"), published("b", 1)]
 A_IN: list[Step] = [begun(), published("a"), confirmed("a")]
 LEASED: list[Step] = [*A_IN, 1.0, delivered("a", 1)]
 EMPTY = Drained("t", 0, 0, 0)
+DROPPED = read(first=1, start=1)
 LOST_POWER = Ended(1, "lost power")
 FOUR: list[Step] = [begun(), *(published(record, number) for number, record in enumerate("abcd"))]
 
@@ -207,6 +209,8 @@ BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     "no dead letter is missing": [
         (QUEUE, [*LEASED, asked("reject", 1), Answered(4), EMPTY, ReadThrough(1, "dead")]),
         (QUEUE, [*LEASED, delivered("a", 2, 2), delivered("a", 3, 3), EMPTY, ReadThrough(1, "dead")]),
+        (RETAINING, [*LEASED, asked("reject", 1), Answered(4), EMPTY, read("a"), ReadThrough(1, "dead")]),
+        (QUEUE, [*LEASED, asked("reject", 1), Answered(4), EMPTY, DROPPED, ReadThrough(1, "dead")]),
     ],
     "a record is acked or dead, not both": [
         (QUEUE, [*LEASED, asked("ack", 1), Answered(4), letter("rejected", 1), EMPTY, ReadThrough(1, "dead")]),
@@ -362,6 +366,11 @@ KEEPING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     "no dead letter is missing": [
         (QUEUE, [*LEASED, asked("reject", 1), Answered(4), letter("rejected", 1), EMPTY, ReadThrough(1, "dead")]),
         (QUEUE, [*LEASED, asked("ack", 1), delivered("a", 2, 2), delivered("a", 3, 3), EMPTY, ReadThrough(1, "dead")]),
+        (RETAINING, [*LEASED, asked("reject", 1), Answered(4), EMPTY, DROPPED, ReadThrough(1, "dead")]),
+        (
+            RETAINING,
+            [*LEASED, delivered("a", 2, 2), delivered("a", 3, 3), EMPTY, begun(2, 1, 1), ReadThrough(2, "dead")],
+        ),
     ],
     "a record is acked or dead, not both": [
         (QUEUE, [*LEASED, asked("ack", 1), Answered(4), EMPTY, ReadThrough(1, "dead")]),

@@ -52,7 +52,9 @@ class Handshake:
     async def _first_event(self, timeout_s: float) -> Event | None:
         try:
             with trio.fail_after(timeout_s):
-                return await self._received()
+                event = await self._received()
+                self._share.end()
+                return event
         except trio.TooSlowError:
             raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
 
