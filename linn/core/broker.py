@@ -14,6 +14,7 @@ fails, or `stop` is called; then it drains in bounded time.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
@@ -406,16 +407,12 @@ class Broker:
 
 
 def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:
-    def place(index: int) -> int:
-        end = topic.partitions[index].high_watermark
-        wanted = start
-        if starts:
-            wanted = starts[index] if index < len(starts) else START_EARLIEST  # A partition that came later.
-        if wanted == START_LATEST or wanted > end:
-            return end
-        return max(0, wanted)  # Readers pass over what retention has dropped.
-
-    return place
+    # Now, not when a partition is gained: what is confirmed from here on is to be read.
+    ends = [] if start == START_EARLIEST and not starts else [log.high_watermark for log in topic.partitions.values()]
+    wanted = zip(starts or [start] * len(ends), ends, strict=False)
+    places = array("q", [end if at == START_LATEST or at > end else at if at > 0 else 0 for at, end in wanted])
+    # A partition that came later is read from its start; readers pass over what retention has dropped.
+    return lambda index: places[index] if index < len(places) else 0
 
 
 @asynccontextmanager

@@ -32,8 +32,8 @@ MEASURED_EACH = 16
 PART_OF_MEAN = 1 / 64
 """Of each turn, in the mean of how long they take."""
 DEARER_MAX = 4
-"""Turns that are longer than the mean by no more than this factor count as the mean: those who ask for about as much are
-served about as often as one another, though a fetch takes twice what a publish does."""
+"""Turns that are longer than the mean by no more than this factor count as the mean: those who ask for about as much
+are served about as often as one another, though a fetch takes twice what a publish does."""
 CREDIT_S_MAX = 8 * TURN_S
 """What a connection may have ahead of all others that wait, because it has used less than they could: with small
 requests some ten or twenty, one after the other."""

@@ -12,7 +12,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,6 +23,8 @@ OFFSET_MAX = 2**63 - 1
 
 Partitions = tuple[int, ...]
 """Partition numbers, ascending."""
+EVENTS_AT_ONCE_MAX = 256
+"""Of one `take_events`: what waits for a disk without room is tried again with each commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +157,14 @@ class ConsumerGroup:
             raise GroupFenced(f'"{member}" does not own partition {partition} of group "{self.name}"')
         self._offsets[partition] = self._offsets_pending[partition] = offset
 
-    def reset(self, offsets: Mapping[int, int]) -> None:
-        """Go on elsewhere in these partitions, which are the topic's; for a group that nobody reads with.
-
-        Raises:
-            GroupBusy: it has members. Nothing changes.
-        """
+    def check_idle(self) -> None:
+        """Raises GroupBusy: it has members, which go on where they are."""
         if self._owned:
             raise GroupBusy(f'group "{self.name}" has {len(self._owned)} members, which go on where they are')
+
+    def move(self, offsets: Mapping[int, int]) -> None:
+        """Go on at offsets that the log has already: they are no events."""
         self._offsets.update(offsets)
-        self._offsets_pending.update(offsets)
 
     def position(self, partition: int) -> int | None:
         """The committed offset: the next one to read. None: the group never committed there."""
@@ -173,12 +173,31 @@ class ConsumerGroup:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def take_events(self) -> list[GroupEvent]:
-        """What happened since the last call and must survive; of several commits to a partition the last one."""
+        """What happened since the last call and must survive; of several commits to a partition the last one.
+
+        At most EVENTS_AT_ONCE_MAX commits: the next call gives more, until there are none.
+        """
         events: list[GroupEvent] = [GenerationStarted(self.generation)] if self._generation_pending else []
-        events += [OffsetCommitted(*item) for item in self._offsets_pending.items()]
+        pending, self._generation_pending = self._offsets_pending, False
+        events += [OffsetCommitted(number, pending.pop(number)) for number in list(islice(pending, EVENTS_AT_ONCE_MAX))]
+        return events
+
+    def drop_events(self) -> None:
+        """No log wants what happened until now."""
         self._generation_pending = False
         self._offsets_pending = {}
-        return events
+
+    def keep_events(self, events: Iterable[GroupEvent]) -> None:
+        """Have `take_events` give these again: they were done, and no log has them.
+
+        However much happens until then, a partition has one event at most.
+        """
+        for event in events:
+            match event:
+                case GenerationStarted():
+                    self._generation_pending = True
+                case OffsetCommitted(partition):
+                    self._offsets_pending[partition] = self._offsets[partition]
 
     def snapshot_events(self) -> list[GroupEvent]:
         """Generation and offsets as events; they replace all earlier ones."""

@@ -40,7 +40,7 @@ from linn.core.state_log import ROOM_RETRY_S, StateLog
 from linn.core.stream_reader import StreamReader
 
 Start = Callable[[int], int]
-"""Where reading begins in a partition in which the group has committed nothing."""
+"""Where reading begins in a partition in which the group has committed nothing, as of when the member joined."""
 OnAssigned = Callable[[int, Sequence[int]], None]
 """Told (generation, partitions) when a member joins and whenever its share changes."""
 
@@ -71,8 +71,6 @@ class Groups:
         """Whether others leave in the same turn, perhaps: with a connection, a thousand may."""
         self.state = state
         self._spawn = spawn
-        self._unwritten: dict[str, list[GroupEvent]] = {}
-        """Events that the disk had no room for, by group."""
         self.clipped = False
         """Whether the log has commits behind the end of records, of which a power failure took some."""
         self.closed = False
@@ -92,8 +90,9 @@ class Groups:
             self._apply(name, unwritten)
         if self.state is None:
             return
-        self._unwritten = {name: list(unwritten) for name, unwritten in left_off.items()}
         clipped = [self._clip(group) for group in self.groups.values()]
+        for name, unwritten in left_off.items():
+            self.groups[name].keep_events(unwritten)
         self.clipped = any(clipped)
         if self.clipped:
             await self._replace_clipped(self.state)
@@ -196,28 +195,39 @@ class Groups:
                 share = rebalance.assignment.get(name, ())
                 member.assigned(generation, share, gained.get(name, ()), lost.get(name, ()))
 
-    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
-        """Log what happened in a group; returns what to wait for.
+    def flush(self, group: ConsumerGroup, ahead: Sequence[OffsetCommitted] = ()) -> Sequence[tuple[Partition, int]]:
+        """Log what happened in a group, and then `ahead`, which is to happen; returns what to wait for.
 
-        Raises StorageError: it is kept and written with what happens next.
+        Raises StorageError: what happened is kept and written with what happens next; `ahead` is not.
         """
-        events = self._unwritten.pop(group.name, []) + group.take_events()
         state = self.state
         if state is None:
+            group.drop_events()
             return ()
-        if events:
+        while events := group.take_events():
             try:
                 state.append(encode_group_events(group.name, events))
             except StorageError:
-                self._unwritten[group.name] = events
+                group.keep_events(events)
                 raise
-            if state.is_due():
+        if ahead:
+            state.append(encode_group_events(group.name, ahead))
+        if state.is_due():
 
-                async def compact() -> None:
-                    await state.compact(self._snapshot)
+            async def compact() -> None:
+                await state.compact(self._snapshot)
 
-                self._spawn(compact)
+            self._spawn(compact)
         return ((state.partition, state.partition.log.bounds()[1]),)
+
+    def move(self, group: ConsumerGroup, offsets: Mapping[int, int]) -> Sequence[tuple[Partition, int]]:
+        """Log where a group is to go on, and only then have it go on there; returns what to wait for.
+
+        Raises StorageError: it goes on where it did, also after a restart.
+        """
+        awaits = self.flush(group, [OffsetCommitted(*item) for item in offsets.items()])
+        group.move(offsets)
+        return awaits
 
     def when_committed(self, callback: Callable[[], None]) -> None:
         """Call back once all that was logged is as durable as the topic: at once, or later from the loop."""
@@ -227,15 +237,14 @@ class Groups:
             self.state.partition.when_committed(self.state.partition.log.bounds()[1], callback)
 
     def _snapshot(self) -> list[bytes]:
-        for name in list(self._unwritten):
-            self.flush(self.groups[name])
+        for group in list(self.groups.values()):
+            self.flush(group)
         return [encode_group_events(name, group.snapshot_events()) for name, group in self.groups.items()]
 
     def left_off(self) -> Mapping[str, Sequence[GroupEvent]]:
         """When it is closed: what is known and no log has."""
-        if self.state is not None:
-            return self._unwritten
-        return {name: group.snapshot_events() for name, group in self.groups.items()}
+        unlogged = [name for name, group in self.groups.items() if self.state is None or group.take_events()]
+        return {name: self.groups[name].snapshot_events() for name in unlogged}
 
     def show(self, name: str) -> dict[int, int | None]:
         """Committed offset by partition. Raises GroupUnknown."""
@@ -251,10 +260,13 @@ class Groups:
         return group
 
     async def reset(self, name: str, offsets: Mapping[int, int]) -> None:
-        """Have a group go on elsewhere; durable when this returns. Raises GroupUnknown, GroupBusy, StorageError."""
+        """Have a group go on elsewhere; durable when this returns.
+
+        Raises GroupUnknown, GroupBusy; StorageError: there is no room, and nothing changes.
+        """
         group = self.known(name)
-        group.reset(offsets)
-        self.flush(group)
+        group.check_idle()
+        self.move(group, offsets)
         await self._commit()
 
     async def forget(self, name: str) -> None:
@@ -264,8 +276,7 @@ class Groups:
             raise GroupBusy(f'group "{name}" has {self.members(name)} members')
         if self.state is not None:
             self.state.append(encode_group_events(name, [GroupForgotten()]))
-        del self.groups[name]
-        self._unwritten.pop(name, None)
+        self.groups.pop(name).drop_events()  # Nobody writes them behind its end.
         await self._commit()
 
     async def _commit(self) -> None:
@@ -355,12 +366,22 @@ class GroupConsumer:
                 return delivery
 
     async def _commit_first(self, delivery: Delivery) -> bool:
-        """At most once: what is handed over is committed before; False where the partition was lost meanwhile."""
-        end = delivery.batches[-1].end_offset
-        outcome = self.settle([Settlement(delivery.partition, 0, delivery.batches[0].base_offset, end, 0)])
-        for partition, offset in outcome.awaits:
+        """At most once: what is handed over is committed before; False where the partition was lost meanwhile.
+
+        Raises StorageError: nobody is given it, and the group and its reader are where they were.
+        """
+        number, groups = delivery.partition, self._groups
+        if groups.closed or self.group.owner(number) != self.name:
+            return False
+        end = max(delivery.batches[-1].end_offset, self.group.position(number) or 0)  # After a nack it is behind it.
+        try:
+            awaits = groups.move(self.group, {number: end})
+        except StorageError:
+            self.reader.read_from(number, delivery.batches[0].base_offset)
+            raise
+        for partition, offset in awaits:
             await partition.wait_committed(offset)
-        return not outcome.refused
+        return True
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """Ack commits the offset behind the records; nack reads on from the first of them."""

@@ -346,3 +346,51 @@ def test_a_partition_that_is_lost_and_gained_before_anybody_hears_of_it_is_begun
             assert sorted(first.seen) == [(partition, f"{partition}") for partition in range(4)]
 
     run_simulation(seed, scenario)
+
+
+# --- where a group begins --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [m.START_LATEST, 1 << 40])
+@pytest.mark.parametrize("starts", [False, True])
+def test_who_begins_at_the_end_gets_all_that_is_published_once_it_has_subscribed(start: int, starts: bool) -> None:
+    async def scenario(env: SimEnv) -> None:
+        env.disk.sync_delay_s_max = 0.05
+        async with broker_on(env, ALWAYS + '[topics.t]\nkind = "stream"\n'):
+            one, publisher = Member(await connected(env)), await connected(env)
+            await publisher.publish("t", ["before"])
+            where = {"starts": [start]} if starts else {"start": start}
+            await one.client.call(m.Subscribe("t", group="g", credit=1000, **where))  # type: ignore[arg-type]
+            await publisher.publish("t", ["after"])
+            assert (await one.settle_down()).seen == [(0, "after")]
+
+    for seed in range(8):
+        run_simulation(seed, scenario)
+
+
+@pytest.mark.parametrize("start", [m.START_LATEST, 3])
+def test_a_partition_that_came_later_is_read_from_its_start(start: int) -> None:
+    async def scenario(env: SimEnv) -> None:
+        env.disk.sync_delay_s_max = 0.05
+        async with broker_on(env, ALWAYS + '[topics.t]\nkind = "stream"\n'):
+            one, publisher = await _member(env, start=start), await connected(env)
+            await publisher.administer("topic.alter", name="t", settings={"partitions": 2})
+            for value in "abc":
+                await publisher.publish("t", [value], partition=1)
+            assert (await one.settle_down()).seen == [(1, value) for value in "abc"]
+
+    for seed in range(8):
+        run_simulation(seed, scenario)
+
+
+@simulated
+async def test_while_nothing_is_committed_each_member_begins_where_it_asks(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env)
+        assert len(one.seen) == 12
+        await one.client.call(m.Unsubscribe(one.subscription))
+        two = await _member(env, start=m.START_LATEST)
+        assert two.seen == []
+        await two.client.call(m.Unsubscribe(two.subscription))
+        assert len((await _member(env)).seen) == 12

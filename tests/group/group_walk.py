@@ -26,7 +26,7 @@ class GroupWalk:
 
     def walk(self) -> None:
         for _ in range(STEPS):
-            step = self.rng.choice([self.come_or_go, self.commit, self.commit, self.commit, self.flush, self.restart])
+            step = self.rng.choice([self.come_or_go, *3 * [self.commit], self.flush, self.fail, self.restart])
             step()
             self.check()
 
@@ -60,6 +60,10 @@ class GroupWalk:
         if events:
             self.rows.append(encode_group_events("g", events))
         self.logged = dict(self.committed)
+
+    def fail(self) -> None:
+        """The log has no room."""
+        self.group.keep_events(self.group.take_events())
 
     def restart(self) -> None:
         """Members, and what was not logged, are gone."""

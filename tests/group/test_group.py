@@ -15,7 +15,7 @@ from linn.core.errors import (
     OffsetOutOfRange,
     PartitionUnknown,
 )
-from linn.core.group import ConsumerGroup
+from linn.core.group import EVENTS_AT_ONCE_MAX, ConsumerGroup
 from linn.core.group_event import (
     GenerationStarted,
     GroupForgotten,
@@ -230,13 +230,43 @@ def test_a_reset_is_for_a_group_that_nobody_reads_with():
     group.join("m")
     group.commit("m", 1, 0, 5)
     with pytest.raises(GroupBusy):
-        group.reset({0: 1})
-    assert group.position(0) == 5
+        group.check_idle()
     group.leave("m")
     group.take_events()
-    group.reset({0: 1, 1: 2})
+    group.check_idle()
+    group.move({0: 1, 1: 2})
     assert (group.position(0), group.position(1)) == (1, 2)
-    assert group.take_events() == [OffsetCommitted(0, 1), OffsetCommitted(1, 2)]
+    assert group.take_events() == [], "the log has them already"
+
+
+def test_what_no_log_has_is_given_again_as_it_is_then():
+    group = ConsumerGroup("g", 3)
+    group.join("ann")
+    for partition in range(3):
+        group.commit("ann", 1, partition, 5)
+    for offset in range(6, 100):
+        group.keep_events(group.take_events())
+        group.commit("ann", 1, 1, offset)
+    found = group.take_events()
+    assert found[0] == GenerationStarted(1)
+    offsets = [OffsetCommitted(0, 5), OffsetCommitted(1, 99), OffsetCommitted(2, 5)]
+    assert sorted(found[1:], key=lambda event: event.partition) == offsets
+    group.keep_events(found)
+    group.drop_events()
+    assert group.take_events() == []
+
+
+def test_events_are_taken_some_at_a_time_until_there_are_none():
+    partitions = 2 * EVENTS_AT_ONCE_MAX + 3
+    group = ConsumerGroup("g", partitions)
+    group.join("ann")
+    for partition in range(partitions):
+        group.commit("ann", 1, partition, partition)
+    taken = []
+    while events := group.take_events():
+        assert len(events) <= EVENTS_AT_ONCE_MAX + 1
+        taken += events
+    assert taken == [GenerationStarted(1), *[OffsetCommitted(number, number) for number in range(partitions)]]
 
 
 def test_a_group_that_was_forgotten_is_fresh():

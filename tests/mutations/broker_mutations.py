@@ -232,8 +232,11 @@ BROKER_MUTATIONS = (
         breaks="After a crash reading goes on at the last commit.",
         guarantee=_ONCE,
         module=_GROUP,
-        original="events += [OffsetCommitted(*item) for item in self._offsets_pending.items()]",
-        planted="assert self._offsets_pending is not None",
+        original=(
+            "events += [OffsetCommitted(number, pending.pop(number)) "
+            "for number in list(islice(pending, EVENTS_AT_ONCE_MAX))]"
+        ),
+        planted="pending.clear()",
         simulation="broker",
         seed=14,
         says="[a group goes on where it committed]",
