@@ -54,14 +54,14 @@ BROKER_MUTATIONS = (
         says="[what is settled stays settled]",
     ),
     Mutation(
-        name="a confirmation comes one record too early",
+        name="a confirmation comes a few records too early",
         breaks="A batch is confirmed when the watermark has passed it.",
         guarantee=_CONFIRMED,
         module=_PARTITION,
         original="return bool(self._committed) and self._committed[0][0] <= self.high_watermark",
-        planted="return bool(self._committed) and self._committed[0][0] <= self.high_watermark + 1",
+        planted="return bool(self._committed) and self._committed[0][0] <= self.high_watermark + 9",
         simulation="broker",
-        seed=259,
+        seed=57,
         says="[what is settled stays settled]",
     ),
     Mutation(
