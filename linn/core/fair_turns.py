@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import trio
 
@@ -95,6 +95,7 @@ class Share:
 
         def give_up(_: object) -> trio.lowlevel.Abort:
             self.task = None
+            turns.waiting -= 1
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
@@ -129,17 +130,14 @@ class FairTurns:
         self._at_once = self.left = FIRST_AT_ONCE
         """How many may go on in a turn; how many of them have not yet."""
         self._waiting: list[tuple[float, int, int, Share]] = []
-        """A heap: who begins first; of equals the oldest connection. Some have been let on, or gave up."""
+        """A heap: who begins first; of equals the oldest connection. Some have been let on since, or gave up."""
         self._in_order: deque[tuple[int, Share]] = deque()
         """The same in the order in which they came."""
         self._came = self._numbers = 0
+        self.waiting = 0
+        """Connections that have something to do and wait."""
         self._pacer: trio.lowlevel.Task | None = None
         """The task of `run`, while nobody wants it."""
-
-    @property
-    def waiting(self) -> int:
-        """Connections that have something to do and wait, about."""
-        return len(self._waiting)
 
     def next_number(self) -> int:
         """For a new connection."""
@@ -164,6 +162,7 @@ class FairTurns:
     def enter(self, starts_s: float, share: Share) -> None:
         """Have this share wait."""
         self._came += 1
+        self.waiting += 1
         share.came = self._came
         self._in_order.append((self._came, share))
         heappush(self._waiting, (starts_s, share.number, self._came, share))
@@ -178,7 +177,7 @@ class FairTurns:
     async def run(self) -> None:
         """Let on who waits, turn after turn; sleeps while nobody does."""
         while True:
-            while self._waiting:
+            while self.waiting:
                 self._let_on()
                 await trio.lowlevel.checkpoint()
             self.left = self._at_once
@@ -196,24 +195,37 @@ class FairTurns:
     def _let_on(self) -> None:
         """Of those that wait, as many as may go on; of who comes in the same turn, as many as are left."""
         count = 0
-        while self._waiting and count < self._at_once:
+        while self.waiting and count < self._at_once:
             came, share = self._longest_passed() or self._first()
-            if share.came == came and share.task is not None:
+            if _waits(came, share):
                 task, share.task = share.task, None
+                assert task is not None
                 trio.lowlevel.reschedule(task)
+                self.waiting -= 1
                 count += 1
-        if not self._waiting:
-            self._in_order.clear()
+        self._forget()
         self.left = self._at_once - count
+
+    def _forget(self) -> None:
+        """Those that do not wait any more, where they are most: whom others have passed was not the first of them."""
+        if len(self._waiting) > 2 * self.waiting + AT_ONCE_MAX:
+            self._waiting = [entry for entry in self._waiting if _waits(entry[2], entry[3])]
+            heapify(self._waiting)
+        if len(self._in_order) > 2 * ROUNDS_MAX * self.waiting + AT_ONCE_MAX:
+            self._in_order = deque(entry for entry in self._in_order if _waits(*entry))
 
     def _longest_passed(self) -> tuple[int, Share] | None:
         in_order = self._in_order
-        if in_order and self._came - in_order[0][0] > ROUNDS_MAX * len(self._waiting):
+        if in_order and self._came - in_order[0][0] > ROUNDS_MAX * self.waiting:
             return in_order.popleft()
         return None
 
     def _first(self) -> tuple[int, Share]:
         starts_s, _, came, share = heappop(self._waiting)
-        if share.came == came and share.task is not None:
+        if _waits(came, share):
             self.passed_s = max(self.passed_s, starts_s)
         return came, share
+
+
+def _waits(came: int, share: Share) -> bool:
+    return share.came == came and share.task is not None

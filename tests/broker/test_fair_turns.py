@@ -16,6 +16,7 @@ import trio.testing
 
 from linn.core.broker import running_broker
 from linn.core.fair_turns import (
+    AT_ONCE_MAX,
     AT_ONCE_MIN,
     COUNTED_S_MAX,
     CREDIT_S_MAX,
@@ -186,7 +187,29 @@ def test_turns_that_are_much_longer_than_others_come_more_seldom() -> None:
         await workers.longest_turn_s(1_000)
         greedy_s = workers.worked_s.pop("greedy")
         assert len(workers.worked_s) == GREEDY
-        assert 0.5 < greedy_s / statistics.mean(workers.worked_s.values()) < 3.5  # Its turns are eight times as long.
+        assert 0.5 < greedy_s / statistics.mean(workers.worked_s.values()) < 4  # Its turns are eight times as long.
+
+    test()
+
+
+def test_what_is_known_of_those_that_wait_does_not_grow() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for number in range(100):
+            nursery.start_soon(workers.work, f"modest {number}", TURN_S / 8)
+            nursery.start_soon(workers.work, f"greedy {number}", 10.0)
+
+        async def give_up() -> None:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await Share(workers.turns).next_turn(trio.lowlevel.cancel_shielded_checkpoint)
+
+        for _ in range(3_000):
+            nursery.start_soon(give_up)
+            await trio.lowlevel.checkpoint()
+        assert 100 < workers.turns.waiting <= 200
+        known = [len(workers.turns._waiting), len(workers.turns._in_order)]
+        assert max(known) < 2 * ROUNDS_MAX * 200 + 2 * AT_ONCE_MAX
 
     test()
 
