@@ -33,8 +33,10 @@ RATE_KEPT_MIN = 0.8
 """By a bystander that has the machine with the broker and the attackers."""
 RATE_KEPT_BESIDE_MIN = 0.3
 """Where other tests run on the same processors: less tells a broker that stands still from a machine that is full. The
-bounds on the broker's processor time and memory hold there as well."""
+bound on the broker's memory holds there as well, that on its processor time nearly."""
 BESIDE_OTHERS = "PYTEST_XDIST_WORKER" in os.environ
+CPU_BESIDE_FACTOR = 1.5
+"""Where the processor's other thread is busy as well, the same work takes more of its time."""
 ANSWER_BESIDE_FACTOR = 3
 """Others' work is waited for as well."""
 YARDSTICK_ADDITIONS = 50_000
@@ -425,7 +427,7 @@ def attacked(
     attack.longest_round_s = span.longest_s
     assert attack.rate_kept >= (RATE_KEPT_BESIDE_MIN if BESIDE_OTHERS else RATE_KEPT_MIN), attack
     assert attack.longest_round_s <= pause_s, attack
-    assert attack.cpu_s <= cpu_s * slowness, attack
+    assert attack.cpu_s <= cpu_s * slowness * (CPU_BESIDE_FACTOR if BESIDE_OTHERS else 1), attack
     assert attack.memory_bytes <= memory_bytes, attack
     assert attack.answer_s <= answer_s * slowness * (ANSWER_BESIDE_FACTOR if BESIDE_OTHERS else 1), attack
     _assert_gone(broker, sockets)
