@@ -132,7 +132,7 @@ class FairTurns:
         """Of the turns of late."""
         self._at_once = self.left = FIRST_AT_ONCE
         """How many may go on in a turn; how many of them have not yet."""
-        self._waiting: list[tuple[float, int, int, Share]] = []
+        self._by_start: list[tuple[float, int, int, Share]] = []
         """A heap: who begins first; of equals the oldest connection. Some have been let on since, or gave up."""
         self._in_order: deque[tuple[int, Share]] = deque()
         """The same in the order in which they came."""
@@ -170,7 +170,7 @@ class FairTurns:
         self.waiting += 1
         share.came = self._came
         self._in_order.append((self._came, share))
-        heappush(self._waiting, (starts_s, share.number, self._came, share))
+        heappush(self._by_start, (starts_s, share.number, self._came, share))
         self._want_pacer()
 
     def _want_pacer(self) -> None:
@@ -213,9 +213,9 @@ class FairTurns:
 
     def _forget(self) -> None:
         """Those that do not wait any more, where they are most: whom others have passed was not the first of them."""
-        if len(self._waiting) > 2 * self.waiting + AT_ONCE_MAX:
-            self._waiting = [entry for entry in self._waiting if _waits(entry[2], entry[3])]
-            heapify(self._waiting)
+        if len(self._by_start) > 2 * self.waiting + AT_ONCE_MAX:
+            self._by_start = [entry for entry in self._by_start if _waits(entry[2], entry[3])]
+            heapify(self._by_start)
         if len(self._in_order) > 2 * ROUNDS_MAX * self.waiting + AT_ONCE_MAX:
             self._in_order = deque(entry for entry in self._in_order if _waits(*entry))
 
@@ -226,7 +226,7 @@ class FairTurns:
         return None
 
     def _first(self) -> tuple[int, Share]:
-        starts_s, _, came, share = heappop(self._waiting)
+        starts_s, _, came, share = heappop(self._by_start)
         if _waits(came, share):
             self.passed_s = max(self.passed_s, starts_s)
         return came, share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -16,6 +17,19 @@ TURNS_OF_OTHERS = 3
 TURNS_OF_OTHERS_MAX = 30
 """After a step that could not be made as short as a turn."""
 T = TypeVar("T")
+
+
+async def let_others_on(monotonic: Callable[[], float], worked_s: float = TURN_S) -> None:
+    """Give others some turns for each of one's own, or the time of these where each of theirs is long.
+
+    Cancellation: a checkpoint.
+    """
+    turns = int(worked_s / TURN_S) * TURNS_OF_OTHERS
+    until_s = monotonic() + TURNS_OF_OTHERS * max(worked_s, TURN_S)
+    for _ in range(min(max(turns, TURNS_OF_OTHERS), TURNS_OF_OTHERS_MAX)):
+        await trio.lowlevel.checkpoint()
+        if monotonic() >= until_s:
+            return
 
 
 class LongWork:
@@ -44,17 +58,9 @@ class LongWork:
             await trio.lowlevel.checkpoint()
         else:
             async with self._broker.long_turn:
-                await self._let_others_on(now_s - self._began_s)
+                await let_others_on(self._monotonic, now_s - self._began_s)
         self._began_s = self._monotonic()
         self._until_s = self._began_s + TURN_S
-
-    async def _let_others_on(self, worked_s: float) -> None:
-        turns = int(worked_s / TURN_S) * TURNS_OF_OTHERS
-        until_s = self._monotonic() + TURNS_OF_OTHERS * max(worked_s, TURN_S)
-        for _ in range(min(max(turns, TURNS_OF_OTHERS), TURNS_OF_OTHERS_MAX)):
-            await trio.lowlevel.checkpoint()
-            if self._monotonic() >= until_s:
-                return
 
 
 async def in_turns(broker: Broker, steps: Steps[T], *, at_once: bool = False) -> T:

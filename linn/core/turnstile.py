@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import trio
 
-from linn.core.long_work import TURNS_OF_OTHERS
-from linn.core.steps import TURN_S
+from linn.core.long_work import let_others_on
 
 LEAVING_AT_ONCE_MAX = 4
 """What they have to clear away takes a turn's time, about: half a millisecond."""
 WAITING_MAX = 64
-"""Who comes waits for them: the kernel keeps who knocks in less memory than the broker keeps who leaves."""
+"""From then on one comes where four leave: the kernel keeps who knocks in less memory than the broker who leaves."""
 
 
 class Turnstile:
@@ -26,7 +25,7 @@ class Turnstile:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many wait to leave that nobody should come."""
+        """Whether so many wait to leave that few should come."""
         return self._passing.statistics().tasks_waiting >= WAITING_MAX
 
     def open_wide(self) -> None:
@@ -50,11 +49,7 @@ class Turnstile:
 
         Cancellation: a checkpoint.
         """
-        until_s = self._monotonic() + TURNS_OF_OTHERS * TURN_S
-        for _ in range(TURNS_OF_OTHERS):
-            await trio.lowlevel.checkpoint()
-            if self._monotonic() >= until_s:
-                return
+        await let_others_on(self._monotonic)
 
     def is_out(self, who: object) -> None:
         """It is gone, and was the last to ask."""

@@ -80,6 +80,13 @@ async def at_work() -> AsyncIterator[tuple[Workers, trio.Nursery]]:
         nursery.cancel_scope.cancel()
 
 
+async def busy(workers: Workers, nursery: trio.Nursery, count: int, turn_s: float, turns: int) -> None:
+    """So many that always have more to do, for so many turns of the loop by now."""
+    for number in range(count):
+        nursery.start_soon(workers.work, f"greedy {number}", turn_s)
+    await workers.longest_turn_s(turns)
+
+
 def scenario(test: Callable[[Workers, trio.Nursery], Awaitable[None]]) -> Callable[[], None]:
     async def in_simulation(env: SimEnv) -> None:
         async with at_work() as (workers, nursery):
@@ -103,9 +110,7 @@ def test_a_turn_of_very_many_has_an_end(ready: Callable[[], Awaitable[None]] | N
 def test_the_less_the_turns_take_the_more_fit_into_one() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        for number in range(GREEDY):
-            nursery.start_soon(workers.work, f"greedy {number}", TURN_OF_ALL_S / 200)
-        await workers.longest_turn_s(10)
+        await busy(workers, nursery, GREEDY, TURN_OF_ALL_S / 200, turns=10)
         assert TURN_OF_ALL_S / 2 <= await workers.longest_turn_s(20) <= 2 * TURN_OF_ALL_S
 
     test()
@@ -141,9 +146,7 @@ def test_few_never_wait() -> None:
 def test_one_small_request_is_carried_out_before_thousands_of_large_ones() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        for number in range(GREEDY):
-            nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
-        await workers.longest_turn_s(50)
+        await busy(workers, nursery, GREEDY, TURN_S, turns=50)
         began_s, share = workers.now_s, Share(workers.turns)
         await share.next_turn(trio.lowlevel.checkpoint)
         assert workers.now_s - began_s <= 4 * TURN_OF_ALL_S  # A round of all takes 250 ms.
@@ -208,7 +211,7 @@ def test_what_is_known_of_those_that_wait_does_not_grow() -> None:
             nursery.start_soon(give_up)
             await trio.lowlevel.checkpoint()
         assert 100 < workers.turns.waiting <= 200
-        known = [len(workers.turns._waiting), len(workers.turns._in_order)]
+        known = [len(workers.turns._by_start), len(workers.turns._in_order)]
         assert max(known) < 2 * ROUNDS_MAX * 200 + 2 * AT_ONCE_MAX
 
     test()
@@ -251,9 +254,7 @@ def test_turns_that_are_about_as_long_come_as_often() -> None:
 def test_one_step_that_is_much_too_long_keeps_nobody_waiting_for_ever() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        for number in range(GREEDY):
-            nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
-        await workers.longest_turn_s(50)
+        await busy(workers, nursery, GREEDY, TURN_S, turns=50)
         share = Share(workers.turns)
         await share.next_turn(trio.lowlevel.checkpoint)
         workers.now_s += 10.0
@@ -264,12 +265,38 @@ def test_one_step_that_is_much_too_long_keeps_nobody_waiting_for_ever() -> None:
     test()
 
 
+def test_a_turn_that_somebody_else_made_long_costs_few_of_ones_own() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        await busy(workers, nursery, GREEDY, TURN_S / 8, turns=50)
+        share, turns = Share(workers.turns), 0
+        await share.next_turn(trio.lowlevel.checkpoint)
+        workers.now_s += 10.0  # As the collector may.
+        workers.worked_s.clear()
+        while workers.worked_s["greedy 0"] < 40 * TURN_S / 8:
+            await share.next_turn(None)
+            workers.now_s += TURN_S / 8
+            turns += 1
+        assert turns > 25
+
+    test()
+
+
+def test_turns_get_longer_and_are_noticed_though_nobody_waits() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        for _ in range(1_000):
+            workers.turns.learn(0.0)
+        await busy(workers, nursery, AT_ONCE_MAX // 3, TURN_S, turns=100)
+        assert await workers.longest_turn_s(100) < 2.1 * AT_ONCE_MIN * TURN_S
+
+    test()
+
+
 def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        for number in range(GREEDY):
-            nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
-        await workers.longest_turn_s(50)
+        await busy(workers, nursery, GREEDY, TURN_S, turns=50)
         share = Share(workers.turns)
         with trio.CancelScope() as scope:
             scope.cancel()

@@ -10,16 +10,18 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 from raw_client import ALWAYS, broker_on, records
 
 from linn.core.broker import Broker, running_broker
-from linn.core.long_work import TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork
+from linn.core.long_work import TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork, let_others_on
 from linn.core.partition import TOLD_AT_ONCE_MAX
 from linn.core.real_env import RealEnv
 from linn.core.steps import TURN_S
 from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
+from linn.protocols.capnp.caretaker import wait_while
 from linn.testing.broker_setup import BrokerSetup
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -174,5 +176,92 @@ def test_those_that_wait_for_one_sync_are_told_in_order_and_a_few_at_a_time() ->
         assert [number for number, _ in told] == list(range(20 * TOLD_AT_ONCE_MAX))
         assert max(Counter(turn for _, turn in told).values()) <= 2 * TOLD_AT_ONCE_MAX
         assert late == [len(told)]
+
+    run_simulation(0, scenario)
+
+
+class SlowTurns:
+    """A clock that goes on by 8 ms each time somebody looks: each turn of the loop is that long."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        self.now_s += 0.008
+        return self.now_s
+
+
+@pytest.mark.parametrize("work", ["long work", "leaving"])
+def test_where_turns_are_long_others_get_the_time_of_several_and_no_more(work: str) -> None:
+    async def scenario(env: SimEnv) -> None:
+        monotonic, turns = SlowTurns().monotonic, 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            await trio.lowlevel.checkpoint()
+            before = turns
+            await (let_others_on(monotonic) if work == "long work" else Turnstile(monotonic).pass_through(None))
+            assert turns - before <= 2
+            nursery.cancel_scope.cancel()
+
+    run_simulation(0, scenario)
+
+
+def test_when_all_leave_they_leave_as_they_come() -> None:
+    async def scenario(env: SimEnv) -> None:
+        out = Turnstile(env.clock.monotonic)
+        out.open_wide()
+        assert await most_in_turns(lambda: out.pass_through(object()), 2) == CROWD
+
+    run_simulation(0, scenario)
+
+
+def test_who_has_passed_passes_again_at_once() -> None:
+    async def scenario(env: SimEnv) -> None:
+        out, who = Turnstile(env.clock.monotonic), object()
+        await out.pass_through(who)
+        async with trio.open_nursery() as nursery:
+            for _ in range(CROWD):
+                nursery.start_soon(out.pass_through, object())
+            for _ in range(2):  # Once all of them have had a turn.
+                await trio.lowlevel.checkpoint()
+            assert out.is_crowded
+            await out.pass_through(who)
+            assert out.is_crowded
+
+    run_simulation(0, scenario)
+
+
+def test_once_a_broker_stops_long_work_waits_for_nobody() -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, "") as broker:
+            work = LongWork(broker)
+            async with broker.long_turn:
+                broker.stopping = True
+                with trio.fail_after(1):
+                    await work.give_turn()
+
+    run_simulation(0, scenario)
+
+
+def test_who_waits_long_looks_seldom() -> None:
+    async def scenario(env: SimEnv) -> None:
+        looks = 0
+
+        def waits() -> bool:
+            nonlocal looks
+            looks += 1
+            return True
+
+        await wait_while(waits, env.clock, 10.0)
+        assert 30 < looks < 60
+        began_s = env.clock.monotonic()
+        await wait_while(lambda: False, env.clock, 10.0)
+        assert env.clock.monotonic() == began_s
 
     run_simulation(0, scenario)
