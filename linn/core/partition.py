@@ -22,6 +22,7 @@ from linn.core.errors import BatchMalformed, DescriptorsExhausted, OffsetOutOfRa
 from linn.core.log_fields import log_fields
 from linn.core.storage import LogStatistics, MeasuredLog, PartitionId, PartitionLog, PromptLog, StoredBatch
 from linn.core.storage_traffic import StorageTraffic
+from linn.core.watchers import TOLD_AT_ONCE_MAX, Watchers
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task in the broker's nursery."""
@@ -33,8 +34,6 @@ UNTIDIED_BYTES_MAX = 1 << 30
 """Of all partitions of a storage; beyond it each does so after TIDY_FROM_BYTES, or hundreds would leave gigabytes."""
 TIDY_FROM_BYTES = 8 << 20
 """Less is not worth a sync of its own: a start looks through 8 MiB in a few milliseconds."""
-TOLD_AT_ONCE_MAX = 64
-"""Of those that wait for one sync, in one step: thousands of producers may, and an answer takes 10 to 20 us."""
 SYNC_RETRY_S = 0.5
 """How long a sync waits that had no descriptor."""
 
@@ -66,8 +65,8 @@ class Partition:
         self.high_watermark = self._opened_at = log.bounds()[1]
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
         self._telling = False
-        self._advanced: trio.Event | None = None
-        self._listeners: dict[Callable[[], None], None] = {}
+        self.watchers = Watchers(spawn)
+        """Told whenever the high watermark has moved."""
 
     def append(self, batch: RecordBatch) -> int:
         """Store a batch; returns its base offset. It is not confirmed before the watermark passes it.
@@ -149,11 +148,7 @@ class Partition:
             if self._has_to_tell():
                 self._telling = True
                 self._spawn(self._tell_the_others)
-        if self._advanced is not None:
-            self._advanced.set()
-            self._advanced = None
-        for listener in self._listeners:
-            listener()
+        self.watchers.tell()
 
     def _has_to_tell(self) -> bool:
         return bool(self._committed) and self._committed[0][0] <= self.high_watermark
@@ -185,27 +180,13 @@ class Partition:
     async def wait_committed(self, end_offset: int) -> None:
         """Wait until everything before `end_offset` is committed. Cancellation: the records stay appended."""
         while self.high_watermark < end_offset:
-            await self.wait_advanced()
+            await self.watchers.wait()
 
     async def commit_all(self) -> None:
         """Commit all that was appended, without waiting for the task that does. Raises SyncFailed."""
         if self.high_watermark < self.log.bounds()[1]:
             await self._sync()
             self._advance(self.log.durable())
-
-    async def wait_advanced(self) -> None:
-        """Wait until the high watermark moves."""
-        if self._advanced is None:
-            self._advanced = trio.Event()
-        await self._advanced.wait()
-
-    def on_advance(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the watermark has moved. It is synchronous and cheap."""
-        self._listeners[listener] = None
-
-    def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Undo `on_advance`."""
-        del self._listeners[listener]
 
     @property
     def appended_records(self) -> int:

@@ -136,7 +136,7 @@ class SharedDispatch:
         self.flush()
         if self.state is not None:
             await self.state.partition.log.sync()
-        self.partition.on_advance(self._on_advance)
+        self.partition.watchers.add(self._on_advance)
         self._open = True
         self._on_ready()
         self._after(effects)
@@ -168,7 +168,7 @@ class SharedDispatch:
         if not self._open:
             return
         self._open = False
-        self.partition.remove_listener(self._on_advance)
+        self.partition.watchers.remove(self._on_advance)
         self._alarm.cancel()
         if self.state is None:
             return

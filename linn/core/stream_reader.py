@@ -70,7 +70,7 @@ class StreamReader:
             self._ready.pop(partition, None)
             listener = self._listeners.pop(partition, None)
             if listener is not None:
-                self.partitions[partition].remove_listener(listener)
+                self.partitions[partition].watchers.remove(listener)
 
     def _enter_some(self) -> None:
         """Have partitions tell when they have more, before what they have is read."""
@@ -78,7 +78,7 @@ class StreamReader:
             del self._entering[number]
             partition = self.partitions[number]
             listener = self._listeners[number] = partial(self._mark, number)
-            partition.on_advance(listener)
+            partition.watchers.add(listener)
             if self._places[number] < partition.high_watermark:
                 self._ready[number] = None
 

@@ -57,13 +57,13 @@ async def wait_records(broker: Broker, topic: str, count: int) -> None:
             advanced.set()
 
     for partition in partitions:
-        partition.on_advance(look)
+        partition.watchers.add(look)
     try:
         look()
         await advanced.wait()
     finally:
         for partition in partitions:
-            partition.remove_listener(look)
+            partition.watchers.remove(look)
 
 
 async def wait_settled(broker: Broker, topic: str) -> None:

@@ -17,11 +17,13 @@ from raw_client import ALWAYS, broker_on, records
 
 from linn.core.broker import Broker, running_broker
 from linn.core.long_work import TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork, let_others_on
-from linn.core.partition import TOLD_AT_ONCE_MAX
 from linn.core.real_env import RealEnv
 from linn.core.steps import TURN_S
 from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
+from linn.core.watchers import TOLD_AT_ONCE_MAX, Watchers
+from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.caretaker import wait_while
+from linn.protocols.capnp.connection import frames_of, hello
 from linn.testing.broker_setup import BrokerSetup
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -169,7 +171,7 @@ def test_those_that_wait_for_one_sync_are_told_in_order_and_a_few_at_a_time() ->
                 end = topic.append(partition, records(["x"])) + 1
                 partition.when_committed(end, partial(tell, number))
             assert not told
-            await partition.wait_advanced()
+            await partition.watchers.wait()
             while not late:
                 turn += 1
                 await trio.lowlevel.checkpoint()
@@ -188,6 +190,117 @@ class SlowTurns:
     def monotonic(self) -> float:
         self.now_s += 0.008
         return self.now_s
+
+
+class Turns:
+    """Watchers of one partition that count who was told in which turn."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.watchers = Watchers(nursery.start_soon)
+        self.turn = 0
+        self.told: list[tuple[int, int]] = []
+        """(who, turn)."""
+
+    def watch(self, who: int) -> Callable[[], None]:
+        def tell() -> None:
+            self.told.append((who, self.turn))
+
+        self.watchers.add(tell)
+        return tell
+
+    async def pass_turns(self, turns: int) -> None:
+        for _ in range(turns):
+            await trio.lowlevel.checkpoint()
+            self.turn += 1
+
+
+def watching(test: Callable[[Turns], Awaitable[None]]) -> None:
+    async def in_simulation(env: SimEnv) -> None:
+        async with trio.open_nursery() as nursery:
+            await test(Turns(nursery))
+
+    run_simulation(0, in_simulation)
+
+
+def test_very_many_that_watch_a_partition_are_told_in_order_and_a_few_at_a_time() -> None:
+    @watching
+    async def test(turns: Turns) -> None:
+        for who in range(5 * TOLD_AT_ONCE_MAX):
+            turns.watch(who)
+        turns.watchers.tell()
+        assert len(turns.told) == TOLD_AT_ONCE_MAX
+        await turns.pass_turns(20)
+        assert [who for who, _ in turns.told] == [*range(5 * TOLD_AT_ONCE_MAX)]
+        assert max(Counter(turn for _, turn in turns.told).values()) <= 2 * TOLD_AT_ONCE_MAX
+
+
+def test_what_is_told_while_others_are_being_told_is_told_to_all() -> None:
+    @watching
+    async def test(turns: Turns) -> None:
+        for who in range(5 * TOLD_AT_ONCE_MAX):
+            turns.watch(who)
+        turns.watchers.tell()
+        await turns.pass_turns(4)
+        before = len(turns.told)
+        assert TOLD_AT_ONCE_MAX < before < 5 * TOLD_AT_ONCE_MAX
+        turns.watchers.tell()
+        await turns.pass_turns(20)
+        assert {who for who, _ in turns.told[before:]} == {*range(5 * TOLD_AT_ONCE_MAX)}
+        assert len(turns.told) == before + 5 * TOLD_AT_ONCE_MAX
+
+
+def test_who_leaves_while_others_are_told_takes_nobodys_place() -> None:
+    @watching
+    async def test(turns: Turns) -> None:
+        watch = {who: turns.watch(who) for who in range(5 * TOLD_AT_ONCE_MAX)}
+        turns.watchers.tell()
+        left = {0, 1, 2 * TOLD_AT_ONCE_MAX, 5 * TOLD_AT_ONCE_MAX - 1}
+        for who in left:
+            turns.watchers.remove(watch[who])
+        await turns.pass_turns(20)
+        assert {who for who, _ in turns.told} >= {*watch} - left
+        count = len(turns.told)
+        for who in {*watch} - left:
+            turns.watchers.remove(watch[who])
+        turns.watchers.tell()
+        await turns.pass_turns(2)
+        assert (len(turns.told), len(turns.watchers)) == (count, 0)
+
+
+@pytest.mark.parametrize("wait", [m.Subscribe("news", credit=10), m.Fetch("news", 0, 0, wait_max_ms=60_000)])
+def test_of_those_that_wait_for_one_record_few_are_given_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
+    waits = b"".join([*frames_of(hello("crowd"), 1), *frames_of(wait, 2)])
+    crowd_size = 4 * TOLD_AT_ONCE_MAX
+
+    async def on_loopback() -> None:
+        config, plugins = BrokerSetup(topics={"news": {"kind": "stream"}}).load(str(tmp_path))
+        async with running_broker(config, RealEnv(), plugins) as broker:
+            host, port = broker.addresses["native"].rsplit(":", 1)
+            open_now = broker.listening.traffic["native"].open
+            partition = broker.topic("news").partition(0)
+
+            def given() -> dict[int, int]:
+                now = {each.number: each.read() for each in open_now.values()}
+                return {number: traffic.sent_bytes + traffic.unsent_bytes for number, traffic in now.items()}
+
+            with ExitStack() as stack, trio.fail_after(60):
+                crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(crowd_size)]
+                for one in crowd:
+                    one.sendall(waits)
+                while len(partition.watchers) < crowd_size:
+                    await trio.lowlevel.checkpoint()
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                went_on, before = [], given()
+                partition.append(records(["one for all"]))
+                while sum(went_on) < crowd_size:
+                    await trio.lowlevel.checkpoint()
+                    now = given()
+                    went_on.append(sum(now[number] != before[number] for number in now))
+                    before = now
+            assert sum(went_on) == crowd_size
+            assert max(went_on) <= 2 * TOLD_AT_ONCE_MAX
+
+    trio.run(on_loopback)
 
 
 @pytest.mark.parametrize("work", ["long work", "leaving"])

@@ -248,7 +248,7 @@ def test_a_wait_in_vain_says_what_there_is() -> None:
 def test_a_wait_that_is_cancelled_ends_in_the_broker_too(backend: str) -> None:
     async def count_listeners(broker: Broker) -> int:
         await trio.testing.wait_all_tasks_blocked()
-        return len(broker.topics["orders"].partitions[0]._listeners)
+        return len(broker.topics["orders"].partitions[0].watchers)
 
     async def main(broker: BrokerThread) -> None:
         before = broker.call(count_listeners)

@@ -103,7 +103,7 @@ class Reading:
         missing = bytes_min
         while True:
             if offset == partition.high_watermark:
-                await partition.wait_advanced()
+                await partition.watchers.wait()
             elif bytes_min <= 1:
                 return
             else:

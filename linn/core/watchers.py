@@ -1,0 +1,76 @@
+"""Who wants to know that a partition has more records: all are told, a few in each turn of the loop.
+
+Laws: after each `tell` everybody who watched then is called at least once. Thousands that watch hold up nobody: what a
+call leads to, as a delivery, is done before the next few are called.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import trio
+
+TOLD_AT_ONCE_MAX = 64
+"""Of those that wait for one record or sync, in one step: a delivery takes some 100 us."""
+
+
+class Watchers:
+    """Of one partition."""
+
+    __slots__ = ("_left", "_spawn", "_telling", "_watching")
+
+    def __init__(self, spawn: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
+        """`spawn` starts a task, which lasts while there are some to be told."""
+        self._spawn = spawn
+        self._watching: OrderedDict[Callable[[], None], None] = OrderedDict()
+        """Those that are to be told come first, the one told last is the last."""
+        self._left = 0
+        """How many of them are to be told yet; more, where some of those have left, and then some are told twice."""
+        self._telling = False
+
+    def __len__(self) -> int:
+        return len(self._watching)
+
+    def add(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` whenever there is more. It is synchronous and cheap."""
+        self._watching[watcher] = None
+
+    def remove(self, watcher: Callable[[], None]) -> None:
+        """Undo `add`."""
+        del self._watching[watcher]
+
+    async def wait(self) -> None:
+        """Wait until there is more, or was just before. Cancellation: nothing happens."""
+        told = trio.Event()
+        self.add(told.set)
+        try:
+            await told.wait()
+        finally:
+            self.remove(told.set)
+
+    def tell(self) -> None:
+        """There is more."""
+        self._left = len(self._watching)
+        if self._left and not self._telling:
+            self._tell_some()
+            if self._left:
+                self._telling = True
+                self._spawn(self._tell_the_others)
+
+    def _tell_some(self) -> None:
+        watching = self._watching
+        self._left = min(self._left, len(watching))
+        for _ in range(min(self._left, TOLD_AT_ONCE_MAX)):
+            watcher = next(iter(watching))
+            watching.move_to_end(watcher)
+            self._left -= 1
+            watcher()
+
+    async def _tell_the_others(self) -> None:
+        try:
+            while self._left:
+                await trio.lowlevel.checkpoint()
+                self._tell_some()
+        finally:
+            self._telling = False
