@@ -11,7 +11,8 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from types import TracebackType
 from typing import TypeVar
 
 import trio
@@ -41,12 +42,21 @@ def _disk_error(error: OSError, deed: str, path: str) -> StorageError:
     return StorageError(text)
 
 
-@contextlib.contextmanager
-def _translated(deed: str, path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _disk_error(error, deed, path) from error
+class _Translated:
+    """An OSError in its block becomes a StorageError. A start makes ten of these per segment: no generator."""
+
+    __slots__ = ("_deed", "_path")
+
+    def __init__(self, deed: str, path: str) -> None:
+        self._deed = deed
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, OSError):
+            raise _disk_error(error, self._deed, self._path) from error
 
 
 class Descriptor:
@@ -133,16 +143,16 @@ class RealFile:
         return _disk_error(error, "append to", self._path)
 
     def write_at(self, data: Buffer, position: int) -> None:
-        with _translated("write", self._path):
+        with _Translated("write", self._path):
             self._write_rest([data] if len(data) else [], position)
         self._end = max(self._end, position + len(data))
 
     def size(self) -> int:
-        with _translated("measure", self._path):
+        with _Translated("measure", self._path):
             return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        with _translated("truncate", self._path):
+        with _Translated("truncate", self._path):
             assert size <= os.fstat(self._descriptor).st_size, "truncate cuts, it does not extend"
             os.ftruncate(self._descriptor, size)
         self._end = size
@@ -150,7 +160,7 @@ class RealFile:
     async def read(self, position: int, bytes_max: int) -> bytearray:
         """As the port says. What the page cache holds is read without leaving the task, so this may not yield."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        with _translated("read", self._path):
+        with _Translated("read", self._path):
             available = os.fstat(self._descriptor).st_size - position
             buffer = bytearray(max(0, min(bytes_max, available)))
             count = self._read_cached(buffer, position)
@@ -171,7 +181,7 @@ class RealFile:
 
     def read_cached(self, position: int, size: int) -> bytes | None:
         buffer = bytearray(size)
-        with _translated("read", self._path):
+        with _Translated("read", self._path):
             return bytes(buffer) if self._read_cached(buffer, position) == size else None
 
     def region(self, position: int, size: int) -> RealFileRegion:
@@ -220,7 +230,7 @@ class RealDisk:
     """The machine's file system."""
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        with _translated("open", path):
+        with _Translated("open", path):
             descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
         return RealFile(path, descriptor)
 
@@ -228,25 +238,25 @@ class RealDisk:
         return os.path.exists(path)
 
     def list_dir(self, path: str) -> list[str]:
-        with _translated("list", path):
+        with _Translated("list", path):
             return sorted(os.listdir(path))
 
     def make_dir(self, path: str) -> None:
-        with _translated("make the folder", path):
+        with _Translated("make the folder", path):
             os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
-        with _translated(f"rename {source} to", target):
+        with _Translated(f"rename {source} to", target):
             os.replace(source, target)
 
     def unlink(self, path: str) -> None:
-        with _translated("delete", path), contextlib.suppress(FileNotFoundError):
+        with _Translated("delete", path), contextlib.suppress(FileNotFoundError):
             held = _held(path)
             os.unlink(path)
             del held  # Not before: with the last that holds a file its disk space is freed.
 
     def remove_dir(self, path: str) -> None:
-        with _translated("delete the folder", path), contextlib.suppress(FileNotFoundError):
+        with _Translated("delete the folder", path), contextlib.suppress(FileNotFoundError):
             os.rmdir(path)
 
     async def sync_dir(self, path: str) -> None:
@@ -259,14 +269,14 @@ class RealDisk:
             raise SyncFailed(f"can't sync the folder {path}: {reason(error)}") from error
 
     def free_bytes(self, path: str) -> int:
-        with _translated("measure the disk of", path):
+        with _Translated("measure the disk of", path):
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> Callable[[], None]:
         file = self.open(path, create=True)
         try:
-            with _translated("lock", path):
+            with _Translated("lock", path):
                 fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except StorageError as error:
             file.close()
