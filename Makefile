@@ -6,6 +6,9 @@ STAMP := $(VENV)/.installed
 # Test files run beside one another, in the order of tests/conftest.py; `make test WORKERS=0` runs them one by one.
 WORKERS ?= 3
 
+# The tests start hundreds of processes: whatever the shell says, none of them should compile all of linn again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test check lint types layers docs site bench soak clean
 .DEFAULT_GOAL := check
 

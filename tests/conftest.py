@@ -42,7 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _RANKS.get(item.path, len(LONG)))
 
 
+ALLOCATED_MAX = 10_000
+"""Objects, net, after which the collector looks at young ones; Python's own 700 is a few steps of one broker."""
+
+
 def pytest_collection_finish() -> None:
     """What was loaded and collected stays: looking through it again and again takes 6 % of the tests' time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(ALLOCATED_MAX)
