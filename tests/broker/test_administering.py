@@ -48,6 +48,17 @@ async def test_what_waits_for_a_change_is_counted_and_who_only_looks_does_not_wa
 
 
 @simulated
+async def test_a_short_look_waits_for_no_long_work_of_others(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.wide]\nkind = 'stream'\npartitions = 400\n") as broker:
+        looker = await connected(env)
+        async with broker.long_turn:
+            with trio.fail_after(5):
+                for verb, arguments in {"topic.list": "{}", "topic.show": '{"name": "wide"}'}.items():
+                    await looker.call(m.Administer(verb, arguments))
+                await looker.call(m.Describe(["wide"]))
+
+
+@simulated
 async def test_who_leaves_while_its_changes_wait_leaves_nothing_behind(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         client = await connected(env)

@@ -27,7 +27,7 @@ from linn.core.fair_turns import (
     FairTurns,
     Share,
 )
-from linn.core.real_env import RealEnv
+from linn.core.real_env import RealClock, RealEnv
 from linn.core.steps import TURN_S
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import frames_of, hello
@@ -305,6 +305,80 @@ def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
         assert not share.waits
 
     test()
+
+
+def test_of_those_that_may_begin_at_the_same_time_the_oldest_go_on_first() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        shares = [Share(workers.turns) for _ in range(4 * FIRST_AT_ONCE)]
+        went_on: list[int] = []
+
+        async def go_on(share: Share) -> None:
+            await share.next_turn(None)
+            went_on.append(share.number)
+
+        workers.turns.left = 0
+        for share in reversed(shares):
+            nursery.start_soon(go_on, share)
+        while not went_on:
+            await trio.lowlevel.checkpoint()
+        assert {*went_on} <= {share.number for share in shares[:FIRST_AT_ONCE]}
+
+    test()
+
+
+def test_a_turn_is_over_where_it_was_long_enough_and_others_wait() -> None:
+    @scenario
+    async def test(workers: Workers, nursery: trio.Nursery) -> None:
+        alone = Share(workers.turns)
+        await alone.next_turn(None)
+        workers.now_s += 10 * TURN_S
+        assert not alone.is_over()
+        await busy(workers, nursery, GREEDY, TURN_S, turns=50)
+        share = Share(workers.turns)
+        await share.next_turn(None)
+        assert not share.is_over()
+        workers.now_s += 0.9 * TURN_S
+        assert not share.is_over()
+        workers.now_s += 0.2 * TURN_S
+        assert share.is_over()
+        share.end()
+        assert not share.is_over()
+
+    test()
+
+
+class SlowMachine(RealClock):
+    """Its clock: whatever is done seems to take much longer."""
+
+    def monotonic(self) -> float:
+        return 20 * super().monotonic()
+
+
+def test_of_those_that_say_hello_together_few_are_welcomed_in_a_turn(tmp_path: Path) -> None:
+    greeting = b"".join(frames_of(hello("crowd"), 1))
+
+    async def on_loopback() -> None:
+        config, plugins = BrokerSetup().load(str(tmp_path))
+        env = RealEnv()
+        env.clock = SlowMachine()
+        async with running_broker(config, env, plugins) as broker:
+            host, port = broker.addresses["native"].rsplit(":", 1)
+            open_now = broker.listening.traffic["native"].open
+            with ExitStack() as stack, trio.fail_after(60):
+                crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
+                while len(open_now) < CROWD:
+                    await trio.lowlevel.checkpoint()
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                for one in crowd:
+                    one.sendall(greeting)
+                welcomed = [0]
+                while welcomed[-1] < CROWD:
+                    await trio.lowlevel.checkpoint()
+                    welcomed.append(sum(each.read().sent_bytes > 0 for each in open_now.values()))
+            assert max(after - before for before, after in pairwise(welcomed)) <= 2 * FIRST_AT_ONCE
+
+    trio.run(on_loopback)
 
 
 def test_of_connections_that_have_much_to_do_few_go_on_in_a_turn(tmp_path: Path) -> None:
