@@ -102,11 +102,24 @@ async def read_through(world: World, client: RawClient) -> None:
             offset, end = partition["start"], partition["end"]
             is_read = False
             while not is_read:  # Also where nothing is left: it says where the log begins.
-                read = await fetch(world, client, world.life, shown["name"], index, offset)
+                try:
+                    read = await fetch(world, client, world.life, shown["name"], index, offset)
+                except Refused as refused:
+                    offset = await _start_behind(offset, refused, client, shown["name"], index)
+                    continue
                 assert read.copies or offset == end, "a fetch below the watermark reads something"
                 offset = read.first + len(read.copies)
                 is_read = offset >= end
         world.history.add(ReadThrough(world.life, shown["name"]))
+
+
+async def _start_behind(offset: int, refused: Refused, client: RawClient, topic: str, index: int) -> int:
+    """Where a partition begins now, if retention has dropped what was asked for. Raises Refused for anything else."""
+    (shown,) = [each for each in await client.administer("topic.list") if each["name"] == topic]
+    start: int = shown["partitions"][index]["start"]
+    if refused.code != "log.offset_out_of_range" or start <= offset:
+        raise refused
+    return start
 
 
 async def drain(world: World, client: RawClient, wait_s: float) -> None:
