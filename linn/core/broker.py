@@ -95,7 +95,7 @@ class Broker:
         """Who makes parts of a large publish while the share `received` is over, see `linn.core.publish_budget`."""
         self.long_turn = trio.Lock()
         """Who of those that do long work is the next to go on, see `linn.core.long_work`."""
-        self.turns: FairTurns = FairTurns(env.clock.monotonic)
+        self.turns: FairTurns = FairTurns(env.clock.monotonic, env.process.thread_processor_s)
         """Which connections go on, where many have something to do."""
         self.stopping = False
         self._started = False

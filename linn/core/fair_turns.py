@@ -7,7 +7,8 @@ who has used less of late comes first, so that a few small requests among those 
 carried out.
 
 Laws: while few have something to do, nobody waits and hardly anything is measured. Who waits is let on within a bounded
-number of turns: what one turn of a connection counts for has a limit.
+number of turns: what one turn of a connection counts for has a limit. How many go on in a turn of the loop goes by
+time; what a connection has used, by processor time, or who is interrupted by another process would be served less.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ MEASURED_EACH = 16
 PART_OF_MEAN = 1 / 64
 """Of each turn, in the mean of how long they take."""
 DEARER_MAX = 4
-"""Turns that are longer than the mean by no more than this factor count as the mean: those who ask for about as much
-are served about as often as one another, though a fetch takes twice what a publish does."""
+CHEAPER_MAX = 2
+"""Turns that take more than the mean, or less, by no more than these factors count as the mean: those who ask for about
+as much are served about as often as one another, though a fetch takes twice what a publish does."""
 CREDIT_S_MAX = 8 * TURN_S
 """What a connection may have ahead of all others that wait, because it has used less than they could: with small
 requests some ten or twenty, one after the other."""
@@ -43,8 +45,8 @@ and long turns are not put off for ever."""
 FIRST_CREDIT_S = 2 * TURN_S
 """Of one that is new: what others get is not less for those who come again and again."""
 COUNTED_MAX = 8
-"""Of the mean. The collector, or another process, may have taken the time: of 1,000 clients that ask alike a few would
-get less than half as many answers as the others."""
+"""Of the mean. The collector may have worked meanwhile: of 1,000 clients that ask alike a few would get less than half
+as many answers as the others."""
 COUNTED_S_MAX = 4 * TURN_S
 """Most that a connection's turn counts for: the step that it could not make shorter is the broker's fault."""
 
@@ -52,7 +54,7 @@ COUNTED_S_MAX = 4 * TURN_S
 class Share:
     """One connection's part in the turns of all."""
 
-    __slots__ = ("_began_s", "_counts", "_turns", "_used_s", "came", "number", "task")
+    __slots__ = ("_began_s", "_counts", "_turns", "_used_s", "_worked_s", "came", "number", "task")
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
@@ -62,6 +64,8 @@ class Share:
         """Where the turn ended that it had last, in the time of `FairTurns.passed_s`."""
         self._began_s: float | None = None
         """When it went on, where that is measured."""
+        self._worked_s = 0.0
+        """What the broker had worked by then."""
         self._counts = False
         """Whether what is measured is counted."""
         self.came = 0
@@ -88,7 +92,7 @@ class Share:
         if not turns.left:
             await self._begin()
         elif turns.take():
-            self._began_s, self._counts = turns.monotonic(), False
+            self._measure(counts=False)
 
     async def _begin(self) -> None:
         turns = self._turns
@@ -103,7 +107,11 @@ class Share:
 
         await trio.lowlevel.wait_task_rescheduled(give_up)
         self._used_s = starts_s
-        self._began_s, self._counts = turns.monotonic(), True
+        self._measure(counts=True)
+
+    def _measure(self, *, counts: bool) -> None:
+        turns = self._turns
+        self._began_s, self._worked_s, self._counts = turns.monotonic(), turns.processor_s(), counts
 
     def is_over(self) -> bool:
         """Whether others wait, and this turn has been long enough."""
@@ -114,9 +122,9 @@ class Share:
     def end(self) -> None:
         """The turn is over: what follows waits for something. Idempotent."""
         if self._began_s is not None:
-            took_s = min(self._turns.monotonic() - self._began_s, COUNTED_S_MAX)
+            turns = self._turns
+            counted_s = turns.learn(turns.monotonic() - self._began_s, turns.processor_s() - self._worked_s)
             self._began_s = None
-            counted_s = self._turns.learn(took_s)
             if self._counts:
                 self._used_s += counted_s
 
@@ -124,12 +132,14 @@ class Share:
 class FairTurns:
     """For all connections of a broker."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], processor_s: Callable[[], float]) -> None:
+        """`processor_s`: how long the loop's thread has worked so far."""
         self.monotonic = monotonic
+        self.processor_s = processor_s
         self.passed_s = 0.0
         """Virtual time: what each of those that wait could have used so far."""
-        self._mean_s = TURN_OF_ALL_S / FIRST_AT_ONCE
-        """Of the turns of late."""
+        self._mean_s = self._mean_work_s = TURN_OF_ALL_S / FIRST_AT_ONCE
+        """Of the turns of late: how long they took, and how much of that was work."""
         self._at_once = self.left = FIRST_AT_ONCE
         """How many may go on in a turn; how many of them have not yet."""
         self._by_start: list[tuple[float, int, int, Share]] = []
@@ -154,15 +164,16 @@ class FairTurns:
             self._want_pacer()
         return not self.left % MEASURED_EACH
 
-    def learn(self, took_s: float) -> float:
-        """How long a turn took; what it counts for."""
-        mean_s = self._mean_s
-        self._mean_s = max(mean_s + (took_s - mean_s) * PART_OF_MEAN, TURN_OF_ALL_S / AT_ONCE_MAX)
+    def learn(self, took_s: float, work_s: float) -> float:
+        """How long a turn took, and how much of that was work; what it counts for."""
+        took_s, work_s, mean_s = min(took_s, COUNTED_S_MAX), min(work_s, COUNTED_S_MAX), self._mean_work_s
+        self._mean_s = max(self._mean_s + (took_s - self._mean_s) * PART_OF_MEAN, TURN_OF_ALL_S / AT_ONCE_MAX)
+        self._mean_work_s = mean_s + (work_s - mean_s) * PART_OF_MEAN
         self._at_once = max(AT_ONCE_MIN, int(TURN_OF_ALL_S / self._mean_s))
         self.left = min(self.left, self._at_once)
-        if mean_s < took_s < mean_s * DEARER_MAX:
+        if mean_s / CHEAPER_MAX < work_s < mean_s * DEARER_MAX:
             return mean_s
-        return min(took_s, mean_s * COUNTED_MAX)
+        return min(work_s, mean_s * COUNTED_MAX)
 
     def enter(self, starts_s: float, share: Share) -> None:
         """Have this share wait."""
