@@ -2,9 +2,10 @@
 
 Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
 change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
-that is being made is not there yet, one that is altered changes all at once. What a topic that is deleted leaves behind
-is deleted before another topic of that name is made, also after a crash. At a start, what the TOML file says of a topic
-or exchange counts; what was made live stays.
+that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
+one (`linn.core.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
+name is made, also after a crash. At a start, what the TOML file says of a topic or exchange counts; what was made live
+stays.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import trio
 
-from linn.core.binding_table import identity_of
+from linn.core.binding_changes import binding_to, rebind
 from linn.core.errors import (
     BindingInvalid,
     BrokerStopping,
@@ -33,15 +34,15 @@ from linn.core.errors import (
     TopicError,
     TopicExists,
 )
-from linn.core.exchange import Binding, Target
+from linn.core.exchange import Target
 from linn.core.exchange_administration import ExchangeAdministration, text_of
 from linn.core.kinds import kind_named
 from linn.core.log_fields import log_fields
 from linn.core.long_work import in_turns
 from linn.core.metric_report import metric_report
 from linn.core.nearest import did_you_mean
-from linn.core.settings_decoder import encode_settings
-from linn.core.steps import TURN_S
+from linn.core.settings_decoder import encode_each, encode_settings
+from linn.core.steps import Steps
 from linn.core.stored_entries import TOPIC as _TOPIC
 from linn.core.stored_entries import settings_of_topics
 from linn.core.subscription_administration import SubscriptionAdministration
@@ -75,8 +76,8 @@ class Administration:
         self._revisions: dict[str, int] = {}
         self._half_deleted: dict[str, Topic] = {}
         """Topics that are gone, of which something is left on the disk."""
-        self._encoded: dict[str, tuple[TopicSettings, Mapping[str, Any]]] = {}
-        """Settings of topics with the table that the store has of them: of ten thousand bindings one costs 40 ms."""
+        self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
+        """Bindings of topics, with what the store has of them: ten thousand take 40 ms."""
         self.verbs: dict[str, Verb] = {
             "topic.create": Verb(self._create_topic, ("name", "settings")),
             "topic.alter": Verb(self._alter_topic, ("name", "settings")),
@@ -198,7 +199,7 @@ class Administration:
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
         topic.live_bindings = self._fitting(name, live)
         for binding in topic.live_bindings:
-            broker.router(binding.exchange).bind(_binding_to(name, binding))
+            broker.router(binding.exchange).bind(binding_to(Target(name), binding))
         return _stored_topic(encode_settings(settings), topic.live_bindings) if before != settings else None
 
     def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
@@ -220,7 +221,7 @@ class Administration:
         kept = []
         for binding in bindings:
             try:
-                self._broker.router(binding.exchange).check(_binding_to(name, binding))
+                self._broker.router(binding.exchange).check(binding_to(Target(name), binding))
             except (ExchangeUnknown, BindingInvalid) as error:
                 about = {"topic": name, "exchange": binding.exchange} | log_fields(error)
                 logger.warning("a binding of topic %(topic)s to %(exchange)s is left out: %(error)s", about)
@@ -234,10 +235,10 @@ class Administration:
         except ConfigNotLive as error:
             raise ConfigNotLive(f"topic {name} exists with other settings: {error.text}") from error
 
-    def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
+    async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
         broker = self._broker
         around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins.partitioners)
-        return decode_topic(name, table, around)
+        return await in_turns(broker, decode_topic(name, table, around), at_once=True)
 
     async def put(self, key: str, value: object) -> None:
         """Keep an entry in the metadata store. Raises StorageError."""
@@ -252,31 +253,33 @@ class Administration:
 
     async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
         """Check what a change brings along, before any of it is done, in turns: ten thousand bindings take 0.1 s."""
-        monotonic = self._broker.env.clock.monotonic
-        until_s = monotonic() + TURN_S
-        for thing in things:
-            check(thing)
-            if monotonic() > until_s:
-                await trio.lowlevel.checkpoint()
-                until_s = monotonic() + TURN_S
+
+        def checks() -> Steps[None]:
+            for thing in things:
+                check(thing)
+                yield
+
+        await in_turns(self._broker, checks(), at_once=True)
 
     async def save_topic(self, name: str, settings: TopicSettings, live: Sequence[BindingSettings]) -> None:
         """Keep a topic's settings, and its bindings that were made live. Raises StorageError."""
-        table = self._table(name, settings)
+        table = await self._table(name, settings)
         await self.put(_TOPIC + name, _stored_topic(table, live))
-        self._encoded[name] = settings, table
+        self._encoded[name] = settings.bindings, table["bindings"]
 
-    def _table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
-        """The settings as they are written: ten thousand bindings take 50 ms, so what was saved is not made again."""
-        known = self._encoded.get(name)
-        return known[1] if known is not None and known[0] is settings else encode_settings(settings)
+    async def _table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
+        """The settings as they are written; bindings that were saved so are not encoded again."""
+        before, encoded = self._encoded.get(name, ((), ()))
+        if before != settings.bindings:
+            encoded = await in_turns(self._broker, encode_each(settings.bindings), at_once=True)
+        return {**encode_settings(msgspec.structs.replace(settings, bindings=())), "bindings": encoded}
 
     # --- topics ---
 
     async def _create_topic(self, arguments: Arguments) -> Any:
         name = text_of(arguments, "name")
         broker = self._broker
-        settings = self._decode(name, arguments.get("settings", {}), {*broker.topics, name})
+        settings = await self._decode(name, arguments.get("settings", {}), {*broker.topics, name})
         existing = broker.topics.get(name)
         if existing is not None:
             if existing.settings == settings:
@@ -308,8 +311,9 @@ class Administration:
         changes = arguments.get("settings", {})
         if not isinstance(changes, dict):
             raise ConfigError("settings is a JSON object")
-        table = {**self._table(topic.name, topic.settings), **changes}
-        settings = self._decode(topic.name, table, set(broker.topics))
+        bindings = topic.settings.bindings  # Decoded as they are.
+        table = {**encode_settings(msgspec.structs.replace(topic.settings, bindings=())), "bindings": bindings}
+        settings = await self._decode(topic.name, table | changes, set(broker.topics))
         changed = what_changed(topic.settings, settings)
         if "bindings" in changed:
             await self._check_bindings(topic.name, settings.bindings)
@@ -324,32 +328,17 @@ class Administration:
         topic.interceptors = interceptors
         await topic.switch(change)
         if "bindings" in changed:
-            self._rebind(topic, before)
+            now = (*settings.bindings, *topic.live_bindings)
+            await in_turns(broker, rebind(broker, Target(topic.name), now, before.bindings), at_once=True)
         return {"changed": list(changed)}
 
     async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
         broker = self._broker
 
         def check(binding: BindingSettings) -> None:
-            broker.router(binding.exchange).check(_binding_to(name, binding))
+            broker.router(binding.exchange).check(binding_to(Target(name), binding))
 
         await self.check_all(check, bindings)
-
-    def _rebind(self, topic: Topic, before: TopicSettings) -> None:
-        """Bring the exchanges in line with a topic's bindings, which were others."""
-        now, live, gone = (
-            {
-                (each.exchange, identity_of(binding)): binding
-                for each in those
-                for binding in [_binding_to(topic.name, each)]
-            }
-            for those in (topic.settings.bindings, topic.live_bindings, before.bindings)
-        )
-        for key, binding in gone.items():
-            if key not in now and key not in live:
-                self._broker.router(key[0]).unbind(binding)
-        for key, binding in now.items():
-            self._broker.router(key[0]).bind(binding)
 
     async def _delete_topic(self, arguments: Arguments) -> Any:
         broker, name = self._broker, text_of(arguments, "name")
@@ -364,9 +353,9 @@ class Administration:
         users = [other.name for other in broker.topics.values() if other.settings.dead_letter == topic.name]
         if users:
             raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
-        settings = encode_settings(topic.settings)
+        settings = await self._table(topic.name, topic.settings)
         await self.put(_TOPIC + topic.name, {"settings": settings, "live_bindings": [], "deleted": True})
-        broker.drop_topic(topic.name)
+        await broker.drop_topic(topic.name)
         self._half_deleted[topic.name] = topic
 
     async def _finish_deleting(self, name: str) -> None:
@@ -418,7 +407,3 @@ class Administration:
 def _stored_topic(settings: Mapping[str, Any], live: Sequence[BindingSettings]) -> dict[str, Any]:
     """What the metadata store keeps of a topic."""
     return {"settings": settings, "live_bindings": [msgspec.to_builtins(binding) for binding in live]}
-
-
-def _binding_to(topic: str, settings: BindingSettings) -> Binding:
-    return Binding(Target(topic), settings.key, settings.arguments)

@@ -24,6 +24,7 @@ import trio
 
 from linn.core.administration import Administration
 from linn.core.batch import BatchLimits, RecordBatch
+from linn.core.binding_changes import bind, unbind
 from linn.core.config import Config
 from linn.core.config_checks import Configured
 from linn.core.dead_letter_copy import copy_dead_letters
@@ -43,13 +44,14 @@ from linn.core.errors import (
     SyncFailed,
     TopicUnknown,
 )
-from linn.core.exchange import Binding, Target
+from linn.core.exchange import Target
 from linn.core.exchange_graph import ExchangeGraph
 from linn.core.fair_turns import FairTurns
 from linn.core.group_consumer import OnAssigned
 from linn.core.interceptor import BoundInterceptor
 from linn.core.listening import Listening
 from linn.core.log_fields import log_fields
+from linn.core.long_work import in_turns
 from linn.core.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.metric_registry import MetricRegistry
@@ -238,12 +240,12 @@ class Broker:
             raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self.routers)}')
         return router
 
-    def drop_topic(self, name: str) -> None:
+    async def drop_topic(self, name: str) -> None:
         """Let nothing lead to a topic any more."""
-        topic = self.topics.pop(name)
-        for binding in (*topic.settings.bindings, *topic.live_bindings):
-            if binding.exchange in self.routers:
-                self.routers[binding.exchange].unbind(Binding(Target(name), binding.key, binding.arguments))
+        topic = self.topics[name]
+        bindings = (*topic.settings.bindings, *topic.live_bindings)
+        await in_turns(self, unbind(self, Target(name), bindings), at_once=True)
+        del self.topics[name]
         self.exchanges.changed()
 
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
@@ -253,8 +255,7 @@ class Broker:
         await topic.open()
         self.topics[name] = topic
         self.exchanges.changed()
-        for binding in settings.bindings:
-            self.router(binding.exchange).bind(Binding(Target(name), binding.key, binding.arguments))
+        await in_turns(self, bind(self, Target(name), settings.bindings), at_once=True)
         self.plugins.observers.topic_created(name, settings)
         return topic
 

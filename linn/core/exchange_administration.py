@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from linn.core.binding_changes import bind, binding_to, unbind
 from linn.core.config_checks import NoSettings
 from linn.core.config_tables import ExchangeTable
 from linn.core.errors import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
 from linn.core.exchange import Binding, Target
 from linn.core.kinds import kind_named
 from linn.core.log_fields import log_fields
+from linn.core.long_work import in_turns
 from linn.core.names import name_problem
 from linn.core.nearest import did_you_mean
 from linn.core.problem import FirstProblem
 from linn.core.router import Router
-from linn.core.settings_decoder import decode_settings, encode_settings, known_keys
+from linn.core.settings_decoder import decode_items, decode_settings, encode_settings, known_keys
+from linn.core.toml_source import Path
 from linn.core.topic_settings import BindingSettings
 
 if TYPE_CHECKING:
@@ -87,7 +90,7 @@ class ExchangeAdministration:
         made = []
         for binding in bindings:
             try:
-                self.router(binding.exchange).bind(_binding_to(Target(name, is_exchange=True), binding))
+                self.router(binding.exchange).bind(binding_to(Target(name, is_exchange=True), binding))
             except (ExchangeUnknown, BindingInvalid) as error:
                 about = {"exchange": name, "source": binding.exchange} | log_fields(error)
                 logger.warning("a binding of exchange %(exchange)s to %(source)s is left out: %(error)s", about)
@@ -133,7 +136,11 @@ class ExchangeAdministration:
         name = text_of(arguments, "name")
         if (wrong := name_problem(name)) is not None:
             raise ConfigError(f"exchanges.{name[:80]}: {wrong}")
-        head, router = self._decode(name, arguments.get("settings", {}))
+        path: Path = ("exchanges", name)
+        table = await in_turns(
+            self._broker, decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), at_once=True
+        )
+        head, router = self._decode(name, table)
         existing = self._routers.get(name)
         if existing is not None:
             if (existing.kind, existing.alternate, existing.settings, existing.declared) == (
@@ -147,7 +154,8 @@ class ExchangeAdministration:
         if head.alternate is not None:
             self._check_alternate(name, head.alternate)
             router.alternate = head.alternate
-        bindings = [_binding_to(Target(name, is_exchange=True), binding) for binding in head.bindings]
+        target = Target(name, is_exchange=True)
+        bindings = [binding_to(target, binding) for binding in head.bindings]
 
         def check(each: tuple[BindingSettings, Binding]) -> None:
             self._check_source(each[0].exchange, router, each[1])
@@ -161,8 +169,7 @@ class ExchangeAdministration:
             raise
         router.declared = head.bindings
         self._routers[name] = router
-        for settings, binding in zip(head.bindings, bindings, strict=True):
-            self.router(settings.exchange).bind(binding)
+        await in_turns(self._broker, bind(self._broker, target, head.bindings), at_once=True)
         self._broker.exchanges.changed()
         return {"created": True}
 
@@ -184,11 +191,10 @@ class ExchangeAdministration:
         if users:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
         await self._catalogue.remove(EXCHANGE + router.name)
+        target, bindings = Target(router.name, is_exchange=True), (*router.declared, *router.live_bindings)
+        await in_turns(self._broker, unbind(self._broker, target, bindings), at_once=True)
         del self._routers[router.name]
         self._made_live.discard(router.name)
-        for binding in (*router.declared, *router.live_bindings):
-            if binding.exchange in self._routers:
-                self._routers[binding.exchange].unbind(_binding_to(Target(router.name, is_exchange=True), binding))
         self._broker.exchanges.changed()
         return {}
 
@@ -214,7 +220,7 @@ class ExchangeAdministration:
     async def bind(self, arguments: Arguments) -> Any:
         """Have an exchange send to a topic or to another exchange."""
         target, settings = self._asked(arguments)
-        source, binding = self.router(settings.exchange), _binding_to(target, settings)
+        source, binding = self.router(settings.exchange), binding_to(target, settings)
         source.check(binding)
         declared, live = self._bindings_to(target)
         created = settings not in declared and settings not in live
@@ -231,7 +237,7 @@ class ExchangeAdministration:
         if deleted:
             kept = [binding for binding in live if binding != settings]
             await self._keep(target, tuple(binding for binding in declared if binding != settings), kept)
-        self.router(settings.exchange).unbind(_binding_to(target, settings))
+        self.router(settings.exchange).unbind(binding_to(target, settings))
         return {"deleted": deleted}
 
     def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
@@ -283,10 +289,6 @@ def describe_exchange(router: Router) -> dict[str, Any]:
     ]
     shown = {"name": router.name, "type": router.kind, "alternate": router.alternate}
     return {**shown, "settings": dict(router.settings), "bindings": bindings}
-
-
-def _binding_to(target: Target, settings: BindingSettings) -> Binding:
-    return Binding(target, settings.key, settings.arguments)
 
 
 def text_of(arguments: Arguments, name: str, default: str | None = None) -> str:

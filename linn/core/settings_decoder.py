@@ -22,7 +22,8 @@ import msgspec
 
 from linn.core.errors import ConfigUnknownKey
 from linn.core.nearest import did_you_mean
-from linn.core.problem import Problems
+from linn.core.problem import FirstProblem, Problems
+from linn.core.steps import Steps
 from linn.core.toml_source import Path
 from linn.core.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
 
@@ -56,13 +57,32 @@ class _Known(NamedTuple):
     """The word that means None; None where there is none."""
 
 
+def decode_items(settings: type[S], table: object, path: Path, problems: FirstProblem) -> Steps[object]:
+    """The table with its arrays of tables decoded, of which each may have ten thousand items, in a step for each.
+
+    `decode_settings` takes the items as they are. What is wrong with one is raised.
+    """
+    if not isinstance(table, dict):
+        return table
+    decoded = dict(table)
+    for key, known in _known(settings).items():
+        if known.item is None or not isinstance(raw := table.get(key), list):
+            continue
+        items: list[object] = []
+        for index, item in enumerate(raw):
+            items.append(decode_settings(known.item, item, (*path, key, index), problems))
+            yield
+        decoded[key] = items
+    return decoded
+
+
 def decode_settings(
     settings: type[S], table: object, path: Path, problems: Problems, *, also_known: Iterable[str] = ()
 ) -> S | None:
     """The struct that `table` (at `path`) says, or None after adding what is wrong with it to `problems`.
 
     Every key is looked at, so that one call finds all problems. `also_known` are keys that were taken out of the table
-    before; they only help to name the nearest valid key.
+    before; they only help to name the nearest valid key. Items of arrays may be decoded already.
     """
     if not isinstance(table, dict):
         problems.add(path, "must be a table")
@@ -107,6 +127,15 @@ def encode_settings(settings: msgspec.Struct) -> dict[str, Any]:
             if encoded is not None:
                 table[field.encode_name] = encoded
     return table
+
+
+def encode_each(items: Iterable[msgspec.Struct]) -> Steps[list[dict[str, Any]]]:
+    """Of many, in a step for each."""
+    tables: list[dict[str, Any]] = []
+    for item in items:
+        tables.append(encode_settings(item))
+        yield
+    return tables
 
 
 def encode_value(field: Field, value: Any) -> Any:
@@ -207,7 +236,10 @@ def _decode_structs(item: type[S], raw: object, path: Path, problems: Problems) 
     if not isinstance(raw, list | tuple):
         problems.add(path, f"must be an array of tables: [[{path[-1]}]]")
         return ()
-    return tuple(decode_settings(item, table, (*path, index), problems) for index, table in enumerate(raw))
+    return tuple(
+        table if type(table) is item else decode_settings(item, table, (*path, index), problems)
+        for index, table in enumerate(raw)
+    )
 
 
 def _is_struct(plain: Any) -> bool:

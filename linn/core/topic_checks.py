@@ -14,7 +14,8 @@ from linn.core.names import name_problem
 from linn.core.nearest import did_you_mean
 from linn.core.partitioner import DEFAULT_PARTITIONER
 from linn.core.problem import FirstProblem, Problems
-from linn.core.settings_decoder import decode_settings
+from linn.core.settings_decoder import decode_items, decode_settings
+from linn.core.steps import Steps
 from linn.core.toml_source import Path
 from linn.core.topic_settings import TopicSettings, filled_in
 
@@ -33,14 +34,16 @@ class Surroundings:
     partitioners: Collection[str] = (DEFAULT_PARTITIONER,)
 
 
-def decode_topic(name: str, table: object, around: Surroundings) -> TopicSettings:
-    """The settings that a request over the wire asks for, checked and filled in.
+def decode_topic(name: str, table: object, around: Surroundings) -> Steps[TopicSettings]:
+    """The settings that a request over the wire asks for, checked and filled in. A step for each of its bindings.
 
     Raises:
         ConfigError: the first thing that is wrong; the text names its full key.
     """
     problems = FirstProblem()
-    topic = decode_settings(TopicSettings, table, ("topics", name), problems)
+    path: Path = ("topics", name)
+    items_decoded = yield from decode_items(TopicSettings, table, path, problems)
+    topic = decode_settings(TopicSettings, items_decoded, path, problems)
     assert topic is not None, "a table without problems decodes"
     return check_topic(name, topic, around, problems)
 
@@ -85,8 +88,8 @@ def _check_references(name: str, topic: TopicSettings, around: Surroundings, pat
             problems.add(at, f'"{interceptor[:80]}" is named twice')
         named.add(interceptor)
     for index, binding in enumerate(topic.bindings):
-        at = (*path, "bindings", index, "exchange")
-        must_exist(binding.exchange, around.exchanges, "exchange", at, problems)
+        if binding.exchange not in around.exchanges:
+            must_exist(binding.exchange, around.exchanges, "exchange", (*path, "bindings", index, "exchange"), problems)
 
 
 def must_exist(

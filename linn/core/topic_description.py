@@ -38,7 +38,8 @@ def topic_as_json(broker: Broker, name: str) -> Steps[JsonText | None]:
     if topic is None:
         return None
     # What a change changes is taken at one moment; what is in the partitions goes on changing.
-    settings, queue, dispatches = encode_settings(topic.settings), topic.queue, _dispatches(topic.queue)
+    settings = encode_settings(msgspec.structs.replace(topic.settings, bindings=()))
+    queue, dispatches = topic.queue, _dispatches(topic.queue)
     bindings = (*topic.settings.bindings, *topic.live_bindings)
     shown: dict[str, Any] = {"name": name, "settings": {**settings, "bindings": bindings}}
     partitions: list[str] = []  # As text: a hundred thousand objects would set off a collection of all garbage.

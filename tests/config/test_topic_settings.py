@@ -10,6 +10,7 @@ from linn.core.errors import ConfigError, ConfigNotLive, ConfigUnknownKey, Plugi
 from linn.core.lease import LeaseSettings
 from linn.core.problem import Problems
 from linn.core.settings_decoder import decode_settings, encode_settings
+from linn.core.steps import at_once
 from linn.core.topic_checks import Surroundings, decode_topic
 from linn.core.topic_settings import BindingSettings, TopicSettings, delivery_settings_of, filled_in, what_changed
 
@@ -23,7 +24,8 @@ AROUND = Surroundings(
 
 
 def test_a_topic_made_over_the_wire_is_checked_and_filled_in_as_in_toml() -> None:
-    topic = decode_topic("a", {"dead_letter": "dead", "lease": "1m", "bindings": [{"exchange": "flights"}]}, AROUND)
+    table = {"dead_letter": "dead", "lease": "1m", "bindings": [{"exchange": "flights"}]}
+    topic = at_once(decode_topic("a", table, AROUND))
     assert topic.lease_ms == 60_000
     assert topic.max_deliveries == 7
     assert topic.storage == "segmented-log"
@@ -44,20 +46,20 @@ def test_a_wrong_topic_over_the_wire_is_one_line_with_its_key(
     table: object, error: type[ConfigError], text: str
 ) -> None:
     with pytest.raises(error) as raised:
-        decode_topic("a", table, AROUND)
+        at_once(decode_topic("a", table, AROUND))
     assert raised.value.text == text
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0", "a\r\nb", "é", "\u202ea", "__a", "a" * 250])
 def test_a_name_that_would_do_harm_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="name") as raised:
-        decode_topic(name, {}, AROUND)
+        at_once(decode_topic(name, {}, AROUND))
     assert str(raised.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c.9", "_a", "...", "a" * 249])
 def test_kafkas_names_are_good_names(name: str) -> None:
-    assert decode_topic(name, {}, AROUND).kind == "queue"
+    assert at_once(decode_topic(name, {}, AROUND)).kind == "queue"
 
 
 sizes = st.none() | st.integers(1, 1 << 50)
