@@ -16,6 +16,12 @@ TURNS_OF_OTHERS = 3
 """Turns of the loop for each of long work: small requests need many."""
 TURNS_OF_OTHERS_MAX = 30
 """After a step that could not be made as short as a turn."""
+LONG_STEP_S = 4 * TURN_S
+REST = 0.5
+"""Of a step that took so long: who waited for its end asks for the next thing only when its answer has come, and would
+wait for the end of another step each time."""
+REST_S_MAX = 0.02
+"""Enough for a few requests, one after the other."""
 T = TypeVar("T")
 
 
@@ -46,8 +52,8 @@ class LongWork:
     async def give_turn(self) -> None:
         """Where this turn is over, let others go on; between two turns of theirs one goes on of all that takes long.
 
-        They have several turns for each, or the time of these: where each turn is long, that is less. Once the broker
-        stops nobody has to be let on.
+        They have several turns for each, or the time of these: where each turn is long, that is less. After a step of
+        several turns there is a rest. Once the broker stops nobody has to be let on.
 
         Cancellation: a checkpoint, if there is one.
         """
@@ -59,8 +65,15 @@ class LongWork:
         else:
             async with self._broker.long_turn:
                 await let_others_on(self._monotonic, now_s - self._began_s)
+                await self._rest(now_s)
         self._began_s = self._monotonic()
         self._until_s = self._began_s + TURN_S
+
+    async def _rest(self, ended_s: float) -> None:
+        worked_s = ended_s - self._began_s
+        rest_s = min(REST * worked_s, REST_S_MAX) - (self._monotonic() - ended_s)
+        if worked_s >= LONG_STEP_S and rest_s > 0:
+            await self._broker.env.clock.sleep(rest_s)
 
 
 async def in_turns(broker: Broker, steps: Steps[T], *, at_once: bool = False) -> T:

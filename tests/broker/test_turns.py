@@ -16,7 +16,15 @@ import trio.testing
 from raw_client import ALWAYS, broker_on, records
 
 from linn.core.broker import Broker, running_broker
-from linn.core.long_work import TURNS_OF_OTHERS, TURNS_OF_OTHERS_MAX, LongWork, let_others_on
+from linn.core.long_work import (
+    LONG_STEP_S,
+    REST,
+    REST_S_MAX,
+    TURNS_OF_OTHERS,
+    TURNS_OF_OTHERS_MAX,
+    LongWork,
+    let_others_on,
+)
 from linn.core.real_env import RealEnv
 from linn.core.steps import TURN_S
 from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
@@ -125,10 +133,7 @@ def test_of_long_work_one_task_goes_on_between_the_turns_of_others() -> None:
 
 
 def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
-    async def turns_after(broker: Broker, env: SimEnv, step_s: float) -> int:
-        work = LongWork(broker)
-        await work.give_turn()
-        await env.clock.sleep(step_s)
+    async def turns_in(work: Callable[[], Awaitable[None]]) -> int:
         count = 0
 
         async def others() -> None:
@@ -141,17 +146,39 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
             nursery.start_soon(others)
             await trio.lowlevel.checkpoint()
             count = 0
-            await work.give_turn()
+            await work()
             nursery.cancel_scope.cancel()
         return count
+
+    async def turns_after(broker: Broker, env: SimEnv, step_s: float) -> int:
+        work = LongWork(broker)
+        await work.give_turn()
+        await env.clock.sleep(step_s)
+        return await turns_in(work.give_turn)
 
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
             assert await turns_after(broker, env, TURN_S / 2) == 0
-            short, long, longest = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 4, 1_000)]
+            short, long = [await turns_after(broker, env, TURN_S * (n + 0.5)) for n in (1, 3)]
             assert TURNS_OF_OTHERS <= short <= TURNS_OF_OTHERS + 2
-            assert 4 * TURNS_OF_OTHERS <= long <= 4 * TURNS_OF_OTHERS + 2
+            assert 3 * TURNS_OF_OTHERS <= long <= 3 * TURNS_OF_OTHERS + 2
+            longest = await turns_in(partial(let_others_on, env.clock.monotonic, 1_000 * TURN_S))
             assert TURNS_OF_OTHERS_MAX <= longest <= TURNS_OF_OTHERS_MAX + 2
+
+    run_simulation(0, scenario)
+
+
+def test_after_a_step_that_is_much_too_long_others_have_time_to_ask_for_the_next_thing() -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, "") as broker:
+            for step_s in (LONG_STEP_S, 5 * LONG_STEP_S, 1_000 * LONG_STEP_S, LONG_STEP_S / 2):
+                work = LongWork(broker)
+                await work.give_turn()
+                await env.clock.sleep(step_s)
+                ended_s = env.clock.monotonic()
+                await work.give_turn()
+                rest_s = env.clock.monotonic() - ended_s
+                assert rest_s == pytest.approx(min(REST * step_s, REST_S_MAX) if step_s >= LONG_STEP_S else 0)
 
     run_simulation(0, scenario)
 
