@@ -162,7 +162,7 @@ async def test_a_withdrawn_message_moves_no_other_ones_return() -> None:
             return m.Published([m.Placement(-1, -1, 1, [1, 2])])
 
         peer.answers[m.Publish] = publish
-        async with linn.connect(peer.url) as client, client.producer(exchange="e", linger_ms=50) as producer:
+        async with linn.connect(peer.url) as client, client.producer(exchange="e", linger_ms=10_000) as producer:
             told: dict[bytes, bool] = {}
 
             async def send(value: bytes) -> None:
@@ -177,6 +177,8 @@ async def test_a_withdrawn_message_moves_no_other_ones_return() -> None:
                     tasks.start_soon(send, b"second")
                     await producer.publish(b"first", mandatory=True)
                 tasks.start_soon(send, b"third")
+                await anyio.wait_all_tasks_blocked()
+                await producer.flush()
         assert [event.batches[0].count for event in peer.events if event.batches] == [2]
         assert told == {b"second": True, b"third": False}
 

@@ -373,7 +373,7 @@ async def test_when_no_broker_comes_back_publishing_fails_and_later_works_again(
 @on_both_loops
 async def test_a_cancelled_publish_that_waits_is_withdrawn_and_disturbs_nobody() -> None:
     async with running_peer() as peer:
-        async with linn.connect(peer.url) as client, client.producer("t", linger_ms=50) as producer:
+        async with linn.connect(peer.url) as client, client.producer("t", linger_ms=10_000) as producer:
             receipts: list[linn.client.Receipt] = []
 
             async def publish(value: bytes) -> None:
@@ -385,6 +385,8 @@ async def test_a_cancelled_publish_that_waits_is_withdrawn_and_disturbs_nobody()
                 with anyio.move_on_after(0.01):
                     await publish(b"cancelled")
                 tasks.start_soon(publish, b"last")
+                await anyio.wait_all_tasks_blocked()
+                await producer.flush()
         assert peer.logs["t/0"] == [b"first", b"last"]
         assert sorted(receipt.offset or 0 for receipt in receipts) == [0, 1]
         batch = next(event.batches[0] for event in peer.events if event.batches)
@@ -396,8 +398,10 @@ async def test_a_cancelled_publish_that_was_sent_leaves_the_connection_whole() -
     async with running_peer() as peer:
         del peer.answers[m.Publish]
         async with linn.connect(peer.url) as client, client.producer("t") as producer:
-            with anyio.move_on_after(0.05):
-                await producer.publish(b"unknown fate")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.publish, b"unknown fate")
+                await peer.until(lambda: any(event.batches for event in peer.events))
+                tasks.cancel_scope.cancel()
             peer.answers[m.Publish] = peer.publish
             (session,) = peer.sessions
             asked = next(event for event in peer.events if event.batches)
