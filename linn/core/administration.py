@@ -50,7 +50,7 @@ from linn.core.topic import Topic
 from linn.core.topic_checks import decode_topic
 from linn.core.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.topic_folders import foreign_topic_folders
-from linn.core.topic_settings import BindingSettings, TopicSettings, what_changed
+from linn.core.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
 from linn.core.verb import Arguments, Verb, check_size, decode_arguments
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class Administration:
         before, encoded = self._encoded.get(name, ((), ()))
         if before != settings.bindings:
             encoded = await in_turns(self._broker, encode_each(settings.bindings), at_once=True)
-        return {**encode_settings(msgspec.structs.replace(settings, bindings=())), "bindings": encoded}
+        return {**encode_without_bindings(settings), "bindings": encoded}
 
     # --- topics ---
 
@@ -312,7 +312,7 @@ class Administration:
         if not isinstance(changes, dict):
             raise ConfigError("settings is a JSON object")
         bindings = topic.settings.bindings  # Decoded as they are.
-        table = {**encode_settings(msgspec.structs.replace(topic.settings, bindings=())), "bindings": bindings}
+        table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         settings = await self._decode(topic.name, table | changes, set(broker.topics))
         changed = what_changed(topic.settings, settings)
         if "bindings" in changed:

@@ -88,8 +88,8 @@ def _check_references(name: str, topic: TopicSettings, around: Surroundings, pat
             problems.add(at, f'"{interceptor[:80]}" is named twice')
         named.add(interceptor)
     for index, binding in enumerate(topic.bindings):
-        if binding.exchange not in around.exchanges:
-            must_exist(binding.exchange, around.exchanges, "exchange", (*path, "bindings", index, "exchange"), problems)
+        at = (*path, "bindings", index, "exchange")
+        must_exist(binding.exchange, around.exchanges, "exchange", at, problems)
 
 
 def must_exist(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from linn.core.queue import Queue
-from linn.core.settings_decoder import encode_settings
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.steps import Steps
+from linn.core.topic_settings import encode_without_bindings
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -38,7 +38,7 @@ def topic_as_json(broker: Broker, name: str) -> Steps[JsonText | None]:
     if topic is None:
         return None
     # What a change changes is taken at one moment; what is in the partitions goes on changing.
-    settings = encode_settings(msgspec.structs.replace(topic.settings, bindings=()))
+    settings = encode_without_bindings(topic.settings)
     queue, dispatches = topic.queue, _dispatches(topic.queue)
     bindings = (*topic.settings.bindings, *topic.live_bindings)
     shown: dict[str, Any] = {"name": name, "settings": {**settings, "bindings": bindings}}

@@ -13,7 +13,7 @@ import msgspec
 from linn.core.errors import ConfigNotLive
 from linn.core.lease import LEASE_MS_MAX, Backoff
 from linn.core.partitioner import DEFAULT_PARTITIONER
-from linn.core.settings_decoder import extra_of, fields_of
+from linn.core.settings_decoder import encode_settings, extra_of, fields_of
 from linn.core.units import UNITS_MAX
 
 PARTITIONS_MAX = 4096
@@ -144,6 +144,11 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
 """What a topic may say for itself, and else takes from the field of the same name in its delivery's settings."""
+
+
+def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:
+    """The table of a topic's settings but for its bindings: there may be thousands, which are written in turns."""
+    return encode_settings(msgspec.structs.replace(topic, bindings=()))
 
 
 def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
