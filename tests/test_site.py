@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +52,75 @@ def test_pictures_are_whole_have_a_title_and_are_shown(picture: Path) -> None:
     assert root.find("{http://www.w3.org/2000/svg}title") is not None
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     assert any(f"pictures/{picture.name}" in page.read_text(encoding="utf-8") for page in pages)
+
+
+FENCE = re.compile(r"^ *```")
+"""Opens or closes a code block."""
+
+
+def html_of(site: Path, page: Path) -> str:
+    name = page.relative_to(ROOT / "docs").with_suffix("")
+    folder = name.parent if name.name == "index" else name
+    return (site / folder / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
+def test_each_code_block_of_a_page_is_one_on_the_site(site: Path, page: Path) -> None:
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if FENCE.match(line)]
+    html = html_of(site, page)
+    assert len(fences) == 2 * len(re.findall(r'id="__codelineno-[0-9]+-1"', html))
+    assert "```" not in html
+
+
+def test_the_copy_button_copies_commands_without_prompts_and_output(site: Path) -> None:
+    html = html_of(site, ROOT / "docs" / "tutorial" / "first-five-minutes.md")
+    copied = [unescape(text) for text in re.findall(r'data-copy="([^"]*)"', html)]
+    assert "linn init\nlinn check linn.toml" in copied
+    assert not [text for text in copied if "$ " in text or "wrote linn.toml" in text]
+    sessions = [
+        unescape(text)
+        for page in PAGES
+        for text in re.findall(
+            r'<div class="highlight"( data-copy="[^"]*")?><pre>(?:(?!</pre>).)*class="gp"',
+            html_of(site, page),
+            re.DOTALL,
+        )
+    ]
+    assert sessions
+    assert all(sessions)
+
+
+CHARACTER = {"small": 6.0, "title": 7.8}
+"""Width of one character of these classes, on average, in the units of the pictures."""
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def lines_of(path: str) -> Iterator[tuple[float, float, float, float]]:
+    """(left, top, right, bottom) of the lines of a path that goes across and down."""
+    x = y = 0.0
+    for command, numbers in re.findall(r"([MHV])\s*([-\d. ]+)", path):
+        place = [float(number) for number in numbers.split()]
+        to_x = x if command == "V" else place[0]
+        to_y = y if command == "H" else place[-1]
+        if command != "M":
+            yield min(x, to_x), min(y, to_y), max(x, to_x), max(y, to_y)
+        x, y = to_x, to_y
+
+
+@pytest.mark.parametrize("picture", ["layers.svg", "main-path.svg"])
+def test_no_arrow_of_a_picture_crosses_a_text(picture: str) -> None:
+    root = ElementTree.parse(ROOT / "docs" / "pictures" / picture).getroot()
+    lines = [line for way in root.iter(f"{SVG}path") for line in lines_of(way.get("d", "")) if way.get("class")]
+    assert lines
+    crossed = []
+    for text in root.iter(f"{SVG}text"):
+        words = text.text or ""
+        width = CHARACTER[text.get("class", "title")] * len(words)
+        left = (
+            float(text.get("x", 0)) - {"start": 0, "middle": width / 2, "end": width}[text.get("text-anchor", "start")]
+        )
+        bottom = float(text.get("y", 0))
+        for x, y, to_x, to_y in lines:
+            if x < left + width and to_x > left and y < bottom and to_y > bottom - 9:
+                crossed.append(words)
+    assert crossed == []
