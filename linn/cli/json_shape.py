@@ -125,7 +125,11 @@ SHAPES: Mapping[str, Any] = {
     "linn topics list": [_TOPIC],
     "linn topics describe": _TOPIC,
     "linn topics create": {"created": "boolean"},
-    "linn topics alter": {"changed": ["text"]},
+    "linn topics alter": {
+        "changed": ["text"],
+        "warnings": [{"key": "text", "file": "text", "line": "number", "text": "text"}],
+        "written": "text?",
+    },
     "linn topics delete": {"deleted": "text"},
     "linn exchanges list": [_EXCHANGE],
     "linn exchanges describe": _EXCHANGE,
@@ -239,6 +243,18 @@ SHAPES: Mapping[str, Any] = {
         "full_after_s": "number?",
     },
     "linn top": _TOP,
+    "linn recover": [
+        {
+            "partition": "text",
+            "cut": "boolean",
+            "place": "text",
+            "offset": "number",
+            "reason": "text",
+            "bytes": "number",
+            "batches": "number",
+            "records": "number",
+        }
+    ],
     "linn doctor": {
         "ok": "boolean",
         "findings": [{"name": "text", "state": "text", "found": "text", "advice": "text"}],

@@ -9,7 +9,10 @@ from typing import Any
 from rich.table import Table
 
 from linn.cli.console import cell, columns_right, console, tell
+from linn.cli.exit_code import complain
 from linn.cli.session import with_client
+from linn.client.client import Client
+from linn.core.errors import ConfigError
 
 Topic = Mapping[str, Any]
 """A topic as the broker describes it: name, settings, partitions and, where it has one, queue."""
@@ -79,12 +82,40 @@ def create_one(url: str, name: str, settings: Mapping[str, Any], *, as_json: boo
     tell({"created": done["created"]}, words, as_json=as_json)
 
 
-def alter_one(url: str, name: str, settings: Mapping[str, Any], *, as_json: bool) -> None:
-    """Change a topic, and say what changed. Raises LinnError."""
-    arguments = {"name": name, "settings": dict(settings)}
-    changed = with_client(url, lambda client: client.admin.perform("topic.alter", **arguments))["changed"]
+def alter_one(url: str, name: str, settings: Mapping[str, Any], write: str | None, *, as_json: bool) -> None:
+    """Change a topic, and the configuration file `write`; say what changed. Raises LinnError."""
+    if write is None:
+        done = with_client(url, lambda client: _alter(client, name, settings))
+        for warning in done["warnings"]:
+            advice = f"`linn topics alter --write {warning['file']}` changes the file"
+            complain(f"warning: {warning['text']}; {advice}")
+    else:
+        done = _alter_and_write(url, name, settings, write)
+    changed = done["changed"]
     words = f"changed {', '.join(changed)}" if changed else f"{name} has these settings already"
-    tell({"changed": changed}, words, as_json=as_json)
+    if write is not None:
+        words += f"; wrote {write}"
+    tell({"changed": changed, "warnings": done["warnings"], "written": write}, words, as_json=as_json)
+
+
+async def _alter(client: Client, name: str, settings: Mapping[str, Any]) -> Any:
+    return await client.admin.perform("topic.alter", name=name, settings=dict(settings))
+
+
+def _alter_and_write(url: str, name: str, settings: Mapping[str, Any], file: str) -> Any:
+    """Change both or, where one of them refuses, neither. The warnings say nothing new then, and are left out."""
+    from linn.cli.config_edit import ConfigEdit  # Reading files and loading plugins takes long; tomlkit does, too.
+
+    edit = ConfigEdit(file, name, settings)
+
+    async def change(client: Client) -> Any:
+        broker = (await client.admin.broker())["name"]
+        if broker != edit.config.broker.name:
+            raise ConfigError(f'{file}: is of the broker "{edit.config.broker.name}", and {url} is "{broker}"')
+        with edit.written():
+            return await _alter(client, name, settings)
+
+    return with_client(url, change) | {"warnings": []}
 
 
 def delete_one(url: str, name: str, *, as_json: bool) -> None:

@@ -16,6 +16,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Settings as in TOML: kind=stream partitions=4 retention=14d"),
 ]
+Write = Annotated[
+    str | None,
+    typer.Option("--write", metavar="FILE", help="Change the broker's configuration file, too; comments are kept."),
+]
 
 
 @app.callback()
@@ -56,14 +60,20 @@ def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_jso
 
 
 @app.command("alter")
-def alter(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Change settings of a topic while it is used; what can't change in place says so."""
+def alter(
+    name: Name, settings: Settings = None, write: Write = None, url: Url = DEFAULT_URL, as_json: Json = False
+) -> None:
+    """Change settings of a topic while it is used; what can't change in place says so.
+
+    The change lasts, unless the configuration file names the key: then the file counts at the next start, a warning
+    says on which line, and --write changes the file as well.
+    """
     if not settings:
         raise typer.BadParameter("name at least one KEY=VALUE to change")
     from linn.cli.topic_admin import alter_one
     from linn.cli.typed_value import named_values
 
-    alter_one(url, name, named_values(settings, "KEY=VALUE"), as_json=as_json)
+    alter_one(url, name, named_values(settings, "KEY=VALUE"), write, as_json=as_json)
 
 
 @app.command("delete")

@@ -5,7 +5,7 @@ change runs at a time, and goes on to its end whoever stops waiting for it. What
 that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
 one (`linn.core.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
 name is made, also after a crash. At a start, what the TOML file says of a topic or exchange counts; what was made live
-stays.
+stays, and so do settings of a topic that the file does not name (`linn.core.live_settings`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from linn.core.errors import (
 from linn.core.exchange import Target
 from linn.core.exchange_administration import ExchangeAdministration, text_of
 from linn.core.kinds import kind_named
+from linn.core.live_settings import live_keys_after, merged, replaced, warnings_of
+from linn.core.log_examination import examine_logs
 from linn.core.log_fields import log_fields
 from linn.core.long_work import in_turns
 from linn.core.metric_report import metric_report
@@ -166,6 +168,7 @@ class Administration:
                 self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]))
                 await self._try_to_finish_deleting(name)
                 del topics[name], settings[name]  # What the file makes of that name is another topic.
+        await examine_logs(broker, settings)
         new: dict[str, tuple[Any, int]] = {}
         for name in dict.fromkeys([*broker.config.topics, *topics]):
             value = await self._recover_topic(name, topics.get(name, {}), settings.get(name))
@@ -188,19 +191,28 @@ class Administration:
         """Open a topic; what the store is to say of it, None where it says so already."""
         broker = self._broker
         configured = broker.config.topics.get(name)
+        stored_keys = live_keys = tuple(entry.get("live_keys", ()))
         settings = configured or before
         assert settings is not None
-        if configured is None:
-            kept = tuple(self._fitting(name, settings.bindings))
-            settings = before = msgspec.structs.replace(self._known(name, settings), bindings=kept)
-        elif before is not None:
-            self._check_change(name, before, configured)
+        if configured is not None and before is not None:
+            settings, live_keys = merged(configured, before, stored_keys, broker.config.topic_lines[name])
+            self._check_change(name, before, settings)
+            for line in replaced(name, broker.config, before, stored_keys):
+                logger.warning("%(change)s", {"topic": name, "change": line})
+        if before is not None:
+            if configured is None or "bindings" in live_keys:
+                settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
+            settings = self._known(name, settings)
+            before = settings if configured is None else before
         topic = await broker.open_topic(name, settings)
+        topic.live_keys = live_keys
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
         topic.live_bindings = self._fitting(name, live)
         for binding in topic.live_bindings:
             broker.router(binding.exchange).bind(binding_to(Target(name), binding))
-        return _stored_topic(encode_settings(settings), topic.live_bindings) if before != settings else None
+        if (before, stored_keys) == (settings, live_keys):
+            return None
+        return _stored_topic(encode_settings(settings), topic.live_bindings, live_keys)
 
     def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
         """The same settings, where all that they name is still there.
@@ -261,10 +273,12 @@ class Administration:
 
         await in_turns(self._broker, checks(), at_once=True)
 
-    async def save_topic(self, name: str, settings: TopicSettings, live: Sequence[BindingSettings]) -> None:
-        """Keep a topic's settings, and its bindings that were made live. Raises StorageError."""
+    async def save_topic(
+        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+    ) -> None:
+        """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
         table = await self._table(name, settings)
-        await self.put(_TOPIC + name, _stored_topic(table, live))
+        await self.put(_TOPIC + name, _stored_topic(table, live, live_keys))
         self._encoded[name] = settings.bindings, table["bindings"]
 
     async def _table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
@@ -288,9 +302,10 @@ class Administration:
         await self._check_bindings(name, settings.bindings)
         if name in self._half_deleted:
             await self._finish_deleting(name)
-        await self.save_topic(name, settings, ())
+        live_keys = live_keys_after((), arguments.get("settings", {}))
+        await self.save_topic(name, settings, (), live_keys)
         try:
-            await broker.open_topic(name, settings)
+            (await broker.open_topic(name, settings)).live_keys = live_keys
         except LinnError:
             await self.remove(_TOPIC + name)
             raise
@@ -317,20 +332,20 @@ class Administration:
         changed = what_changed(topic.settings, settings)
         if "bindings" in changed:
             await self._check_bindings(topic.name, settings.bindings)
-        before = topic.settings
+        before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
         interceptors = broker.interceptors(topic.name, settings)
         change = await topic.prepare(settings, broker.semantics(settings))
         try:
-            await self.save_topic(topic.name, settings, topic.live_bindings)
+            await self.save_topic(topic.name, settings, topic.live_bindings, live_keys)
         except LinnError:
             await change.abandon()
             raise
-        topic.interceptors = interceptors
+        topic.interceptors, topic.live_keys = interceptors, live_keys
         await topic.switch(change)
         if "bindings" in changed:
             now = (*settings.bindings, *topic.live_bindings)
             await in_turns(broker, rebind(broker, Target(topic.name), now, before.bindings), at_once=True)
-        return {"changed": list(changed)}
+        return {"changed": list(changed), "warnings": warnings_of(topic.name, broker.config, settings, changes)}
 
     async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
         broker = self._broker
@@ -354,7 +369,7 @@ class Administration:
         if users:
             raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
         settings = await self._table(topic.name, topic.settings)
-        await self.put(_TOPIC + topic.name, {"settings": settings, "live_bindings": [], "deleted": True})
+        await self.put(_TOPIC + topic.name, {**_stored_topic(settings, (), ()), "deleted": True})
         await broker.drop_topic(topic.name)
         self._half_deleted[topic.name] = topic
 
@@ -404,6 +419,8 @@ class Administration:
         }
 
 
-def _stored_topic(settings: Mapping[str, Any], live: Sequence[BindingSettings]) -> dict[str, Any]:
+def _stored_topic(
+    settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
+) -> dict[str, Any]:
     """What the metadata store keeps of a topic."""
-    return {"settings": settings, "live_bindings": [msgspec.to_builtins(binding) for binding in live]}
+    return {"settings": settings, "live_bindings": live, "live_keys": list(live_keys)}

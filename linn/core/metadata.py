@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from linn.core.crc32c import crc32c
 from linn.core.env import Clock, Disk, File
 from linn.core.errors import DescriptorsExhausted, DiskFull, LogCorrupt, RevisionConflict, StorageError
@@ -36,14 +38,16 @@ class MetadataStore(Protocol):
     async def load(self, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
         """(revision, value) by key, all of them; before anything else is done with the store.
 
-        `clock`: what a change waits by, where it has to. `proofs`: paths that are there and would not be if nothing had
-        been put here before; looked at only where the store finds nothing of its own.
+        `proofs`: paths that are there and would not be if nothing had been put here before; looked at only where the
+        store finds nothing of its own.
 
         Raises LogCorrupt: it is damaged, or lost. StorageError.
         """
 
     async def put(self, key: str, value: Any, revision: int) -> int:
-        """Write a JSON value where the key's revision is `revision` (0: it is not there); returns the new one.
+        """Write a value where the key's revision is `revision` (0: it is not there); returns the new one.
+
+        The value is one of JSON, or has `msgspec.Struct`s in it, which are written as objects.
 
         Durable when this returns. Raises RevisionConflict, StorageError.
         Cancellation: the value is the old one or the new one.
@@ -69,7 +73,7 @@ class _Entry(NamedTuple):
 
     @classmethod
     def of(cls, revision: int, value: Any) -> _Entry:
-        return cls(revision, value, json.dumps([revision, value]))
+        return cls(revision, value, msgspec.json.encode([revision, value]).decode())
 
 
 def _encoded(revision: int, entries: Mapping[str, _Entry]) -> bytes:

@@ -74,6 +74,8 @@ class Topic:
         self.queue: Queue | None = None
         self.groups: Groups | None = None
         self.live_bindings: list[BindingSettings] = []
+        self.live_keys: tuple[str, ...] = ()
+        """Settings that were asked for live, see `linn.core.live_settings`."""
         """Bindings that were made while the broker ran, beside those of the settings."""
         self.interceptors: tuple[BoundInterceptor, ...] = ()
         self.readers: dict[StreamReader, None] = {}

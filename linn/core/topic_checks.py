@@ -140,9 +140,7 @@ def _warn_of_attempts(filled: TopicSettings, path: Path, problems: Problems) -> 
     if filled.kind == "stream" or filled.lease_ms is None:
         return
     if filled.dead_letter is not None and filled.max_deliveries is None:
-        problems.warn(
-            (*path, "dead_letter"), "takes only rejected and expired records: without max_deliveries attempts don't end"
-        )
+        problems.warn((*path, "dead_letter"), "takes only rejected records: without max_deliveries attempts don't end")
     if filled.dead_letter is None and filled.max_deliveries is not None:
         problems.warn(
             (*path, "max_deliveries"), f"without dead_letter a record is dropped after {filled.max_deliveries} attempts"

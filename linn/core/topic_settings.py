@@ -98,7 +98,7 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     dead_letter: Annotated[
         str | None,
-        msgspec.Meta(description="The topic that takes records which are rejected, expired or out of attempts."),
+        msgspec.Meta(description="The topic that takes records which are rejected or out of attempts."),
     ] = None
     lease_ms: Annotated[
         Lease | None,

@@ -86,7 +86,8 @@ async def test_a_stream_becomes_a_queue_and_back_with_its_records_and_its_groups
         member = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
         await client.push()
         assert await client.settle(member, await client.delivery()) == []
-        assert await client.administer("topic.alter", name="t", settings={"kind": "queue"}) == {"changed": ["kind"]}
+        altered = await client.administer("topic.alter", name="t", settings={"kind": "queue"})
+        assert altered["changed"] == ["kind"]
         ended = (await client.push()).message
         assert (ended.subscription, ended.code) == (member, "topic.unknown")
         with pytest.raises(Refused, match=r"delivery\.wrong_kind"):
@@ -238,14 +239,114 @@ async def _send(client: RawClient, routing_key: str, value: str) -> int:
 async def test_what_toml_says_of_a_topic_counts_at_a_restart_and_what_was_made_live_stays(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nlease = "5s"\n[exchanges.e]\n'):
         client = await connected(env)
-        await client.administer("topic.alter", name="t", settings={"lease": "7s", "kind": "both"})
+        settings = {"lease": "7s", "kind": "both", "retention": None}
+        altered = await client.administer("topic.alter", name="t", settings=settings)
+        assert [(warning["key"], warning["file"], warning["line"]) for warning in altered["warnings"]] == [
+            ("lease", "test.toml", 7)
+        ]
+        assert altered["warnings"][0]["text"] == 'test.toml:7 sets lease = "5s": it counts at the next start'
         await client.administer("topic.create", name="live", settings={"lease": "9s"})
         await client.administer("exchange.bind", exchange="e", topic="t", key="k")
     async with broker_on(env, '[topics.t]\nlease = "6s"\n[exchanges.e]\n'):
         client = await connected(env)
         shown = {topic["name"]: topic["settings"] for topic in await client.administer("topic.list")}
-        assert (shown["t"]["lease"], shown["t"]["kind"], shown["live"]["lease"]) == ("6s", "queue", "9s")
+        assert (shown["t"]["lease"], shown["t"]["kind"], shown["live"]["lease"]) == ("6s", "both", "9s")
+        assert shown["t"]["retention"] == "forever"
         assert shown["t"]["bindings"] == [{"exchange": "e", "key": "k", "arguments": {}}]
+
+
+def test_a_start_says_which_live_value_the_file_replaces_and_what_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    async def lines_of(env: SimEnv, toml: str) -> list[str]:
+        caplog.clear()
+        async with broker_on(env, toml) as broker:
+            lines = [record.getMessage() for record in caplog.records if "live value" in record.getMessage()]
+            assert broker.topics["t"].settings.retention_ms == (14 * 86_400_000)
+        return lines
+
+    @simulated
+    async def scenario(env: SimEnv) -> None:
+        toml = '[topics.t]\nkind = "stream"\nretention = "14d"\n'
+        async with broker_on(env, toml):
+            client = await connected(env)
+            changes = {"retention": "30d", "retention_bytes": "1MiB"}
+            altered = await client.administer("topic.alter", name="t", settings=changes)
+            assert [warning["key"] for warning in altered["warnings"]] == ["retention"]
+        (line,) = await lines_of(env, toml)
+        assert line == (
+            'topic t: test.toml:8 sets retention = "14d", which replaces the live value "30d": '
+            "records beyond it are dropped"
+        )
+        assert await lines_of(env, toml) == [], "what was replaced is live no more"
+
+    with caplog.at_level("WARNING"):
+        scenario()
+
+
+@simulated
+async def test_a_live_change_survives_a_power_loss_right_after_its_answer(env: SimEnv) -> None:
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, '[topics.t]\nkind = "stream"\n'):
+            client = await connected(env)
+            await client.administer("topic.alter", name="t", settings={"retention": "30d", "partitions": 3})
+            env.crash()
+
+    assert await env.run_until_death(process)
+    env = env.restart()
+    for toml in ('[topics.t]\nkind = "stream"\n', "", '[topics.t]\nkind = "stream"\noverflow = "reject"\n'):
+        async with broker_on(env, toml) as broker:
+            settings = broker.topics["t"].settings
+            assert (settings.retention_ms, settings.partitions) == (30 * 86_400_000, 3)
+    assert settings.overflow == "reject"
+
+
+@simulated
+async def test_a_topic_that_was_made_live_keeps_what_the_file_does_not_name_when_it_takes_the_topic(
+    env: SimEnv,
+) -> None:
+    async with broker_on(env, ""):
+        settings = {"kind": "stream", "storage": "dram", "lease": "9s", "dead_letter": None}
+        await (await connected(env)).administer("topic.create", name="t", settings=settings)
+    for toml in ('[topics.t]\nlease = "8s"\n', '[topics.t]\ndead_letter = "u"\n[topics.u]\n'):
+        async with broker_on(env, toml) as broker:
+            found = broker.topics["t"].settings
+            assert (found.kind, found.storage) == ("stream", "dram")
+    assert (found.lease_ms, found.dead_letter) == (30_000, "u"), "a key that the file named is the file's"
+
+
+@simulated
+async def test_null_takes_a_live_setting_back(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        client = await connected(env)
+        for lease in ("9s", None):
+            await client.administer("topic.alter", name="t", settings={"lease": lease})
+    async with broker_on(env, "[topics.t]\n") as broker:
+        assert (broker.topics["t"].settings.lease_ms, broker.topics["t"].live_keys) == (30_000, ())
+
+
+@simulated
+async def test_partitions_that_grew_live_stay_where_the_file_names_fewer(env: SimEnv) -> None:
+    toml = "[topics.t]\npartitions = 2\n"
+    async with broker_on(env, toml):
+        client = await connected(env)
+        altered = await client.administer("topic.alter", name="t", settings={"partitions": 4})
+        assert altered["warnings"][0]["text"] == (
+            "test.toml:7 sets partitions = 2: the partitions stay, for they never shrink"
+        )
+    for _ in range(2):
+        async with broker_on(env, toml) as broker:
+            assert len(broker.topics["t"].partitions) == 4
+
+
+@simulated
+async def test_bindings_that_a_live_change_gave_to_a_topic_of_the_file_stay(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n[exchanges.e]\n"):
+        client = await connected(env)
+        bindings = [{"exchange": "e", "key": "k"}]
+        await client.administer("topic.alter", name="t", settings={"bindings": bindings})
+    async with broker_on(env, "[topics.t]\n[exchanges.e]\n"):
+        assert await _send(await connected(env), "k", "1") == 1
+    async with broker_on(env, "[topics.t]\n") as broker:
+        assert broker.topics["t"].settings.bindings == ()
 
 
 @simulated

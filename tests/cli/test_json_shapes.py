@@ -58,6 +58,7 @@ SCENE = [
     ("init", "new.toml", "--json"),
     ("check", "odd.toml", "--json"),
     ("doctor", "odd.toml", "--json"),
+    ("recover", "--config", "odd.toml", "--json"),
 ]
 
 
