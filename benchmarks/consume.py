@@ -13,6 +13,7 @@ from benchmarks.load import Cargo, Stock, Target, cargo, consume, publish
 from benchmarks.plan import Plan
 from benchmarks.publish import pair_of
 from benchmarks.servers import broker, floor, fresh_folder, target_of
+from linn.core.storage import READ_BATCHES_MAX
 
 TARGET = Bound(0.6)
 DELIVERY_BYTES = 1 << 20
@@ -23,6 +24,13 @@ def consume_lines(plan: Plan) -> Iterator[Line]:
     """All of them, one by one."""
     for batch_kib in plan.batch_kib:
         yield from _engines(plan, batch_kib)
+    with fresh_folder(plan.folder) as folder, floor("consume") as bare, broker(folder) as process:
+        linn = target_of(process)
+        for engine, topic in (("dram", "memory"), ("segmented-log", "log")):
+            goods = cargo(topic, 0)
+            run = trio.run(publish, linn, goods, plan.stock_bytes // 16)
+            stock = Stock(topic, run.batches, goods.batch_bytes, READ_BATCHES_MAX)
+            yield _line(plan, f"{engine}, one record a batch", None, bare, linn, stock)
 
 
 def _engines(plan: Plan, batch_kib: int) -> Iterator[Line]:

@@ -77,9 +77,9 @@ class Cargo:
 
 
 def cargo(topic: str, batch_kib: int) -> Cargo:
-    """Publishes to `topic`, confirmed, in batches of about `batch_kib` KiB."""
-    records = (batch_kib * 1024 - BATCH_HEAD_BYTES) // RECORD_SPACE_BYTES
-    count = max(1, SEND_BYTES // (batch_kib * 1024))
+    """Publishes to `topic`, confirmed, in batches of about `batch_kib` KiB; of one record each where that is 0."""
+    records = max(1, (batch_kib * 1024 - BATCH_HEAD_BYTES) // RECORD_SPACE_BYTES)
+    count = max(1, SEND_BYTES // max(BATCH_HEAD_BYTES, batch_kib * 1024))
     values = [os.urandom(RECORD_BYTES) for _ in range(records)]
     frames: list[bytes] = []
     batch_bytes = 0

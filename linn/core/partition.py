@@ -20,14 +20,20 @@ from linn.core.batch_builder import slice_batch
 from linn.core.env import Clock
 from linn.core.errors import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
 from linn.core.log_fields import log_fields
-from linn.core.storage import LogStatistics, MeasuredLog, PartitionId, PartitionLog, PromptLog, StoredBatch
+from linn.core.storage import (
+    READ_BATCHES_MAX,
+    LogStatistics,
+    MeasuredLog,
+    PartitionId,
+    PartitionLog,
+    PromptLog,
+    StoredBatch,
+)
 from linn.core.storage_traffic import StorageTraffic
 from linn.core.watchers import TOLD_AT_ONCE_MAX, Watchers
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task in the broker's nursery."""
-READ_BATCHES_MAX = 1_024
-"""Of one read, however small they are: as many as the native protocol takes behind one frame."""
 TIDY_AFTER_BYTES = 64 << 20
 """Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
 UNTIDIED_BYTES_MAX = 1 << 30
@@ -212,7 +218,7 @@ class Partition:
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Committed batches from the one that holds `offset`, cut so that the first record is that of `offset`.
 
-        As many as fit into `bytes_max`, but for READ_BATCHES_MAX, and at least one. Empty where `offset` is the high
+        As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty where `offset` is the high
         watermark. Raises OffsetOutOfRange, LogCorrupt.
         """
         watermark = self.high_watermark

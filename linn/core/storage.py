@@ -10,6 +10,9 @@ from linn.core.batch import RecordBatch
 from linn.core.env import Env
 from linn.core.file_region import FileRegion
 
+READ_BATCHES_MAX = 256
+"""Batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -27,6 +30,8 @@ class Capabilities:
     """Whether its logs are `MeasuredLog`s."""
     keeps_in_memory: bool = False
     """Whether the engine is a `memory_budget.MemoryEngine`."""
+    recovers: bool = False
+    """Whether the engine is a `RecoverableEngine`."""
     deletes_topics: bool = False
     """Whether the engine is a `DeletingEngine`. Of others the logs are opened, and so made, to be deleted."""
 
@@ -90,8 +95,10 @@ class PartitionLog(Protocol):
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Whole stored batches from the one that holds `offset`, in order, at least one if there is one.
 
-        Stops before the batch that would exceed `bytes_max` in total (the first is returned whatever its size).
-        At the end: an empty sequence. Batches are verified against their CRC when they came from a disk.
+        Stops before the batch that would exceed `bytes_max` in total (the first is returned whatever its size), and
+        behind READ_BATCHES_MAX batches; it may stop earlier. At the end: an empty sequence. Batches are verified
+        against their CRC when they came from a disk. What they keep in memory is about what they hold: they are no
+        views of a much larger buffer.
 
         Raises:
             OffsetOutOfRange: offset is before the start or after the end.
@@ -188,6 +195,41 @@ class DeletingEngine(StorageEngine, Protocol):
 
         Raises StorageError: another call goes on, also after a crash.
         """
+
+
+@dataclass(slots=True)
+class DamagedTail:
+    """What has to be cut off before a damaged log can be opened again."""
+
+    place: str
+    """File and byte."""
+    offset: int
+    """Where the log would end."""
+    reason: str
+    bytes: int
+    batches: int
+    """Whole batches behind the damage."""
+    records: int
+    """In these batches."""
+
+
+class RecoverableEngine(StorageEngine, Protocol):
+    """An engine whose logs may be found damaged: it looks before it changes anything, and cuts where it is told to."""
+
+    async def examine_topic(self, topic: str) -> Sequence[int]:
+        """Raise what opening the partitions of a topic would raise; change nothing. `open` goes on from there.
+
+        Returns the indexes of the partitions that there are. Raises LogCorrupt, StorageError.
+        """
+
+    async def damaged_tail(self, partition: PartitionId, *, cut: bool) -> DamagedTail | None:
+        """What keeps a log, which is not open, from being opened; None where nothing does.
+
+        With `cut` it is cut off, durably, and set aside where the engine keeps the log. Raises DiskFull, StorageError.
+        """
+
+    def partitions(self) -> list[PartitionId]:
+        """All that there are on the disk, internal ones too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,19 @@ from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange
 from linn.core.file_region import Sendable
 from linn.core.record import Record
-from linn.core.storage import DeletingEngine, PartitionId, PartitionLog, PromptLog, StorageEngine
+from linn.core.storage import (
+    READ_BATCHES_MAX,
+    DeletingEngine,
+    PartitionId,
+    PartitionLog,
+    PromptLog,
+    StorageEngine,
+)
 
 PARTITION = PartitionId("orders", 0)
 READ_ALL = 1 << 40
+HELD_BYTES_MORE = 64 << 10
+"""What a read may keep beside twice what it gives: a piece that was read before the batches' size was known."""
 
 
 def make_batch(count: int, *, value_bytes: int = 100, timestamp_ms: int = 1_000, fill: int = 0x61) -> RecordBatch:
@@ -67,6 +76,12 @@ def append_some(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000) ->
 def messages_of(batches: Sequence[RecordBatch]) -> list[bytes]:
     """The bytes of batches."""
     return [bytes(batch.message) for batch in batches]
+
+
+def held_bytes(batches: Sequence[RecordBatch]) -> int:
+    """The buffers that batches keep in memory, each counted once and whole."""
+    buffers = {id(batch.message.obj): memoryview(batch.message.obj).nbytes for batch in batches}
+    return sum(buffers.values())
 
 
 async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordBatch]:
@@ -172,6 +187,25 @@ class EngineConformance:
                 assert messages_of(await log.read(0, size)) == messages[:taken]
                 assert messages_of(await log.read(0, size - 1)) == messages[: max(1, taken - 1)]
             assert messages_of(await log.read(0, 0)) == messages[:1]
+
+    async def test_a_read_of_small_batches_is_short_and_holds_little_more_than_it_gives(
+        self, harness: EngineHarness
+    ) -> None:
+        async with harness.log() as log:
+            messages = []
+            for _ in range(2 * READ_BATCHES_MAX + 10):
+                batch = make_batch(1)
+                log.append(batch)
+                messages.append(bytes(batch.message))
+            found: list[bytes] = []
+            while len(found) < len(messages):
+                batches = await log.read(len(found), READ_ALL)
+                assert len(batches) <= READ_BATCHES_MAX
+                assert held_bytes(batches) <= 2 * sum([batch.size for batch in batches]) + HELD_BYTES_MORE
+                found += messages_of(batches)
+                if log.capabilities.reads_at_once:
+                    assert len(cast(PromptLog, log).at_once(len(found) // 2, READ_ALL)) <= READ_BATCHES_MAX
+            assert found == messages
 
     async def test_what_is_had_at_once_is_what_is_read(self, harness: EngineHarness) -> None:
         await self.check_at_once(harness, value_bytes=9_000)

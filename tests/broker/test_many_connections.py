@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import resource
+import socket
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -12,6 +15,7 @@ from crowd import Crowd, crowd
 from raw_client import records
 
 from linn.protocols.capnp import messages as m
+from linn.protocols.capnp.connection import frames_of, hello
 from linn.testing.process import BrokerProcess
 
 CONFIG = """
@@ -25,6 +29,7 @@ kind = "stream"
 """
 BYTES_MAX = 25 << 10
 """Of the broker's memory, for a connection that waits."""
+HALF_HELLO_BYTES = 3_000
 WARM = 100
 """Connections before the first measurement: what the broker takes once for all of them is not theirs."""
 IDLE_S = 5.0
@@ -47,6 +52,17 @@ def say_nothing(those: Crowd) -> None:
     pass
 
 
+@contextmanager
+def half_open(address: str, count: int) -> Iterator[None]:
+    """Connections of clients that say the first part of a hello, and no more."""
+    host, port = address.split(":")
+    part = b"".join(frames_of(hello("x" * 60_000), 1))[:HALF_HELLO_BYTES]
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(socket.create_connection((host, int(port)))).sendall(part)
+        yield
+
+
 def rss(broker: BrokerProcess) -> int:
     return int(psutil.Process(broker.pid).memory_info().rss)
 
@@ -66,6 +82,28 @@ def bytes_each(broker: BrokerProcess, those: Crowd, count: int, then) -> float: 
 def test_a_connection_that_waits_takes_little_memory(tmp_path: Path, then) -> None:  # type: ignore[no-untyped-def]
     with BrokerProcess(tmp_path, CONFIG) as broker, crowd(broker.address) as those:
         assert bytes_each(broker, those, 1_000, then) < BYTES_MAX
+
+
+def test_a_connection_that_has_said_half_of_hello_takes_little_memory(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, CONFIG) as broker, crowd(broker.address) as witness:
+        witness.come(1)
+        process = psutil.Process(broker.pid)
+        with half_open(broker.address, WARM):
+            until_read(process, WARM, witness)
+            before, count = rss(broker), 500
+            with half_open(broker.address, count):
+                until_read(process, WARM + count, witness)
+                assert (rss(broker) - before) / count < BYTES_MAX
+
+
+def until_read(process: psutil.Process, count: int, witness: Crowd) -> None:
+    """Wait until the broker has taken and read what so many connections say."""
+    deadline = time.monotonic() + GONE_S_MAX
+    while sum(bool(each.raddr) for each in process.net_connections("tcp")) < count + 1:
+        assert time.monotonic() < deadline, "connections are not taken"
+        witness.ask(m.Ping())
+    for _ in range(10):  # The broker has answered, and so had its turn at the others.
+        witness.ask(m.Ping())
 
 
 @pytest.mark.soak

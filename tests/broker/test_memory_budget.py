@@ -12,12 +12,14 @@ import pytest
 import trio
 from raw_client import ALWAYS, HEAD, RawClient, broker_on, connected, records, simulated
 
+from linn.core.batch import RecordBatch
 from linn.core.batch_builder import BatchColumns, build_batch
 from linn.core.broker import Broker
 from linn.core.memory_budget import RESERVE_BYTES
 from linn.core.real_env import RealEnv
 from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import frames_of, hello
+from linn.protocols.capnp.connection import BATCHES_MAX, frames_of, frames_to, hello
+from linn.protocols.capnp.outbox import FRAME_BYTES, READ_AHEAD_BYTES_MAX, memory_bytes
 from linn.testing.deterministic import run_simulation
 from linn.testing.process import BrokerProcess
 from linn.testing.sim_env import SimEnv
@@ -153,7 +155,7 @@ async def test_batches_that_wait_in_their_files_count_a_little_each(tmp_path: Pa
         await fill(client, "t", 500, 100, 200)
         with stalled(path, "t", 1), trio.fail_after(20):
             unsent, counted = 0.0, 0.0
-            while unsent < 5_000_000:
+            while unsent < 500_000:
                 metrics = {
                     metric["name"]: metric["samples"] for metric in await client.administer("metrics.show", names=names)
                 }
@@ -161,6 +163,55 @@ async def test_batches_that_wait_in_their_files_count_a_little_each(tmp_path: Pa
                 counted = {labels[0]: value for labels, value in metrics["linn_memory_bytes"]}["unsent"]
             assert unsent / 100 < counted < unsent / 10
         await client.stream.aclose()
+
+
+@pytest.mark.parametrize("storage", ["dram", "segmented-log"])
+async def test_unread_fetches_of_small_batches_fill_no_memory(tmp_path: Path, storage: str) -> None:
+    text = f'[broker]\n{LIMITED}[topics.t]\nkind = "stream"\nstorage = "{storage}"\n'
+    said = b"".join(frames_of(hello("stalled"), 1))
+    said += b"".join(b"".join(frames_of(m.Fetch("t", 0, 0, bytes_max=MIB * 16), n)) for n in range(2, 22))
+    path = str(tmp_path / "s")
+    with BrokerProcess(tmp_path, text, listen=["127.0.0.1:0", f"unix:{path}"]) as broker, ExitStack() as stack:
+        client = await connected(RealEnv(), broker.address)
+        for _ in range(20):
+            await client.call(m.Publish("t"), [records(["x" * 100]) for _ in range(BATCHES_MAX)])
+        async with peak_bytes(broker.pid) as peak:
+            for _ in range(12):
+                stalled = stack.enter_context(socket.socket(socket.AF_UNIX))
+                stalled.connect(path)
+                stalled.sendall(said)
+            with trio.fail_after(60):
+                for offset in range(0, 20 * BATCHES_MAX, BATCHES_MAX):
+                    assert await client.fetch("t", 0, offset)
+        await client.stream.aclose()
+    assert peak[0] < UNCOUNTED_BYTES + 12 * CONNECTION_BYTES
+
+
+@simulated
+async def test_of_a_hundred_unread_fetches_about_one_answer_waits_and_all_of_it_is_counted(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "stream"\nstorage = "dram"\n') as broker:
+        client, stalled = await connected(env), await connected(env)
+        for _ in range(4):
+            await client.publish("t", [LARGE])
+        asked = [await stalled.send(m.Fetch("t", 0, 0, bytes_max=16 * MIB)) for _ in range(100)]
+        await trio.sleep(5)
+        assert len(LARGE) < broker.memory.unsent.used_bytes < READ_AHEAD_BYTES_MAX + 5 * len(LARGE)
+        for correlation in asked:
+            assert len((await stalled.answer(correlation)).batches) == 4
+
+
+def test_a_buffer_is_counted_whole_and_once_however_small_its_views_are() -> None:
+    buffer = memoryview(bytes(MIB))
+    assert memory_bytes([buffer[:10], buffer[10:20], b"x" * 30]) == MIB + 30 + 3 * FRAME_BYTES
+
+
+def test_small_batches_are_sent_as_one_piece_that_keeps_no_other_buffer() -> None:
+    whole = b"".join(bytes(records(["x"]).message) for _ in range(100)) + bytes(MIB)
+    size = records(["x"]).size
+    batches = [RecordBatch(memoryview(whole)[at * size : (at + 1) * size]) for at in range(100)]
+    frames = frames_to(m.Fetched(0, 100), 7, batches)
+    assert len(frames) == 1
+    assert memory_bytes(frames) < 100 * size + 1024
 
 
 @pytest.mark.soak

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from linn.core.batch import RecordBatch
 from linn.core.env import Env
 from linn.core.errors import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
-from linn.core.storage import Capabilities
+from linn.core.storage import READ_BATCHES_MAX, Capabilities
 from linn_sqlite_engine.database import Database, files_of
 
 WAL_BYTES_MAX = 64 << 20
@@ -93,12 +93,12 @@ class SqliteLog:
         """As the port says."""
         self._check_open()
         self._check_range(offset)
-        left = bytes_max
+        left, count = bytes_max, 0
 
         def enough(row: tuple[bytes]) -> bool:
-            nonlocal left
-            first, left = left == bytes_max, left - len(row[0])
-            return left < 0 and not first
+            nonlocal left, count
+            left, count = left - len(row[0]), count + 1
+            return count > 1 and (left < 0 or count > READ_BATCHES_MAX)
 
         statement = "SELECT message FROM batches WHERE end_offset > ? AND base_offset >= ? ORDER BY base_offset"
         rows = await self._database.read("read", statement, (offset, self._base_of(offset)), enough)

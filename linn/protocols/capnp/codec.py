@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import capnp
 
 from linn.core import schema
-from linn.core.errors import ProtocolError
+from linn.core.errors import MessageInvalid, ProtocolError
 from linn.core.flat_message import Buffer
 from linn.core.names import NAME_CHARACTERS_MAX
 from linn.protocols.capnp import messages
@@ -61,13 +61,18 @@ class _Layout:
                 self.lists.append((name, camel(name)))
 
     def write(self, target: Any, message: Message) -> None:
-        for name, place in self.scalars:
-            setattr(target, place, getattr(message, name))
-        for name, place in self.enums:
-            setattr(target, place, int(getattr(message, name)))
-        for name, place in self.lists:
-            if items := getattr(message, name):  # An empty list is a null pointer, which is read as one.
-                setattr(target, place, items)
+        """Raises MessageInvalid where a field has a value that does not fit the schema."""
+        name = ""
+        try:
+            for name, place in self.scalars:
+                setattr(target, place, getattr(message, name))
+            for name, place in self.enums:
+                setattr(target, place, int(getattr(message, name)))
+            for name, place in self.lists:
+                if items := getattr(message, name):  # An empty list is a null pointer, which is read as one.
+                    setattr(target, place, items)
+        except (capnp.KjException, OverflowError, TypeError, ValueError) as error:
+            raise MessageInvalid(f"{self.member}: {name} can't be {_shown(getattr(message, name))}") from error
         for name, place, cls in self.nested:
             entries = getattr(message, name)
             layout = _layout(cls)
@@ -115,6 +120,14 @@ def _layout(cls: type[Message]) -> _Layout:
     return layout
 
 
+def _shown(value: object) -> str:
+    """A value for an error's line."""
+    try:
+        return repr(value)[:80]
+    except ValueError:  # An int of more digits than Python writes.
+        return f"so large a {type(value).__name__}"
+
+
 def _bounded(entries: Any) -> Any:
     if len(entries) > ENTRIES_MAX:
         raise ProtocolError(f"a list of {len(entries)} entries in a control message, more than {ENTRIES_MAX}")
@@ -137,7 +150,7 @@ def _words_of(message: Message) -> int:
 
 
 def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
-    """One control message as it goes on the wire."""
+    """One control message as it goes on the wire. Raises MessageInvalid where a field has a value that does not fit."""
     if (
         type(message) is messages.Published
         and len(message.placements) == 1

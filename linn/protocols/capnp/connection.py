@@ -28,6 +28,10 @@ FRAMES_BYTES_FACTOR = 2
 """All batches behind one frame together have at most so many times the bytes of the largest frame."""
 
 
+JOINED_BYTES_MAX = 4 << 10
+"""From this size on a batch is sent as it is, without a copy."""
+
+
 class Event(NamedTuple):
     """One whole message of the peer."""
 
@@ -79,8 +83,8 @@ class Connection:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is something that has come and was not looked at."""
-        return bool(self._unread)
+        """Whether something has come that `received(0)` gives, or refuses."""
+        return bool(self._unread) or self.frames.failure is not None
 
     def received(self, count: int) -> Iterator[Event]:
         """Take note of `count` bytes in `buffers()`, and give the messages that are whole now.
@@ -147,8 +151,23 @@ def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch]
 
 
 def frames_to(message: Message, correlation: int, batches: Sequence[RecordBatch | StoredBatch]) -> list[Sendable]:
-    """As `frames_of`, for a client: batches may go from their files."""
-    return [codec.encode(message, correlation, len(batches)), *[batch.message for batch in batches]]
+    """As `frames_of`, for a client: large batches may go from their files, small ones are copied into one piece.
+
+    What is sent is what is held: a view of a small batch would keep the buffer that it was read into.
+    """
+    frames: list[Sendable] = []
+    joined: list[Buffer] = [codec.encode(message, correlation, len(batches))]
+    for batch in batches:
+        if isinstance(batch, RecordBatch) and batch.size < JOINED_BYTES_MAX:
+            joined.append(batch.message)
+        else:
+            if joined:
+                frames.append(b"".join(joined))
+                joined = []
+            frames.append(batch.message)
+    if joined:
+        frames.append(b"".join(joined))
+    return frames
 
 
 def hello(client: str) -> Hello:

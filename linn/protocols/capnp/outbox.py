@@ -12,9 +12,12 @@ from linn.core.file_region import Sendable, behind
 from linn.core.flat_message import Buffer
 from linn.core.memory_budget import MemoryShare
 
-REGION_BYTES = 512
-"""What a batch that is sent from its file takes in memory, with the frame before it and their places in lists: 260
-bytes of objects, and what the allocator adds to them."""
+FRAME_BYTES = 256
+"""What a frame takes in memory beside its bytes, or a batch that is sent from its file: 130 bytes of objects, their
+places in lists, and what the allocator adds to them."""
+READ_AHEAD_BYTES_MAX = 1 << 20
+"""Output that may wait while more is read from a log for the same client: it has a socket buffer of about as much to
+take before it notices."""
 
 
 class Sender(Protocol):
@@ -30,12 +33,13 @@ class Sender(Protocol):
 class Outbox:
     """Frames go in from any task without waiting. What the stream does not take at once is sent by a task.
 
-    Law: `put` never loses or reorders. Who produces because it wants to (a subscription, a read request) calls
-    `wait_room` before it does; who must answer puts, and the reader of requests waits instead. A connection whose
-    client reads has no task for this.
+    Laws: `put` never loses or reorders. Whoever reads from a log for this client (a subscription, a fetch) calls
+    `wait_room` first, so that about one answer waits in memory however many are asked for; whoever must answer puts,
+    and the reader of requests waits for `is_full` to end. A connection whose client reads has no task for this.
     """
 
     __slots__ = (
+        "_ahead_bytes_max",
         "_bytes",
         "_bytes_max",
         "_closed",
@@ -55,6 +59,7 @@ class Outbox:
         """`memory`: where what waits in memory is counted, but for answers that the stream takes at once."""
         self._stream = stream
         self._bytes_max = bytes_max
+        self._ahead_bytes_max = min(bytes_max, READ_AHEAD_BYTES_MAX)
         self._sender = sender
         self._memory = memory
         self._counted_bytes = 0
@@ -124,9 +129,15 @@ class Outbox:
             del self._sender
 
     def has_room(self) -> bool:
-        """Whether more may be produced; where memory is short, only when nothing waits."""
+        """Whether more may be read for this client; where memory is short, only when nothing waits."""
         waiting, memory = self._bytes + self._sending_bytes, self._memory
-        return waiting < self._bytes_max and (not waiting or memory.used_bytes < memory.bytes_max)
+        return waiting < self._ahead_bytes_max and (not waiting or memory.used_bytes < memory.bytes_max)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits that requests should too."""
+        waiting, memory = self._bytes + self._sending_bytes, self._memory
+        return waiting >= self._bytes_max or (waiting > 0 and memory.used_bytes >= memory.bytes_max)
 
     @property
     def is_short(self) -> bool:
@@ -160,5 +171,10 @@ class Outbox:
 
 
 def memory_bytes(frames: Sequence[Sendable]) -> int:
-    """Of frames, what is in memory: those that are in files take a little too, and there may be very many of them."""
-    return sum([len(frame) if isinstance(frame, Buffer) else REGION_BYTES for frame in frames])
+    """What frames keep in memory: each buffer that they are views of, once, and a little for each frame."""
+    buffers: dict[int, int] = {}
+    for frame in frames:
+        if isinstance(frame, Buffer):
+            whole = frame.obj if isinstance(frame, memoryview) else frame
+            buffers[id(whole)] = memoryview(whole).nbytes
+    return FRAME_BYTES * len(frames) + sum(buffers.values())

@@ -101,7 +101,7 @@ class Reading:
     async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
         """Wait until there are so many bytes from `offset` on. Each is looked at once, and nothing of it is held."""
         missing = bytes_min
-        while True:
+        while missing > 0:
             if offset == partition.high_watermark:
                 await partition.watchers.wait()
             elif bytes_min <= 1:
@@ -109,8 +109,6 @@ class Reading:
             else:
                 size, offset = await self._look(partition, offset, missing)
                 missing -= size
-                if missing <= 0 or offset < partition.high_watermark:
-                    return  # Or the next batch would exceed the least that was asked for: there is enough.
 
     async def _look(self, partition: Partition, offset: int, bytes_max: int) -> tuple[int, int]:
         """(bytes of the next batches, offset behind them). One fetch at a time has them in memory."""

@@ -204,7 +204,7 @@ class Session:
     def watch(self) -> None:
         """Once per keepalive interval: end a connection that has been silent for too long."""
         # A client that is not read from, because the broker owes it something or its turn, can't be heard.
-        held_up = self._share.waits or (self.outbox.has_room() and self._is_over_budget())
+        held_up = self._share.waits or (not self.outbox.is_full and self._is_over_budget())
         heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
         self._missed = 0 if heard else self._missed + 1
         self._heard, self._heard_bytes = False, 0
@@ -322,7 +322,7 @@ class Session:
             if connection.has_more:
                 now_s = self.broker.env.clock.monotonic()
                 until_s = until_s or now_s + TURN_S
-                if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or not self.outbox.has_room():
+                if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or self.outbox.is_full:
                     self._has_more = True
                     return
 
@@ -333,7 +333,7 @@ class Session:
 
     def _is_over_budget(self) -> bool:
         return (
-            not self.outbox.has_room()
+            self.outbox.is_full
             or self._inflight >= self.settings.inflight_requests_max
             or self._publishing.is_full()
             or self._administering.is_full()
@@ -344,8 +344,9 @@ class Session:
         self.outbox.flush()
         with self._intake.set_aside(self._connection.pending_bytes, self.budget_changed):
             while self._is_over_budget():
-                await self.outbox.wait_room()
-                if self._is_over_budget() and self.outbox.has_room():
+                if self.outbox.is_full:
+                    await self.outbox.wait_room()
+                else:
                     self._answered = trio.Event()
                     await self._answered.wait()
 

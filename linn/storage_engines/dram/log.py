@@ -15,7 +15,7 @@ from linn.core.batch import RecordBatch
 from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange
 from linn.core.memory_budget import MemoryShare
-from linn.core.storage import Capabilities
+from linn.core.storage import READ_BATCHES_MAX, Capabilities
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
 from linn.storage_engines.dram.scratch import ScratchFolder, ScratchRun
 from linn.storage_engines.dram.settings import DramSettings
@@ -137,9 +137,9 @@ class DramLog:
             batches += more
             offset = more[-1].end_offset
             bytes_max -= sum([batch.size for batch in more])
-            if offset != run.end_offset or bytes_max <= 0:
+            if offset != run.end_offset or bytes_max <= 0 or len(batches) >= READ_BATCHES_MAX:
                 break
-        return batches
+        return batches[:READ_BATCHES_MAX]
 
     def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """As the port says, of one run in memory."""

@@ -8,6 +8,7 @@ from typing import cast
 
 from linn.core.batch import RecordBatch
 from linn.core.errors import OffsetOutOfRange
+from linn.core.storage import READ_BATCHES_MAX
 from linn.storage_engines.dram.latest_times import LatestTimes
 
 BATCH_OVERHEAD_BYTES = 2048
@@ -81,7 +82,8 @@ class MemoryRun:
         if at_least_one:
             bytes_max -= batches[last].size
             last += 1
-        while last < len(batches) and (bytes_max := bytes_max - batches[last].size) >= 0:
+        end = min(len(batches), place + READ_BATCHES_MAX)
+        while last < end and (bytes_max := bytes_max - batches[last].size) >= 0:
             last += 1
         return batches[place:last]
 
