@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "linn").rglob("*.py"))
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN = 12
-FILE_LINES_MAX = 450
+FILE_LINES_MAX = 600
 NO_NOUNS = ("utils", "util", "helpers", "common", "base", "misc")
 DOCUMENTED = ("core", "client", "testing")
 

@@ -25,6 +25,7 @@ from linn.cli import (
     plugins,
     publish,
     purge,
+    recover,
     route,
     serve,
     subscriptions,
@@ -87,6 +88,7 @@ _COMMANDS: dict[str, Any] = {
     "bench": bench.app,
     "top": top.top,
     "doctor": doctor.doctor,
+    "recover": recover.recover,
     "completion": completion.completion,
     "demo": demo.demo,
 }

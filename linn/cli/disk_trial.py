@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from linn.cli.finding import Finding
 from linn.cli.machine import disk_space, existing_part
@@ -23,6 +24,16 @@ def disk_findings(data_dir: str) -> Iterator[Finding]:
     """Room and speed. Writes a small file beside where the data is, and removes it."""
     yield _room(data_dir)
     yield _speed(data_dir)
+    yield from _cut_logs(data_dir)
+
+
+def _cut_logs(data_dir: str) -> Iterator[Finding]:
+    """What recoveries have cut off and set aside."""
+    found = sorted(Path(data_dir).glob("*/*/*/*.cut*"))
+    if found:
+        size = sum(path.stat().st_size for path in found)
+        said = f"{len(found)} files hold {size:,} bytes that were cut off damaged logs, such as {found[0]}"
+        yield Finding("cut logs", "warning", said, "look at what they hold, then delete them")
 
 
 def _room(data_dir: str) -> Finding:

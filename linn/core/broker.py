@@ -295,6 +295,11 @@ class Broker:
             self._engines[name] = engine
         return engine
 
+    def engine_of(self, settings: TopicSettings) -> StorageEngine | None:
+        """The engine of a topic with these settings; None where the configuration has it no more."""
+        storage = settings.storage or self.config.broker.default_storage
+        return self._engine(storage) if storage in self.config.storage else None
+
     async def _copy_dead_letters(self, topic: Topic, dispatch: SharedDispatch) -> None:
         await self._recovered.wait()  # Its target may be opened after it.
         name = topic.settings.dead_letter

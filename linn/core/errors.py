@@ -338,6 +338,13 @@ class ConnectionLost(LinnError):
     retriable = True
 
 
+class ClientClosed(ConnectionLost):
+    """The client, the producer or the consumer was closed, or not entered yet. One that was closed stays so."""
+
+    code = "client.closed"
+    retriable = False
+
+
 class ConnectFailed(ConnectionLost):
     """No broker answered at the address."""
 
@@ -378,7 +385,7 @@ class RequestTimeout(LinnError):
 
 
 class ClientUnreachable(LinnError):
-    """A blocking client was used where its thread can't answer: in a forked process, or in that thread itself."""
+    """A client was used where it can't answer: in another event loop or thread, a forked process, its own thread."""
 
     code = "client.unreachable"
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from linn.core.errors import ConfigError, LinnError
+from linn.core.errors import ConfigError, LinnError, PluginError
 from linn.core.names import NAME_CHARACTERS_MAX
 from linn.core.toml_source import Path, TomlSource
 
@@ -61,14 +61,16 @@ class Problems:
         return f"{place}{problem.key}: {problem.text}" if problem.key else f"{place}{problem.text}"
 
     def raise_first(self) -> None:
-        """Raise the first error, by line, as the error it is; do nothing if there are only warnings.
+        """Raise the first error, by line; do nothing if there are only warnings.
 
         Raises:
-            ConfigError, PluginUnknown: as the problem says.
+            ConfigError, PluginError: something is wrong with a file.
+            LinnError: something is wrong with a request over the wire; as the problem says.
         """
         for problem in self.in_order():
             if problem.severity == "error":
-                raise problem.error(self.describe(problem))
+                is_of_files = self._source is None or issubclass(problem.error, ConfigError | PluginError)
+                raise (problem.error if is_of_files else ConfigError)(self.describe(problem))
 
     def _line(self, path: Path) -> int:
         return self._source.line_of(path) if self._source is not None else 0

@@ -14,6 +14,7 @@ import msgspec
 from linn.core.config_tables import ExchangeTable
 from linn.core.errors import ConfigError, LogCorrupt
 from linn.core.exchange_administration import EXCHANGE
+from linn.core.live_settings import live_keys_problem
 from linn.core.names import name_problem
 from linn.core.problem import Problems
 from linn.core.settings_decoder import decode_settings, known_keys
@@ -24,6 +25,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 TOPIC = "topics/"
 """What the keys of topics begin with in the metadata store."""
 _TOPIC_KEYS = ({"settings", "live_bindings"}, {"settings", "live_bindings", "deleted"})
+"""Beside `live_keys`, which files of before they were kept lack."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
 
 
@@ -57,12 +59,16 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
     if wrong is not None:
         raise ValueError(wrong)
     is_topic = prefix + slash == TOPIC
-    if not isinstance(entry, dict) or entry.keys() not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
+    if not isinstance(entry, dict):
+        raise ValueError("it is no JSON object")
+    if entry.keys() - ({"live_keys"} if is_topic else set()) not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
         raise ValueError("it has not the keys of one")
     if entry.get("deleted", True) is not True:
         raise ValueError("deleted is something else than true")
     msgspec.convert(entry["live_bindings"], list[BindingSettings])
     if is_topic:
+        if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
+            raise ValueError(wrong)
         return _decoded(TopicSettings, entry["settings"], ("topics", name))
     if "settings" in entry:
         if not isinstance(entry["settings"], dict):

@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from linn.cli.recovering import damaged_logs
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import build_from_records
 from linn.core.broker import Broker, running_broker
@@ -50,6 +51,13 @@ async def broker_on(env: Env, text: str, head: str = HEAD, plugins: Sequence[Any
     config, manager = configured(text, head, plugins)
     async with running_broker(config, env, manager) as broker:
         yield broker
+
+
+async def after_power_loss(env: SimEnv, text: str) -> SimEnv:
+    """The machine of `env`, on again; logs that a start would refuse are cut, as an operator has to."""
+    env = env.restart()
+    await damaged_logs(*configured(text), env, cut=True)
+    return env
 
 
 def records(values: Sequence[str | bytes], **properties: Any) -> RecordBatch:

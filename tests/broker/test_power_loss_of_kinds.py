@@ -6,7 +6,7 @@ What its queue and its groups knew before holds for the records of then, and for
 from __future__ import annotations
 
 import pytest
-from raw_client import broker_on, connected
+from raw_client import after_power_loss, broker_on, connected
 
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -41,7 +41,7 @@ def lose_power(seed: int, fsync: str, kind: str, crash_at: int) -> None:
 
     async def scenario(env: SimEnv) -> None:
         assert await env.run_until_death(process)
-        async with broker_on(env.restart(), TEXT % fsync) as broker:
+        async with broker_on(await after_power_loss(env, TEXT % fsync), TEXT % fsync) as broker:
             client = await connected(broker.env)  # type: ignore[arg-type]
             for value in NEW:
                 await client.publish("t", [value])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from raw_client import ALWAYS, RawClient, broker_on, connected, values
+from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, values
 
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
@@ -70,7 +70,7 @@ def settle_and_lose_power(seed: int) -> None:
 
     async def scenario(env: SimEnv) -> None:
         assert await env.run_until_death(process)
-        async with broker_on(env.restart(), UNSYNCED) as broker:
+        async with broker_on(await after_power_loss(env, UNSYNCED), UNSYNCED) as broker:
             client = await connected(broker.env)  # type: ignore[arg-type]
             later = await _publish(client, RECORDS)
             found = await _taken(client, 2 * RECORDS, acks=True)

@@ -115,7 +115,7 @@ STORAGE_MUTATIONS = (
         planted="batch.stamp(offset, now_ms, offset)",
         simulation="log lives",
         seed=2,
-        says="was written when offset",
+        says="it is a torn tail",
     ),
     Mutation(
         name="segments are dropped before the checkpoint says so",
@@ -129,7 +129,7 @@ STORAGE_MUTATIONS = (
         planted="dropped = self._segments[:count]",
         simulation="log lives",
         seed=0,
-        says="the first segment is missing",
+        says="the death of a process alone damages nothing",
     ),
     Mutation(
         name="a trim drops one segment too many",
@@ -167,8 +167,8 @@ STORAGE_MUTATIONS = (
         original="finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]",
         planted="finished = self._finished_unsealed(self._active)",
         simulation="log lives",
-        seed=20,
-        says="was on stable storage; nothing was deleted",
+        seed=137,
+        says="it is a torn tail",
     ),
     Mutation(
         name="a full disk moves the end of the log",
@@ -198,7 +198,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="if batch.base_offset != self.end_offset:",
         simulation="log lives",
-        seed=4,
+        seed=12,
         says="the CRC of a batch",
     ),
     Mutation(
@@ -209,7 +209,7 @@ STORAGE_MUTATIONS = (
         original="return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))",
         planted="return crc32c(message[_SEALED_AT:512], crc32c(message[:DATA_AT]))",
         simulation="log lives",
-        seed=4,
+        seed=22,
         says="is not what was read",
     ),
     Mutation(
@@ -235,17 +235,14 @@ STORAGE_MUTATIONS = (
         planted="pass",
         simulation="log lives",
         seed=9,
-        says="was on stable storage; nothing was deleted",
+        says="was durable, but the log ends at",
     ),
     Mutation(
         name="a cut that was interrupted is not finished",
         breaks="A trim of the end that was begun is finished by the next opening.",
         guarantee=_DISK,
         module=_RECOVERY,
-        original="""
-            if self._checkpoint.cut is not None:
-                await self._finish_cut(self._checkpoint.cut)
-        """,
+        original="await self._finish_cut(self._checkpoint.cut)",
         planted="pass",
         simulation="log lives",
         seed=3,
@@ -259,7 +256,7 @@ STORAGE_MUTATIONS = (
         original="file.write_at(_encode(sequence, checkpoint), _SLOT_BYTES * ((sequence + 1) % 2))",
         planted="file.write_at(_encode(sequence, checkpoint), 0)",
         simulation="log lives",
-        seed=63,
+        seed=87,
         says="neither of its two slots is whole",
     ),
     Mutation(
@@ -274,7 +271,7 @@ STORAGE_MUTATIONS = (
         planted="self._sequence = sequence",
         simulation="log lives",
         seed=5,
-        says="the first segment is missing",
+        says="was durable, but the log ends at",
     ),
     Mutation(
         name="the checkpoint gets its name before it is synced",

@@ -25,9 +25,10 @@ from sim_reading import Watcher, drain, read_through, tell_recovered
 from sim_time import SimTime
 from sim_world import World
 
+from linn.cli.recovering import damaged_logs
 from linn.core.broker import Broker, running_broker
 from linn.core.config import load_config, plugin_settings
-from linn.core.errors import SyncFailed
+from linn.core.errors import LogCorrupt, SyncFailed
 from linn.core.plugins import PluginManager, installed
 from linn.core.toml_source import TomlSource
 from linn.testing.deterministic import run_simulation
@@ -61,6 +62,8 @@ class SimulatedRun:
         """How the broker's process of now ended."""
         self._operations: list[str] = []
         """Every change of the disk, in all lives."""
+        self._lost_power = False
+        """Whether the machine lost power since a broker last started on its disk."""
         self._broker: Broker | None = None
         self._troubled_s: float | None = None
         """Since when a sync may have failed."""
@@ -162,10 +165,16 @@ class SimulatedRun:
         async def process(env: SimEnv) -> None:
             nonlocal is_started
             source, plugins = TomlSource(self.plan.toml(life), "simulated.toml"), _plugins()
-            async with running_broker(load_config(source, plugins), env, plugins) as self._broker:
-                is_started = True
-                task_status.started()
-                await self._broker.wait_stopped()
+            config = load_config(source, plugins)
+            while not is_started:
+                try:
+                    async with running_broker(config, env, plugins) as self._broker:
+                        is_started, self._lost_power = True, False
+                        task_status.started()
+                        await self._broker.wait_stopped()
+                except LogCorrupt:
+                    assert self._lost_power, "only power loss may leave a log that has to be cut"
+                    assert await damaged_logs(config, plugins, env, cut=True)
 
         how: How = "stopped"
         try:
@@ -173,6 +182,7 @@ class SimulatedRun:
                 how = "killed" if env.disk.death == "was killed" else "lost power"
         except SyncFailed:
             how = "sync failed"
+        self._lost_power = self._lost_power or how == "lost power"
         self._broker = None
         env.kill()  # What an ended process leaves open, the system closes.
         self.ended = how
@@ -208,6 +218,7 @@ class SimulatedRun:
 
     def _lose_power(self) -> None:
         """Turn the machine off on which the process ended before."""
+        self._lost_power = True
         self.world.broker = self.world.broker.restart()
         self.world.broker.crash()
 

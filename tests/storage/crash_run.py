@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from linn.core.batch import RecordBatch
-from linn.core.errors import DiskFull, LogClosed, SyncFailed
+from linn.core.errors import DiskFull, LogClosed, LogCorrupt, SyncFailed
 from linn.core.storage import PartitionId
 from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
 from linn.storage_engines.segmented_log.log import SegmentedLog
@@ -60,6 +60,19 @@ class CrashRun:
 
     async def open(self, env: SimEnv) -> SegmentedLog:
         return await SegmentedLogEngine("data/segmented-log", self.settings, env).open(PARTITION)
+
+    async def open_or_cut(self, env: SimEnv, *, lost_power: bool) -> SegmentedLog:
+        """Open the log as an operator does, who has it cut where it is refused: only power loss may lead to that."""
+        try:
+            return await self.open(env)
+        except LogCorrupt:
+            assert lost_power, "the death of a process alone damages nothing"
+        engine = SegmentedLogEngine("data/segmented-log", self.settings, env)
+        tail = await engine.damaged_tail(PARTITION, cut=True)
+        assert tail is not None
+        assert tail.offset >= self.durable, f"{self.durable} was durable, but the log ends at {tail.offset}"
+        assert tail.batches, "nothing whole lies behind the damage: it is a torn tail, and no reason to refuse"
+        return await self.open(env)
 
     @property
     def end(self) -> int:
@@ -245,9 +258,9 @@ class CrashRun:
             # The last attempt is left alone. The others may die in any operation of the recovery, or none.
             self.env.disk.crash_at = self.rng.randrange(20) if attempt < 3 and self.rng.random() < 0.5 else None
 
-            async def process(env: SimEnv) -> None:
+            async def process(env: SimEnv, *, lost_power: bool = lost_power) -> None:
                 nonlocal log
-                log = await self.open(env)
+                log = await self.open_or_cut(env, lost_power=lost_power)
 
             if not await self.env.run_until_death(process):
                 break

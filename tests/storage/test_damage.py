@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from engine_cases import segmented_log_in
 
 from linn.core.errors import LogCorrupt, StorageError
 from linn.core.real_env import RealEnv
-from linn.core.storage import PartitionLog
+from linn.core.storage import DamagedTail, PartitionId, PartitionLog, RecoverableEngine
 from linn.testing.engines import (
     PARTITION,
     EngineHarness,
@@ -93,6 +94,11 @@ async def use(harness: EngineHarness) -> Messages:
     """Open the log and read it through, as a process that never writes."""
     log = await harness.make(harness.env).open(PARTITION)
     return messages_of(await read_through(log))
+
+
+async def tail_of(harness: EngineHarness, *, cut: bool) -> DamagedTail | None:
+    """What keeps the log from being opened."""
+    return await cast(RecoverableEngine, harness.make(harness.env)).damaged_tail(PARTITION, cut=cut)
 
 
 async def opened(harness: EngineHarness) -> tuple[PartitionLog, Messages]:
@@ -299,21 +305,120 @@ async def test_garbage_behind_the_end_is_cut_off(harness: EngineHarness, folder:
 
 async def test_what_a_failed_write_left_in_a_finished_segment_is_dropped(harness: EngineHarness, folder: Path) -> None:
     messages = await fill(harness)
-    before = snapshot(folder)
-    for path in segments(folder)[:-1]:
-        path.write_bytes(path.read_bytes() + messages[-1][:100])
+    before, left = snapshot(folder), messages[-1][:100]
+    paths = segments(folder)[:-1]
+    for path in paths:
+        path.write_bytes(path.read_bytes() + left)
     assert await use(harness) == messages
-    assert snapshot(folder) == before
+    after = snapshot(folder)
+    assert {name: data for name, data in after.items() if not name.endswith(".cut")} == before
+    assert [data for name, data in after.items() if name.endswith(".cut")] == [left] * len(paths)
 
 
-async def test_damage_to_what_was_never_synced_cuts_there(harness: EngineHarness, folder: Path) -> None:
+async def test_damage_with_a_whole_batch_behind_it_is_refused_and_cut_only_when_asked(
+    harness: EngineHarness, folder: Path
+) -> None:
     messages = await kill(harness, syncs=0, unsynced=9)
     flip(segments(folder)[0], len(messages[0]) + 70)
-    log, found = await opened(harness)
-    assert found == messages[:1]
-    await log.close()
-    assert len(segments(folder)) == 1
+    assert "linn recover orders/0" in await refusal(harness, folder)
+    tail = await tail_of(harness, cut=False)
+    assert tail is not None
+    assert (tail.offset, tail.batches, tail.records) == (1, 7, 15)
+    assert await refusal(harness, folder)
+    everything = b"".join(path.read_bytes() for path in segments(folder))
+    assert await tail_of(harness, cut=True) == tail
+    assert await tail_of(harness, cut=True) is None
     assert await use(harness) == messages[:1]
+    aside = b"".join(path.read_bytes() for path in sorted(folder.glob("*.cut")))
+    assert messages[0] + aside == everything
+    assert tail.bytes == len(aside)
+
+
+async def test_a_torn_tail_is_set_aside(harness: EngineHarness, folder: Path) -> None:
+    messages = await kill(harness, syncs=0, unsynced=3)
+    flip(segments(folder)[-1], len(messages[0]) + len(messages[1]) + 70)
+    torn = segments(folder)[-1].read_bytes()[-len(messages[2]) :]
+    assert await use(harness) == messages[:-1]
+    assert [path.read_bytes() for path in folder.glob("*.cut")] == [torn]
+
+
+async def test_what_was_opened_once_is_known_to_be_durable(harness: EngineHarness, folder: Path) -> None:
+    messages = await kill(harness, syncs=0, unsynced=3)
+    assert await use(harness) == messages
+    cut(segments(folder)[-1], len(messages[-1]))
+    assert "was on stable storage" in await refusal(harness, folder)
+
+
+async def test_a_missing_first_segment_of_a_killed_log_is_refused(harness: EngineHarness, folder: Path) -> None:
+    await kill(harness, syncs=0, unsynced=40)
+    paths = segments(folder)
+    assert len(paths) > 3
+    paths[0].unlink()
+    assert "the first segment is missing" in await refusal(harness, folder)
+
+
+async def test_first_segments_of_two_killed_logs_that_are_swapped_are_refused_and_nothing_is_lost(
+    harness: EngineHarness, folder: Path, tmp_path: Path
+) -> None:
+    await kill(harness, syncs=0, unsynced=40)
+    other = await harness.make(harness.env).open(PartitionId(PARTITION.topic, 1))
+    for _ in range(60):
+        other.append(make_batch(7, value_bytes=30))
+    swap(segments(folder)[0], segments(folder.parent / "1")[0])
+    before = [snapshot(folder), snapshot(folder.parent / "1")]
+    for index in (0, 1):
+        with pytest.raises(LogCorrupt):
+            await harness.make(harness.env).open(PartitionId(PARTITION.topic, index))
+    assert [snapshot(folder), snapshot(folder.parent / "1")] == before
+
+
+DAMAGES: dict[str, Callable[[Path, int], None]] = {
+    "flip": flip,
+    "zeros": lambda path, at: overwrite(path, at, bytes(512)),
+    "ones": lambda path, at: overwrite(path, at, b"\xff" * 64),
+    "cut": lambda path, at: path.write_bytes(path.read_bytes()[:at]),
+    "missing": lambda path, at: path.unlink(),
+}
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[at : at + len(data)] = data[: len(content) - at]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+async def test_no_damage_to_a_killed_log_loses_a_record_without_a_line(
+    harness: EngineHarness, folder: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, int], None]
+) -> None:
+    """Whatever the damage, a start gives everything, or refuses and changes nothing, or says what it has cut off."""
+    messages = await kill(harness, syncs=1, unsynced=16)
+    before = snapshot(folder)
+    last = segments(folder)[-1]
+    for name in before:
+        for place in (0.0, 0.4, 0.97):
+            shutil.rmtree(folder)
+            folder.mkdir()
+            for other, data in before.items():
+                (folder / other).write_bytes(data)
+            at = int(place * max(0, len(before[name]) - 1))
+            damage(folder / name, at)
+            damaged = snapshot(folder)
+            caplog.clear()
+            try:
+                log = await harness.make(harness.env).open(PARTITION)
+            except LogCorrupt:
+                assert snapshot(folder) == damaged, f"{name} at {at}: refused, and changed all the same"
+                continue
+            try:
+                found = messages_of(await read_through(log))
+            except LogCorrupt:
+                continue
+            if found != messages:
+                # What was never synced may end early, and nothing can tell where it once ended.
+                assert found == messages[: len(found)]
+                assert folder / name == last
+                assert caplog.records or damage in (DAMAGES["cut"], DAMAGES["missing"])
 
 
 async def test_a_process_that_was_killed_loses_nothing(harness: EngineHarness) -> None:

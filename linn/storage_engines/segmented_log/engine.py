@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from pathlib import PurePosixPath
 
 from linn.core.env import Env
 from linn.core.errors import StorageError
-from linn.core.storage import Capabilities, PartitionId
+from linn.core.storage import Capabilities, DamagedTail, PartitionId
 from linn.storage_engines.segmented_log.folder import delete_folder
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
@@ -19,10 +20,12 @@ class SegmentedLogEngine:
         self._folder = folder
         self._settings = settings
         self._env = env
+        self._examined: dict[PartitionId, SegmentedLog] = {}
         self.capabilities = Capabilities(
             reads_at_once=True,
             gives_statistics=True,
             deletes_topics=True,
+            recovers=True,
             survives_restart=True,
             confirm_after_sync=settings.fsync == "always",
             flush_interval_s=settings.flush_interval_ms / 1000 if settings.fsync == "interval" else None,
@@ -33,7 +36,38 @@ class SegmentedLogEngine:
         folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
         if not self._env.disk.exists(f"{folder}/checkpoint"):
             await self._make_folder(folder)
-        return await SegmentedLog.open(folder, self._settings, self._env, self.capabilities)
+        log = self._examined.pop(partition, None) or await self._examine(folder)
+        await log.begin()
+        return log
+
+    def _examine(self, folder: str) -> Awaitable[SegmentedLog]:
+        return SegmentedLog.examined(folder, self._settings, self._env, self.capabilities)
+
+    async def examine_topic(self, topic: str) -> list[int]:
+        """As the port says."""
+        found = self._indexes(topic)
+        for index in found:
+            self._examined[PartitionId(topic, index)] = await self._examine(f"{self._topic_folder(topic)}/{index}")
+        return found
+
+    async def damaged_tail(self, partition: PartitionId, *, cut: bool) -> DamagedTail | None:
+        """As the port says."""
+        folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
+        if not self._env.disk.exists(folder):
+            return None
+        log = SegmentedLog(folder, self._settings, self._env, self.capabilities)
+        return await log.damaged_tail(cut=cut)
+
+    def partitions(self) -> list[PartitionId]:
+        """As the port says."""
+        disk = self._env.disk
+        topics = disk.list_dir(self._folder) if disk.exists(self._folder) else ()
+        return [PartitionId(topic, index) for topic in sorted(topics) for index in self._indexes(topic)]
+
+    def _indexes(self, topic: str) -> list[int]:
+        disk, folder = self._env.disk, self._topic_folder(topic)
+        names = disk.list_dir(folder) if disk.exists(folder) else ()
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def _topic_folder(self, topic: str) -> str:
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
@@ -56,9 +90,8 @@ class SegmentedLogEngine:
         disk, folder = self._env.disk, self._topic_folder(topic)
         if not disk.exists(folder):
             return
-        for name in disk.list_dir(folder):
-            if name.isascii() and name.isdigit():
-                await delete_folder(disk, f"{folder}/{name}")
+        for index in self._indexes(topic):
+            await delete_folder(disk, f"{folder}/{index}")
         if not disk.list_dir(folder):
             disk.remove_dir(folder)
 

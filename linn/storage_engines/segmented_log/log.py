@@ -25,7 +25,7 @@ from linn.core.batch import RecordBatch
 from linn.core.env import Env
 from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
 from linn.core.log_fields import log_fields
-from linn.core.storage import Capabilities, LogStatistics, StoredBatch
+from linn.core.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.folder import delete_folder
 from linn.storage_engines.segmented_log.index import IndexImage
@@ -57,24 +57,50 @@ class SegmentedLog:
         self._lock = trio.Lock()
         self._checkpoint_file = CheckpointFile(env.disk, folder)
         self._refusal: str | None = None
+        self._recovery: Recovery | None = None
         self._closed = False
         self._open_segments: OrderedDict[Segment, None] = OrderedDict()
 
     @classmethod
-    async def open(
+    async def examined(
         cls, folder: str, settings: SegmentedLogSettings, env: Env, capabilities: Capabilities
     ) -> SegmentedLog:
-        """Open the log in an existing folder; an empty folder becomes an empty log.
+        """The log in an existing folder, looked at and not open yet. Nothing is changed.
+
+        Raises LogCorrupt, SyncFailed, StorageError.
+        """
+        log = cls(folder, settings, env, capabilities)
+        log._recovery = log._new_recovery()
+        await log._recovery.examine()
+        return log
+
+    async def begin(self) -> None:
+        """Open the log that was examined; an empty folder becomes an empty log.
 
         Raises LogCorrupt, DiskFull, DiskReadOnly, SyncFailed, StorageError.
         """
-        log = cls(folder, settings, env, capabilities)
-        await log._recover()
-        return log
+        recovery, self._recovery = self._recovery, None
+        assert recovery is not None, "a log is opened once"
+        await self._take_over(recovery)
 
-    async def _recover(self) -> None:
-        interval = self._settings.index_interval_bytes
-        recovered = await Recovery(self._disk, self._folder, self._checkpoint_file, interval).run()
+    def _new_recovery(self) -> Recovery:
+        return Recovery(self._disk, self._folder, self._checkpoint_file, self._settings.index_interval_bytes)
+
+    async def damaged_tail(self, *, cut: bool) -> DamagedTail | None:
+        """What keeps the log from being opened, and cut it off. See `RecoverableEngine.damaged_tail`."""
+        recovery = self._new_recovery()
+        tail = await recovery.tail()
+        if cut and tail is not None:
+            await recovery.cut()
+        return tail
+
+    async def _recover_again(self) -> None:
+        recovery = self._new_recovery()
+        await recovery.examine()
+        await self._take_over(recovery)
+
+    async def _take_over(self, recovery: Recovery) -> None:
+        recovered = await recovery.mend()
         self._segments = recovered.segments
         self._cut_bytes = recovered.cut_bytes
         self._bases = [segment.base_offset for segment in recovered.segments]
@@ -240,21 +266,23 @@ class SegmentedLog:
         self._dead_in, self._dead_bytes = first, dead
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """As the port says. The batches of one segment share one buffer."""
+        """As the port says."""
         self._check_usable()
         end = self._end
         self._check_range(offset)
         batches: list[RecordBatch] = []
         while offset < end:
             segment = self._segments[bisect_right(self._bases, offset) - 1]
-            more = await segment.read(offset, bytes_max, at_least_one=not batches)
+            left = READ_BATCHES_MAX - len(batches)
+            more = await segment.read(offset, bytes_max, at_least_one=not batches, batches_max=left)
             self._touch(segment)
             if not more:
                 break
             batches = batches + more if batches else more
             offset = more[-1].end_offset
             bytes_max -= sum([batch.size for batch in more])
-            if offset != segment.end_offset or bytes_max <= 0 or not self._start <= offset:
+            full = bytes_max <= 0 or len(batches) >= READ_BATCHES_MAX
+            if offset != segment.end_offset or full or not self._start <= offset:
                 break
         return batches
 
@@ -341,7 +369,7 @@ class SegmentedLog:
             self._refusal = "it was being cut"
             await self._checkpoint_file.write(Checkpoint(self._start, min(self._durable, after), cut=after))
             self._shut_all()
-            await self._recover()
+            await self._recover_again()
             self._refusal = None
 
     def _shut_all(self) -> None:

@@ -1,31 +1,39 @@
-"""Opening a log: what is whole is kept, a torn tail is cut off, and damage that can't be a torn tail is refused.
+"""Opening a log: what is whole is kept, a torn tail is cut off and set aside, and any other damage is refused.
 
 Laws:
 
-- What no sync ever covered may be torn, and only that; it is the end of the log, at most from some batch of one segment
-  on. What follows the first bad batch was appended after it, so it is cut off with it: a log has no holes.
-- A cut is made only where nothing proves that the bad batch was once on stable storage. Proofs are the checkpoint, an
-  index file, and the durable offset that every later batch carries. With a proof, `LogCorrupt` is raised and nothing is
-  changed.
+- A torn tail is damage with nothing whole behind it. Damage with a whole batch behind it is refused, because cutting
+  there would lose that batch; so is damage to what is known to have been on stable storage. The proofs of that are the
+  checkpoint, an index file, and the durable offset that every later batch carries.
+- `examine` changes nothing. `mend` does what it found to be right, and only then is anything cut, moved or deleted.
+- What is cut is set aside in the log's folder, in files whose names end with ".cut", and never deleted with less than
+  the log.
 - Whatever is done here can be interrupted at any point and done again.
+- What was opened once is on stable storage, and the checkpoint says so.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from linn.core.env import Disk
-from linn.core.errors import LogCorrupt, StorageError, SyncFailed
+from linn.core.errors import DiskFull, LogCorrupt, StorageError, SyncFailed
 from linn.core.log_fields import log_fields
+from linn.core.storage import DamagedTail
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.segment import SCAN_BYTES, Damage, Segment
-from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, find_stamp
+from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, is_whole, stamps_in
 
 logger = logging.getLogger("linn.storage")
 
 _DIGITS = 20
 _OVERLAP_BYTES = -(-HEAD_BYTES // 8) * 8
+CUT_SUFFIX = ".cut"
+"""Ends the names of files with what was cut off; a number follows where there is such a file already."""
+
+OnWhole = Callable[[int, Head], bool]
 
 
 @dataclass(slots=True)
@@ -38,6 +46,14 @@ class Recovered:
     """Of a torn tail."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why damage is no torn tail."""
+
+    damage: Damage
+    proof: str
+
+
 class Recovery:
     """One opening of one log's folder."""
 
@@ -46,44 +62,76 @@ class Recovery:
         self._folder = folder
         self._checkpoint_file = checkpoint_file
         self._index_interval_bytes = index_interval_bytes
-        self._checkpoint = Checkpoint(0, 0)
+        self._checkpoint: Checkpoint | None = None
         self._opened: list[Segment] = []
         self._found: list[Segment] = []
+        self._leftovers: list[Segment] = []
         self._whole: list[Segment] = []
         self._overhanging: list[Segment] = []
+        self._damage: Damage | None = None
+        self._refusal: _Refusal | None = None
         self._cut_bytes = 0
+        self._is_new = False
         self._claims: dict[int, int] = {}
         """By base offset: the end that a segment's index file proves, where the segment itself did not bear it out."""
 
-    async def run(self) -> Recovered:
-        """Open the log, making it where there is none.
+    async def examine(self) -> None:
+        """Look at the log; nothing is changed.
 
         Raises:
-            LogCorrupt: damage before the tail. Nothing was changed.
+            LogCorrupt: it is damaged, and not only by a torn tail.
+            SyncFailed, StorageError.
+        """
+        await self._look()
+        if self._refusal is not None:
+            raise self._corrupt(self._refusal)
+
+    async def _look(self) -> None:
+        try:
+            self._found = [self._segment(base) for base in self._bases_found()]
+            self._checkpoint = await self._checkpoint_file.read()
+            if self._checkpoint is None or self._checkpoint.cut is None:
+                await self._judge()
+        finally:
+            for segment in self._opened:
+                segment.shut()
+
+    async def _judge(self) -> None:
+        self._set_leftovers_aside()
+        self._damage = await self._take_whole()
+        self._refusal = self._refused_claim() or await self._refused_damage()
+
+    async def mend(self) -> Recovered:
+        """Do what `examine` found to be right; makes the log where there is none.
+
+        Raises:
+            LogCorrupt: damage that `examine` could not see, because a trim had been interrupted.
             DiskFull, DiskReadOnly, SyncFailed, StorageError.
         """
         try:
-            return await self._run()
+            return await self._mend()
         except BaseException:
             for segment in self._opened:
                 segment.shut()
             raise
 
-    async def _run(self) -> Recovered:
-        self._found = [self._segment(base) for base in self._bases_found()]
-        await self._read_checkpoint()
-        if self._checkpoint.cut is not None:
+    async def _mend(self) -> Recovered:
+        if self._checkpoint is None:
+            await self._make_checkpoint()
+        elif self._checkpoint.cut is not None:
             await self._finish_cut(self._checkpoint.cut)
-        self._forget_leftovers()
-        damage = await self._take_whole()
-        end = self._end()
-        self._check_claims(damage, end)
-        if damage is not None:
-            await self._refuse_unless_torn(damage)
-            await self._cut_tail(damage)
+            await self._judge()
+            if self._refusal is not None:
+                raise self._corrupt(self._refusal)
+        for segment in self._leftovers:
+            segment.unlink()
+        self._warn_of_claims()
+        if self._damage is not None:
+            await self._cut_tail(self._damage)
         for segment in self._overhanging:
+            await self._set_aside(segment, segment.size_bytes, must_keep=False)
             await segment.cut()
-        if not self._whole or self._end() < self._checkpoint.start:
+        if not self._whole or self._end() < self._start:
             await self._begin_again()
         await self._make_durable()
         await self._seal_finished()
@@ -91,8 +139,49 @@ class Recovery:
         self._sweep()
         for segment in self._whole[:-1]:
             segment.unload()
-        start = max(self._checkpoint.start, self._whole[0].base_offset)
+        start = max(self._start, self._whole[0].base_offset)
         return Recovered(self._whole, start, self._cut_bytes)
+
+    # --- cutting because somebody says so ----------------------------------------------------------------------------
+
+    async def tail(self) -> DamagedTail | None:
+        """What would have to go for the log to be opened; None where it can be opened. Changes nothing.
+
+        Raises SyncFailed, StorageError.
+        """
+        await self._look()
+        if self._refusal is None:
+            return None
+        damage = self._refusal.damage
+        tail = DamagedTail(self._place(damage), damage.offset, damage.reason, 0, 0, 0)
+
+        def count(at: int, head: Head) -> bool:
+            tail.batches += 1
+            tail.records += head.record_count
+            return False
+
+        for segment, position in self._places(damage):
+            tail.bytes += segment.file().size() - position
+            await self._look_behind(damage, segment, position, count)
+            segment.shut()
+        return tail
+
+    async def cut(self) -> None:
+        """Set aside what `tail` found, so that the log can be opened. Raises DiskFull, SyncFailed, StorageError."""
+        assert self._refusal is not None
+        damage, end = self._refusal.damage, self._end()
+        await self._move_tail(damage, must_keep=True)
+        # What the checkpoint and the indexes said of the rest holds no longer.
+        if self._whole:
+            self._disk.unlink(self._whole[-1].index_path)
+        await self._disk.sync_dir(self._folder)
+        checkpoint = Checkpoint(min(self._start, end), min(end, damage.offset))
+        if self._checkpoint is None:
+            await self._checkpoint_file.create(checkpoint)
+        else:
+            await self._checkpoint_file.write_both(checkpoint)
+        for segment in self._opened:
+            segment.shut()
 
     def _segment(self, base_offset: int) -> Segment:
         path = f"{self._folder}/{base_offset:0{_DIGITS}d}"
@@ -105,16 +194,27 @@ class Recovery:
         stems = [name.removesuffix(".log") for name in names if name.endswith(".log")]
         return sorted(int(stem) for stem in stems if len(stem) == _DIGITS and stem.isascii() and stem.isdigit())
 
-    def _end(self) -> int:
-        return self._whole[-1].end_offset if self._whole else self._checkpoint.start
+    @property
+    def _start(self) -> int:
+        if self._checkpoint is not None:
+            return self._checkpoint.start
+        return min([segment.base_offset for segment in (*self._leftovers, *self._whole, *self._found)], default=0)
 
-    async def _read_checkpoint(self) -> None:
-        found = await self._checkpoint_file.read()
-        if found is None:
-            start = self._found[0].base_offset if self._found else 0
-            found = Checkpoint(start, durable=start)
-            await self._checkpoint_file.create(found)
-        self._checkpoint = found
+    @property
+    def _durable(self) -> int:
+        return self._checkpoint.durable if self._checkpoint is not None else self._start
+
+    def _end(self) -> int:
+        return self._whole[-1].end_offset if self._whole else self._start
+
+    async def _make_checkpoint(self) -> None:
+        if self._found or self._whole:
+            text = "%(folder)s: the checkpoint is missing; the log begins with the oldest segment, at %(offset)d"
+            logger.warning(text, {"folder": self._folder, "offset": self._start})
+        else:
+            self._is_new = True
+        self._checkpoint = Checkpoint(self._start, self._durable)
+        await self._checkpoint_file.create(self._checkpoint)
 
     # --- work that a crash interrupted -------------------------------------------------------------------------------
 
@@ -134,21 +234,20 @@ class Recovery:
             last.shut()
             self._found[-1] = self._segment(last.base_offset)
         await self._disk.sync_dir(self._folder)
-        old = self._checkpoint
-        self._checkpoint = Checkpoint(min(old.start, cut), min(old.durable, cut))
+        self._checkpoint = Checkpoint(min(self._start, cut), min(self._durable, cut))
         await self._checkpoint_file.write_both(self._checkpoint)
 
-    def _forget_leftovers(self) -> None:
-        """Delete segments that lie wholly before the start: trimming was interrupted."""
-        while len(self._found) > 1 and self._found[1].base_offset <= self._checkpoint.start:
-            self._found.pop(0).unlink()
+    def _set_leftovers_aside(self) -> None:
+        """Leave out segments that lie wholly before the start: trimming was interrupted."""
+        while len(self._found) > 1 and self._found[1].base_offset <= self._start:
+            self._leftovers.append(self._found.pop(0))
 
     # --- what is whole -----------------------------------------------------------------------------------------------
 
     async def _take_whole(self) -> Damage | None:
         """Move segments from `_found` to `_whole`, in order, up to and with the first damaged one; its damage."""
-        if self._found and self._found[0].base_offset > self._checkpoint.start:
-            return Damage(0, self._checkpoint.start, "the first segment is missing")
+        if self._found and self._found[0].base_offset > self._start:
+            return Damage(0, self._start, "the first segment is missing")
         while self._found:
             segment, end = self._found[0], self._end()
             if self._whole and segment.base_offset != end:
@@ -178,14 +277,17 @@ class Recovery:
 
     # --- judging damage ----------------------------------------------------------------------------------------------
 
-    def _check_claims(self, damage: Damage | None, end: int) -> None:
-        """Raise LogCorrupt where the log ends before an offset that is known to have been durable."""
-        durable = self._checkpoint.durable
+    def _refused_claim(self) -> _Refusal | None:
+        """Why the log may not end here: it is known to have been longer."""
+        end, durable = self._end(), self._durable
         if self._whole:
             durable = max(durable, self._claims.get(self._whole[-1].base_offset, 0))
-        if durable > max(end, self._checkpoint.start):
-            damage = damage or Damage(self._position(), end, "the file ends there")
-            raise self._corrupt(damage, f"everything before offset {durable} was on stable storage")
+        if durable <= max(end, self._start):
+            return None
+        damage = self._damage or Damage(self._position(), end, "the file ends there")
+        return _Refusal(damage, f"everything before offset {durable} was on stable storage")
+
+    def _warn_of_claims(self) -> None:
         for base, claim in self._claims.items():
             text = "the index of segment %(segment)d of %(folder)s claims offset %(offset)d and is ignored"
             logger.warning(text, {"folder": self._folder, "segment": base, "offset": claim})
@@ -193,59 +295,153 @@ class Recovery:
     def _position(self) -> int:
         return self._whole[-1].size_bytes if self._whole else 0
 
-    async def _refuse_unless_torn(self, damage: Damage) -> None:
-        """Raise LogCorrupt unless the damage can be that of writes which no sync covered."""
-        if damage.certain:
-            raise self._corrupt(damage, "no torn write looks like that")
+    def _places(self, damage: Damage) -> list[tuple[Segment, int]]:
+        """The segments with what lies behind the damage, and where it begins in each."""
         places = [(segment, 0) for segment in self._found]
         if self._whole:
             places.insert(0, (self._whole[-1], damage.position))
-        for segment, position in places:
-            if segment in self._found and await segment.read_summary() is not None:
-                raise self._corrupt(damage, f"{segment.path}, which comes later, was on stable storage")
-            await self._refuse_stamps(damage, segment, position)
+        return places
 
-    async def _refuse_stamps(self, damage: Damage, segment: Segment, position: int) -> None:
-        """Raise LogCorrupt if a batch in `segment` was written when something beyond the damage was durable."""
-        file = segment.file()
+    async def _refused_damage(self) -> _Refusal | None:
+        """Why the damage can't be a torn tail."""
+        damage = self._damage
+        if damage is None:
+            return None
+        if damage.certain:
+            return _Refusal(damage, "no torn write looks like that")
+        found: list[tuple[int, Head]] = []
+
+        def first(at: int, head: Head) -> bool:
+            found.append((at, head))
+            return True
+
+        for segment, position in self._places(damage):
+            if segment in self._found and await segment.read_summary() is not None:
+                return _Refusal(damage, f"{segment.path}, which comes later, was on stable storage")
+            await self._look_behind(damage, segment, position, first)
+            if found:
+                [(at, head)] = found
+                text = f"the batch at byte {at} of {segment.path}, which comes later,"
+                if head.durable_offset > damage.offset:
+                    text = f"{text} was written when offset {head.durable_offset} was on stable storage"
+                else:
+                    text = f"{text} is whole"
+                return _Refusal(damage, text)
+            segment.shut()
+        return None
+
+    async def _look_behind(self, damage: Damage, segment: Segment, position: int, on_whole: OnWhole) -> None:
+        """Call `on_whole` for each batch of a segment that lies behind the damage and is whole, or a proof against it.
+
+        It says whether that is enough.
+        """
+        offset, file = damage.offset, segment.file()
         size = file.size()
+        behind = position
         while position < size:
-            found = find_stamp(await file.read(position, SCAN_BYTES), damage.offset)
-            if found is not None:
-                at, head = found
-                proof = f"the batch at byte {position + at} of {segment.path} was written"
-                raise self._corrupt(damage, f"{proof} when offset {head.durable_offset} was on stable storage")
+            data = await file.read(position, SCAN_BYTES)
+            for at, head in stamps_in(data):
+                if position + at < behind or head.base_offset < offset:
+                    continue  # Within another batch, or from before.
+                proves = offset < head.durable_offset <= head.base_offset
+                fits = at + head.size <= len(data)
+                message = data[at : at + head.size] if fits else await file.read(position + at, head.size)
+                if proves or is_whole(message, head):
+                    behind = position + at + head.size
+                    if on_whole(position + at, head):
+                        return
             position += SCAN_BYTES - _OVERLAP_BYTES
 
-    def _corrupt(self, damage: Damage, proof: str) -> LogCorrupt:
-        place = f"{self._whole[-1].path} at byte {damage.position}" if self._whole else self._folder
+    def _place(self, damage: Damage) -> str:
+        return f"{self._whole[-1].path} at byte {damage.position}" if self._whole else self._folder
+
+    def _corrupt(self, refusal: _Refusal) -> LogCorrupt:
+        damage, name = refusal.damage, "/".join(self._folder.rsplit("/", 2)[-2:])
         return LogCorrupt(
-            f"{place} is damaged at offset {damage.offset}: {damage.reason}, but {proof}; nothing was deleted"
+            f"{self._place(damage)} is damaged at offset {damage.offset}: {damage.reason}, but {refusal.proof}; "
+            f"nothing was deleted. `linn recover {name}` says what would be lost by cutting there"
         )
 
     # --- mending -----------------------------------------------------------------------------------------------------
 
     async def _cut_tail(self, damage: Damage) -> None:
-        cut_bytes = sum(segment.file().size() for segment in self._found)
-        for segment in reversed(self._found):
-            segment.unlink()
-        self._found.clear()
-        if self._whole:
-            last = self._whole[-1]
-            cut_bytes += last.file().size() - damage.position
-            if last.indexed_bytes == 0:
-                self._disk.unlink(last.index_path)
-            if last.file().size() > damage.position:
-                await last.cut()
+        cut_bytes = sum(segment.file().size() - position for segment, position in self._places(damage))
+        names = await self._move_tail(damage, must_keep=False)
+        if self._whole and self._whole[-1].indexed_bytes == 0:
+            self._disk.unlink(self._whole[-1].index_path)
         await self._disk.sync_dir(self._folder)
         self._cut_bytes = cut_bytes
         about = {"folder": self._folder, "bytes": cut_bytes, "offset": damage.offset, "reason": damage.reason}
-        text = "%(folder)s: cut off a torn tail of %(bytes)d bytes at offset %(offset)d: no proof that it was synced"
-        logger.warning(f"{text} (%(reason)s)", about)
+        text = "%(folder)s: cut off a torn tail of %(bytes)d bytes at offset %(offset)d (%(reason)s); %(kept)s"
+        kept = f"it is kept in {', '.join(names)}" if names else "it held nothing, or there was no room to keep it"
+        logger.warning(text, about | {"kept": kept})
+
+    async def _move_tail(self, damage: Damage, *, must_keep: bool) -> list[str]:
+        """Set aside what lies behind the damage; returns the names of the files that hold it now.
+
+        From the end, so that what is left after an interruption is a log with a shorter damaged tail. Raises DiskFull
+        where it must be kept and there is no room.
+        """
+        names = []
+        for segment in reversed(self._found):
+            name = self._free_name(segment.path)
+            segment.shut()
+            self._disk.unlink(segment.index_path)
+            self._disk.rename(segment.path, name)
+            names.append(name)
+        self._found.clear()
+        if self._whole and self._whole[-1].file().size() > damage.position:
+            last = self._whole[-1]
+            name = await self._set_aside(last, damage.position, must_keep=must_keep)
+            if name:
+                names.append(name)
+            await last.cut()
+        return [name.rpartition("/")[2] for name in names]
+
+    async def _set_aside(self, segment: Segment, position: int, *, must_keep: bool) -> str:
+        """Copy what lies behind `position` into a file of its own; its name, or "" where there is nothing but zeros.
+
+        Raises DiskFull, StorageError: there is no such file. Where it need not be kept, a full disk is no error.
+        """
+        file, size = segment.file(), segment.file().size()
+        name = self._free_name(f"{self._folder}/{segment.end_offset:0{_DIGITS}d}")
+        copy, holds_something = None, False
+        try:
+            while position < size:
+                data = await file.read(position, SCAN_BYTES)
+                holds_something = holds_something or any(data)
+                copy = copy or self._disk.open(f"{name}.tmp", create=True)
+                copy.write((data,))
+                position += len(data)
+            if copy is None or not holds_something:
+                return ""
+            await copy.sync()
+            self._disk.rename(f"{name}.tmp", name)
+            await self._disk.sync_dir(self._folder)
+            return name
+        except DiskFull:
+            if must_keep:
+                raise
+            return ""
+        finally:
+            if copy is not None:
+                copy.close()
+            self._disk.unlink(f"{name}.tmp")
+
+    def _free_name(self, path: str) -> str:
+        """A name of a file that is not there yet."""
+        name, number = f"{path}{CUT_SUFFIX}", 1
+        while self._disk.exists(name):
+            number += 1
+            name = f"{path}{CUT_SUFFIX}-{number}"
+        return name
 
     async def _begin_again(self) -> None:
         """Go on at the start, behind everything that is left: all of it is forgotten."""
-        first = self._segment(self._checkpoint.start)
+        if not self._whole and not self._is_new:
+            text = "%(folder)s: there is no segment; the log goes on empty at offset %(offset)d"
+            logger.warning(text, {"folder": self._folder, "offset": self._start})
+        first = self._segment(self._start)
         first.create()
         await self._disk.sync_dir(self._folder)
         for segment in self._whole:
@@ -261,13 +457,14 @@ class Recovery:
                 self._disk.unlink(path)
 
     async def _make_durable(self) -> None:
-        """Sync what a process that was killed may have left in the page cache only."""
-        if self._end() == self._checkpoint.durable:
+        """Sync what a process that was killed may have left in the page cache only, and note that."""
+        if self._end() == self._durable:
             return
         for segment in self._whole:
             if segment.indexed_bytes != segment.size_bytes:
                 await segment.sync()
         await self._disk.sync_dir(self._folder)
+        await self._checkpoint_file.write(Checkpoint(max(self._start, self._whole[0].base_offset), self._end()))
 
     async def _seal_finished(self) -> None:
         """Write the index files that are missing, so that no opening scans these segments again."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from linn.core.batch import RecordBatch
 from linn.core.env import Disk, File
 from linn.core.errors import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
-from linn.core.storage import StoredBatch
+from linn.core.storage import READ_BATCHES_MAX, StoredBatch
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
     NO_TIME,
@@ -30,7 +31,8 @@ logger = logging.getLogger("linn.storage")
 
 SCAN_BYTES = 4 << 20
 """Read at a time while scanning: large enough to keep a disk busy, small enough to hold for every partition at once."""
-_READ_BYTES_MIN = 4096
+_PIECE_BYTES = 64 << 10
+"""What is read of a segment before it is known how large its batches are there."""
 REGION_BYTES_MIN = 16 << 10
 """Of a batch that is sent from the file: below it, reading many at once costs less than looking at each one's head."""
 _CACHED_BYTES_MAX = 64 << 10
@@ -188,28 +190,48 @@ class Segment:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:
-        """Whole batches from the one that holds `offset`, checked, over one buffer, up to `bytes_max` bytes.
+    async def read(
+        self, offset: int, bytes_max: int, *, at_least_one: bool, batches_max: int = READ_BATCHES_MAX
+    ) -> list[RecordBatch]:
+        """Whole batches from the one that holds `offset`, checked, up to `bytes_max` bytes and `batches_max` batches.
 
         Raises:
-            LogCorrupt: a batch is damaged.
+            LogCorrupt: the first batch is damaged.
             OffsetOutOfRange: the segment was dropped meanwhile.
         """
         position = await self.locate(offset)
-        view = await self._view(position, max(bytes_max, _READ_BYTES_MIN))
+        batches = await self._read_piece(position, min(bytes_max, _PIECE_BYTES), batches_max, at_least_one)
+        if not batches and not at_least_one:
+            return batches
+        if not batches or not batches[0].base_offset <= offset < batches[0].end_offset:
+            raise self._corrupt(position, f"the batch there does not hold offset {offset}")
+        read_bytes = sum([batch.size for batch in batches])
+        # The rest in one more piece that holds as much as is returned, by the size that batches have here.
+        more_max = batches_max - len(batches)
+        wanted = min(bytes_max - read_bytes, more_max * read_bytes // len(batches))
+        if wanted >= HEAD_BYTES and position + read_bytes < self.size_bytes:
+            with suppress(LogCorrupt):  # The next read begins there and says so.
+                more = await self._read_piece(position + read_bytes, wanted, more_max, at_least_one=False)
+                if more and more[0].base_offset == batches[-1].end_offset:
+                    batches += more
+                    read_bytes += sum([batch.size for batch in more])
+        self._remember(batches[-1].end_offset, position + read_bytes)
+        return batches
+
+    async def _read_piece(
+        self, position: int, bytes_max: int, batches_max: int, at_least_one: bool
+    ) -> list[RecordBatch]:
+        """Whole batches from `position` on, over one buffer; all of the first where there must be one."""
+        view = await self._view(position, max(bytes_max, HEAD_BYTES))
         try:
             size = batch_bytes(view, 0)
             if size > bytes_max and not at_least_one:
                 return []
             if size > len(view):
                 view = await self._view(position, size)
-            batches = whole_batches(view, max(bytes_max, size))
+            return whole_batches(view, max(bytes_max, size), batches_max)
         except BatchError as error:
             raise self._corrupt(position, error.text) from error
-        if not batches or not batches[0].base_offset <= offset < batches[0].end_offset:
-            raise self._corrupt(position, f"the batch there does not hold offset {offset}")
-        self._remember(batches[-1].end_offset, position + sum(batch.size for batch in batches))
-        return batches
 
     def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """Batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones read.
@@ -231,7 +253,7 @@ class Segment:
     def _in_place(self, file: File, position: int, head: Head | None, bytes_max: int) -> list[StoredBatch]:
         """Large batches, the first of them with `head`, without reading more than their heads."""
         batches: list[StoredBatch] = []
-        while head is not None and head.size >= REGION_BYTES_MIN:
+        while head is not None and head.size >= REGION_BYTES_MIN and len(batches) < READ_BATCHES_MAX:
             bytes_max -= head.size
             if position + head.size > self.size_bytes or (batches and bytes_max < 0):
                 break
@@ -249,7 +271,7 @@ class Segment:
         if wanted > _CACHED_BYTES_MAX or (data := file.read_cached(position, wanted)) is None:
             return []
         try:
-            batches = whole_batches(memoryview(data), wanted)
+            batches = whole_batches(memoryview(data), wanted, READ_BATCHES_MAX)
         except BatchError:
             return []
         if not batches:

@@ -6,6 +6,7 @@ The places of the numbers are those of schema/batch.capnp.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from linn.core.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES, RecordBatch
@@ -61,11 +62,10 @@ def head_at(view: memoryview, at: int) -> Head:
     return Head(size, base, append_ms, durable, count, max_ms)
 
 
-def find_stamp(data: bytearray, beyond: int) -> tuple[int, Head] | None:
-    """The first stamp in `data` which says that offsets from `beyond` on were durable, and its place.
+def stamps_in(data: bytearray) -> Iterator[tuple[int, Head]]:
+    """The heads with a right CRC in `data`, and their places. Their batches may themselves be torn.
 
-    Looks at word-aligned places only, where batches begin. A stamp with a right CRC is proof enough: its batch may
-    itself be torn.
+    Looks at word-aligned places only, where batches begin.
     """
     view = memoryview(data)
     found = data.find(_ROOT)
@@ -73,10 +73,20 @@ def find_stamp(data: bytearray, beyond: int) -> tuple[int, Head] | None:
         at = found - _ROOT_AT
         if at >= 0 and at % WORD == 0 and at + HEAD_BYTES <= len(view):
             head = _stamp_at(view, at)
-            if head is not None and beyond < head.durable_offset <= head.base_offset:
-                return at, head
+            if head is not None:
+                yield at, head
         found = data.find(_ROOT, found + 1)
-    return None
+
+
+def is_whole(data: bytearray, head: Head) -> bool:
+    """Whether `data` is all of the batch with this head, undamaged."""
+    if len(data) != head.size:
+        return False
+    try:
+        RecordBatch(data).check_stored()
+    except BatchError:
+        return False
+    return True
 
 
 def _stamp_at(view: memoryview, at: int) -> Head | None:
@@ -86,12 +96,12 @@ def _stamp_at(view: memoryview, at: int) -> Head | None:
         return None
 
 
-def whole_batches(view: memoryview, bytes_max: int) -> list[RecordBatch]:
-    """The whole batches in `view`, up to `bytes_max` or a damaged one. Raises BatchError where that is the first."""
+def whole_batches(view: memoryview, bytes_max: int, batches_max: int) -> list[RecordBatch]:
+    """The whole batches in `view` that fit, up to a damaged one. Raises BatchError where that is the first."""
     batches: list[RecordBatch] = []
     at, end = 0, min(len(view), bytes_max)
     try:
-        while at + HEAD_BYTES <= end and at + (size := batch_bytes(view, at)) <= end:
+        while len(batches) < batches_max and at + HEAD_BYTES <= end and at + (size := batch_bytes(view, at)) <= end:
             batch = RecordBatch(view[at : at + size])
             batch.check_stored()
             if batches and batch.base_offset != batches[-1].end_offset:
