@@ -35,7 +35,7 @@ def new(name: Name, kind: Kind, into: Into = ".", as_json: Json = False) -> None
         raise typer.BadParameter(mistake, param_hint="NAME")
     skeleton = PluginSkeleton(name, kind)
     folder = skeleton.write(into)
-    steps = f"`cd {folder} && pytest` runs its tests; `pip install -e {folder}` lets linn find it"
+    steps = f"`pip install -e '{folder}[dev]'` lets linn find it; then `cd {folder} && pytest` runs its tests"
     tell(
         {"folder": folder, "files": list(skeleton.files())},
         f"wrote {folder}, with the {kind} {name}; {steps}",

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from linn.client.arguments import checked_text
+from linn.client.starting_place import timestamp_ms_of
 from linn.core.errors import ConfigError, ProtocolError
 from linn.protocols.capnp.messages import Administer, Administered
 
@@ -35,9 +37,10 @@ class Admin:
         Example:
             print(await client.admin.perform("topic.show", name="orders"))
         """
+        checked_text(verb, "a verb")
         try:
             encoded = json.dumps(arguments)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the arguments of {verb} can't be written as JSON: {error}") from error
         shown = verb.partition(".")[2] in ("show", "list")
         answer = (await self._client.request(Administer(verb, encoded), repeat=shown)).message
@@ -214,7 +217,7 @@ class Admin:
         """
         arguments: dict[str, Any] = {"partitions": list(partitions)} if partitions else {}
         if isinstance(to, datetime):
-            arguments["timestamp_ms"] = int(to.timestamp() * 1000)
+            arguments["timestamp_ms"] = timestamp_ms_of(to)
         else:
             arguments["offset" if isinstance(to, int) else "to"] = to
         found: list[dict[str, Any]] = await self.perform("group.reset", topic=topic, group=group, **arguments)

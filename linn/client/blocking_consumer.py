@@ -19,10 +19,11 @@ import anyio
 
 from linn.client import consumer as asynchronous
 from linn.client import message as asynchronous_message
+from linn.client.arguments import checked_timeout
 from linn.client.blocking_message import Batch, Message
 from linn.client.blocking_settling import Settled, Settlements
 from linn.client.loop_thread import LoopThread
-from linn.core.errors import ConnectionLost
+from linn.core.errors import ClientClosed
 from linn.protocols.capnp.messages import Verdict
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Consumer:
 
     def _open(self, found: T | None) -> T | None:
         if found is None and self._closed:
-            raise ConnectionLost("the consumer is closed")
+            raise ClientClosed("the consumer is closed")
         return found
 
     def step_batch(self) -> Batch | None:
@@ -176,6 +177,7 @@ class Consumer:
     def _step(self, pick: Callable[[], T | None], timeout_s: float | None) -> T | None:
         """What `pick` finds, waiting for it; None where the time has passed or the consumer is closed."""
         self._thread.check()
+        timeout_s = checked_timeout(timeout_s)
         deadline = math.inf if timeout_s is None else self._thread.monotonic() + timeout_s
         while True:
             with self._lock:

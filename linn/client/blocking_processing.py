@@ -6,6 +6,7 @@ import contextlib
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
+from linn.client.arguments import U32_MAX, checked_number
 from linn.client.blocking_settling import Settled
 from linn.client.processing import OnError, check_on_error
 from linn.core.errors import LinnError
@@ -27,6 +28,7 @@ class Processing(Generic[T]):
 
     def __init__(self, work: T, on_error: OnError, delay_ms: int) -> None:
         check_on_error(on_error)
+        checked_number(delay_ms, "delay_ms", U32_MAX)
         self._work = work
         self._on_error = on_error
         self._delay_ms = delay_ms

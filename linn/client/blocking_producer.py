@@ -19,7 +19,7 @@ from linn.client.loop_thread import LoopThread
 from linn.client.open_batch import RECORD_BYTES, Prepared
 from linn.client.properties import HeadersInput, checked
 from linn.client.receipt import BulkReceipt, Receipt
-from linn.core.errors import ConnectionLost, LimitExceeded
+from linn.core.errors import ClientClosed, LimitExceeded
 from linn.core.record import Labels
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Producer:
     def _look_for_room(self) -> None:
         """Grant as many bytes as may be put where the loop takes them now. Raises ConnectionLost, LimitExceeded."""
         if self._closed:
-            raise ConnectionLost("the producer is closed")
+            raise ClientClosed("the producer is closed")
         self._waiting_bytes += self._granted - self._room
         bound = self._buffer_bytes_max
         self._granted = self._room = bound - self._made.buffered_bytes - self._waiting_bytes

@@ -36,7 +36,10 @@ def _as_list(values: Any, what: str, count: int) -> Any:
     elif isinstance(values, str | bytes | bytearray | Mapping):
         raise MessageInvalid(f"{what} is a sequence with an entry per message, not {type(values).__name__}")
     else:
-        found = list(values)
+        try:
+            found = list(values)
+        except TypeError as error:
+            raise MessageInvalid(f"{what} is a sequence with an entry per message: {error}") from error
     if count >= 0 and len(found) != count:
         raise MessageInvalid(f"{len(found)} {what} for {count} values")
     return found
@@ -87,7 +90,10 @@ class BulkColumns:
             self.pair = checked_pair(routing_keys or "", labels)
         elif one_labels:
             routing_keys = _as_list(routing_keys, "routing_keys", count)
-            made = {routing_key: checked_pair(routing_key, labels) for routing_key in dict.fromkeys(routing_keys)}
+            try:
+                made = {routing_key: checked_pair(routing_key, labels) for routing_key in dict.fromkeys(routing_keys)}
+            except TypeError as error:
+                raise MessageInvalid(f"routing keys are text: {error}") from error
             self.pairs = list(map(made.__getitem__, routing_keys))
         else:
             every = [routing_keys or ""] * count if one_key else _as_list(routing_keys, "routing_keys", count)

@@ -20,17 +20,27 @@ from anyio.abc import TaskGroup
 from linn.client.admin import Admin
 from linn.client.answer import Answer, again
 from linn.client.any_env import AnyEnv, ClientEnv
+from linn.client.arguments import I64_MAX, U32_MAX, checked_number, checked_span, checked_text, checked_wait, shown
 from linn.client.consumer import Consumer, Mode
 from linn.client.fetched import FetchedBatches
 from linn.client.link import Link
 from linn.client.message import Batch
 from linn.client.options import ClientOptions
+from linn.client.own_loop import OwnLoop
 from linn.client.producer import AcksName, Producer
 from linn.client.starting_place import Start, check_start
 from linn.client.timers import Timers
 from linn.client.url import address_of
 from linn.core.batch import Codec
-from linn.core.errors import ConnectFailed, ConnectionLost, LinnError, MessageInvalid, ProtocolError, RequestTimeout
+from linn.core.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    LinnError,
+    MessageInvalid,
+    ProtocolError,
+    RequestTimeout,
+)
 from linn.protocols.capnp import messages
 from linn.protocols.capnp.messages import Describe, Description, Fetch, FindOffset, Message
 
@@ -54,6 +64,7 @@ class Client:
         self.options = options
         self.env = env
         self.timers = Timers(env.clock)
+        self.own_loop = OwnLoop()
         self.admin = Admin(self)
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
@@ -156,13 +167,17 @@ class Client:
         return self.options.backoff_of(attempt, self.env.rng.uniform(0.0, 1.0))
 
     async def ready_link(self) -> Link:
-        """A link that takes requests, waiting for one. Raises what the client gave up with, RequestTimeout."""
+        """A link that takes requests, waiting for one.
+
+        Raises what the client gave up with, RequestTimeout, ClientClosed, ClientUnreachable.
+        """
+        self.own_loop.check()
         if self._link is not None and self._link.ready:
             return self._link
         with self.time_limit("connect"):
             while True:
                 if self.closed:
-                    raise ConnectionLost("the client is closed")
+                    raise ClientClosed("the client is closed")
                 link = self.link
                 if link is None:
                     self.want_link()
@@ -188,7 +203,8 @@ class Client:
     async def request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
         """Send a request and wait for its answer; `repeat`: again where its link was lost, `retries_max` times.
 
-        Raises what the broker refuses with, ConnectionLost, RequestTimeout. Cancellation: it may have been carried out.
+        Raises what the broker refuses with, MessageInvalid, ConnectionLost, RequestTimeout.
+        Cancellation: it may have been carried out.
         """
         lost = 0
         while True:
@@ -215,7 +231,7 @@ class Client:
     def close(self) -> None:
         """Fail whatever waits."""
         self.closed = True
-        self._give_up(ConnectionLost("the client is closed"))
+        self._give_up(ClientClosed("the client is closed"))
 
     async def goodbye(self) -> None:
         """Close the connection."""
@@ -253,19 +269,20 @@ class Client:
             async with client.producer("orders", linger_ms=5, codec="zstd") as producer:
                 await producer.publish(b"two coffees")
         """
-        if not isinstance(exchange if topic is None else topic, str) or None not in (topic, exchange):
+        if (topic is None) == (exchange is None):
             raise MessageInvalid("a producer has either a topic or an exchange, by name")
+        target = checked_text(exchange if topic is None else topic, "a producer's topic or exchange")
         if acks not in ("none", "leader", "all"):
-            raise MessageInvalid(f'acks is "none", "leader" or "all", not {acks!r}')
+            raise MessageInvalid(f'acks is "none", "leader" or "all", not {shown(acks)}')
         if codec not in (None, "zstd"):
-            raise MessageInvalid(f'codec is None or "zstd", not {codec!r}')
-        if in_flight_max < 1 or batch_bytes_max < 1 or buffer_bytes_max < 1 or linger_ms < 0:
-            raise MessageInvalid(
-                "in_flight_max, batch_bytes_max and buffer_bytes_max are positive, linger_ms not negative"
-            )
+            raise MessageInvalid(f'codec is None or "zstd", not {shown(codec)}')
+        checked_span(linger_ms, "linger_ms")
+        limits = {"in_flight_max": in_flight_max, "batch_bytes_max": batch_bytes_max}
+        for name, limit in (limits | {"buffer_bytes_max": buffer_bytes_max}).items():
+            checked_number(limit, name, I64_MAX, lowest=1)
         return Producer(
             self,
-            topic if topic is not None else str(exchange),
+            target,
             exchange is not None,
             acks,
             linger_ms,
@@ -300,10 +317,11 @@ class Client:
             async with client.consumer("prices", group="dashboard", start="earliest") as consumer:
                 print((await anext(consumer)).value)
         """
-        if not isinstance(topic, str) or not isinstance(group, str | None):
-            raise MessageInvalid("a consumer's topic and group are names")
-        if prefetch < 1 or mode not in ("push", "pull"):
-            raise MessageInvalid('prefetch is positive, mode is "push" or "pull"')
+        checked_text(topic, "a consumer's topic")
+        checked_text(group or "", "a consumer's group")
+        checked_number(prefetch, "prefetch", U32_MAX, lowest=1)
+        if mode not in ("push", "pull"):
+            raise MessageInvalid(f'mode is "push" or "pull", not {shown(mode)}')
         check_start(start)
         return Consumer(self, topic, group or "", prefetch, mode, start)
 
@@ -319,13 +337,14 @@ class Client:
     ) -> FetchedBatches:
         """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
 
-        Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, ConnectionLost, RequestTimeout.
+        Raises MessageInvalid, TopicUnknown, PartitionUnknown, OffsetOutOfRange, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
 
         Example:
             fetched = await client.fetch("prices", partition=0, offset=0)
             print([batch.values for batch in fetched.batches], fetched.high_watermark)
         """
+        wait_s = checked_wait(wait_s)
         request = Fetch(topic, partition, offset, bytes_min, bytes_max, int(wait_s * 1000))
         answer = await self.request(request, repeat=True, extra_s=wait_s)
         fetched = answer.message
@@ -341,7 +360,8 @@ class Client:
     async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """The offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
 
-        Raises TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
+        Raises MessageInvalid, TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
+        Cancellation: nothing is changed.
 
         Example:
             yesterday = datetime.now() - timedelta(days=1)
@@ -355,13 +375,14 @@ class Client:
     async def describe(self, *topics: str) -> Description:
         """Kind, partitions and bounds of topics; of all where none is named. An unknown topic's kind is "".
 
-        Raises ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
+        Raises MessageInvalid, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
 
         Example:
             (prices,) = (await client.describe("prices")).topics
             print(prices.kind, len(prices.partitions))
         """
-        found = (await self.request(Describe(list(topics)), repeat=True)).message
+        asked = [checked_text(topic, "a topic") for topic in topics]
+        found = (await self.request(Describe(asked), repeat=True)).message
         if not isinstance(found, Description) or (topics and len(found.topics) != len(topics)):
             raise ProtocolError("the broker did not describe what it was asked for")
         return found
@@ -386,8 +407,8 @@ async def connect(
     `env` is another world to live in, such as a simulated one.
 
     Raises:
-        AddressInvalid: the URL is none of ours. ConnectFailed: nobody is there. VersionUnsupported: an older or newer
-            broker. ProtocolError: something that is no linn broker answered.
+        MessageInvalid: an option makes no sense. AddressInvalid: the URL is none of ours. ConnectFailed: nobody is
+            there. VersionUnsupported: an older or newer broker. ProtocolError: what answered is no linn broker.
     What the block raises leaves it as it is, not in a group. Leaving the block fails what its producers and consumers
     have not finished; they flush when their own blocks are left.
 

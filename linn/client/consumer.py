@@ -9,6 +9,7 @@ it has read.
 from __future__ import annotations
 
 import contextlib
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -18,12 +19,14 @@ import anyio
 import anyio.lowlevel
 
 from linn.client.answer import Answer, Caller, again
+from linn.client.arguments import U32_MAX, checked_number, checked_wait
+from linn.client.batches import Batches
 from linn.client.message import Batch, Message
 from linn.client.pulling import Pulling
 from linn.client.starting_place import Request, Start, first_requests, next_requests
 from linn.client.subscribing import Leaving, Subscribing
 from linn.client.subscription import Subscription
-from linn.core.errors import ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
+from linn.core.errors import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
 from linn.protocols.capnp.messages import Deliver, Pull, Unsubscribe
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class Consumer:
     def __init__(self, client: Client, topic: str, group: str, prefetch: int, mode: Mode, start: Start) -> None:
         self.topic = topic
         self._client = client
+        self.check_loop = client.own_loop.check
+        self._thread_id = client.own_loop.thread_id
         self._group = group
         self._prefetch = prefetch
         self._mode = mode
@@ -68,6 +73,7 @@ class Consumer:
         self._errors: list[LinnError] = []
         self._broken: LinnError | None = None
         self._closed = True
+        self._entered = False
         self._changed: anyio.Event | None = None
         self._pulling = False
         """Whether a pull of an iteration is on its way."""
@@ -78,7 +84,7 @@ class Consumer:
         """Subscribe. Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, RequestTimeout and other refusals."""
         link = await self._client.ready_link()
         await self._subscribe(link)
-        self._closed = False
+        self._closed, self._entered = False, True
         self._client.consumers.append(self)
         if link.error is not None:  # It was lost before this consumer could be told.
             self.link_down()
@@ -89,6 +95,7 @@ class Consumer:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.check_loop()
         if exc is None:
             await self.aclose()
         elif isinstance(exc, Exception):
@@ -109,6 +116,7 @@ class Consumer:
             await (await anext(consumer)).ack()
             await consumer.aclose()
         """
+        self.check_loop()
         if self._closed:
             await anyio.lowlevel.checkpoint()
             return
@@ -252,8 +260,11 @@ class Consumer:
             DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody awaited was refused; iterate on.
             ConnectionLost: no broker was found in `retries_max` attempts; iterating on tries again.
             TopicUnknown, ...: the subscription is over for good.
-        Cancellation: no message is lost.
+            ClientClosed: the consumer was not entered. ClientUnreachable: this is not the client's event loop.
+        One that was closed ends the iteration. Cancellation: no message is lost.
         """
+        if get_ident() != self._thread_id:
+            self.check_loop()
         if not self._errors:
             for message in self._messages:
                 return message
@@ -309,17 +320,23 @@ class Consumer:
 
     async def _until_arrived(self) -> None:
         """Wait for a batch. Raises as `__anext__` does."""
+        self.check_loop()
         while True:
             self.raise_errors()
             if self._arrived:
                 return
             if self._closed:
+                self._check_entered()
                 raise StopAsyncIteration
             if self._broken is not None:
                 raise again(self._broken)
             for subscription in self._subscriptions:
                 subscription.flush()
             await self._wait()
+
+    def _check_entered(self) -> None:
+        if not self._entered:
+            raise ClientClosed("the consumer was not entered with `async with`")
 
     async def _be_fair(self) -> None:
         self._handed_in_a_row += 1
@@ -359,7 +376,7 @@ class Consumer:
         Only with mode="pull". What an iteration that was left has asked for comes first, in its batches.
 
         Raises:
-            SubscriptionWrongKind: the consumer's mode is push.
+            SubscriptionWrongKind: the consumer's mode is push. MessageInvalid: an argument makes no sense.
             ConnectionLost: the connection ended; records that were on their way come again if they are leased.
             BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
             LinnError: a settlement that nobody awaited was refused, or the subscription is over.
@@ -372,6 +389,10 @@ class Consumer:
         """
         if self._mode != "pull":
             raise SubscriptionWrongKind('pull needs a consumer with mode="pull"')
+        self.check_loop()
+        checked_number(records_max, "records_max", U32_MAX)
+        wait_s = checked_wait(wait_s)
+        self._check_entered()
         self.raise_errors()
         if self._broken is not None:
             raise again(self._broken)
@@ -381,7 +402,7 @@ class Consumer:
                 await self._until_pulled()
         while not self._subscriptions:
             if self._closed:
-                raise ConnectionLost("the consumer is closed")
+                raise ClientClosed("the consumer is closed")
             self._client.want_link()
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
@@ -427,19 +448,3 @@ class Consumer:
             self.refused(error)
         self._arrived.extend(batches)
         self._wake()
-
-
-class Batches:
-    """Iterates over a consumer's batches."""
-
-    __slots__ = ("_consumer",)
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Batch:
-        """The next batch. See `Consumer.__anext__`."""
-        return await self._consumer.next_batch()

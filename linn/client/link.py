@@ -14,11 +14,11 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from linn.client.answer import Caller
+from linn.client.answer import Caller, again
 from linn.client.confirmation import Confirmation
 from linn.core.batch import RecordBatch
 from linn.core.env import Clock, Interrupted, Stream
-from linn.core.errors import ConnectionLost, LinnError, ProtocolError, VersionUnsupported, error_from_code
+from linn.core.errors import ClientClosed, ConnectionLost, LinnError, ProtocolError, VersionUnsupported, error_from_code
 from linn.core.flat_message import Buffer, without_first
 from linn.protocols.capnp.connection import Connection, Event, check_welcome, frames_of, hello
 from linn.protocols.capnp.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
@@ -45,6 +45,11 @@ class Pushed(Protocol):
 
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
         """A `Deliver`, `Assigned` or `Ended`."""
+
+
+def _lost_by(error: LinnError) -> LinnError:
+    """What the callers of a link hear that is over because of `error`."""
+    return again(error) if isinstance(error, ClientClosed) else ConnectionLost(error.text)
 
 
 class Link:
@@ -136,16 +141,19 @@ class Link:
     ) -> int:
         """Send a request; return its correlation. On a link that is over the caller is told so at once.
 
+        Raises MessageInvalid where a field of it can't be sent: nothing has happened then.
+
         `attended`: somebody goes on to `attend` as soon as the request was made.
         """
         if self.error is not None:
-            caller.failed(ConnectionLost(self.error.text))
+            caller.failed(_lost_by(self.error))
             return 0
         if self._recall is not None and (self._callers or not attended):
             self._recall.set()
+        frames = frames_of(message, self._last_correlation + 1, batches)
         self._last_correlation += 1
         self._callers[self._last_correlation] = caller
-        self._send(frames_of(message, self._last_correlation, batches))
+        self._send(frames)
         return self._last_correlation
 
     def tell(self, message: Message, batches: list[RecordBatch] | None = None) -> None:
@@ -186,10 +194,10 @@ class Link:
                     tasks.start_soon(self._write)
                     tasks.start_soon(self._keep_alive)
         finally:
-            error = self.error or ConnectionLost("the client was closed")
+            error = self.error or ClientClosed("the client was closed")
             self.error = error
             await self._stream.aclose()
-            self._fail_callers(ConnectionLost(error.text))
+            self._fail_callers(_lost_by(error))
             self._call_ready()
         return error
 
@@ -211,7 +219,7 @@ class Link:
     async def aclose(self) -> None:
         """Close a link that was never run, or say goodbye and end one that is."""
         self.tell(Goodbye("the client is done"))
-        self.lose(ConnectionLost("the client was closed"))
+        self.lose(ClientClosed("the client was closed"))
         await self._stream.aclose()
 
     async def _read(self) -> None:

@@ -20,7 +20,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import anyio
 
-from linn.core.errors import ClientUnreachable, ConnectionLost, RequestTimeout
+from linn.client.arguments import checked_timeout
+from linn.core.errors import ClientClosed, ClientUnreachable, ConnectionLost, RequestTimeout
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -176,7 +177,11 @@ class LoopThread:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """As `call`; after `timeout_s` seconds, where it is not None, the work is cancelled. Raises RequestTimeout."""
+        """As `call`; after `timeout_s` seconds, where it is not None, the work is cancelled.
+
+        Raises RequestTimeout; MessageInvalid where `timeout_s` is no length of time.
+        """
+        timeout_s = checked_timeout(timeout_s)
 
         async def limited() -> T:
             with anyio.move_on_after(timeout_s):
@@ -213,4 +218,4 @@ class LoopThread:
             self._loop.call_soon_threadsafe(call.start)
 
     def _gone(self) -> ConnectionLost:
-        return ConnectionLost("the client is closed")
+        return ClientClosed("the client is closed")

@@ -121,9 +121,11 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
             await message.ack()  # or without await: refusals are raised by the next step
         """
         batch, index = self.batch, self.index
-        last = batch.subscription.last_ack if batch.subscription is not None else None
+        subscription = batch.subscription
+        last = subscription.last_ack if subscription is not None else None
         if last is not None and last.end == batch.base_offset + index and last.delivery is batch.delivery:
             # The common case by far: the record behind the one that was acked last, which is not sent yet.
+            subscription.check_loop()  # type: ignore[union-attr] # Or there would be no last ack.
             last.end += 1
             return last
         return batch.settle(index, index + 1, Verdict.ACK, 0)

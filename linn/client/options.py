@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from linn.client.arguments import I64_MAX, checked_number, checked_span, checked_text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
@@ -28,6 +30,13 @@ class ClientOptions:
     """The longest such wait."""
     metadata_age_max_s: float = 60.0
     """How long a producer may go on without asking whether its topic has more partitions."""
+
+    def __post_init__(self) -> None:
+        """Raises MessageInvalid."""
+        checked_text(self.name, "name")
+        checked_number(self.retries_max, "retries_max", I64_MAX)
+        for name in ("connect_timeout_s", "request_timeout_s", "backoff_s", "backoff_max_s", "metadata_age_max_s"):
+            checked_span(getattr(self, name), name)
 
     def backoff_of(self, attempt: int, fraction: float) -> float:
         """The wait before attempt `attempt` + 1, in seconds; `fraction` in [0, 1] is the random part."""

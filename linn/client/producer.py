@@ -8,6 +8,7 @@ nothing of its partition is on the way, else with all that came while it was: ba
 from __future__ import annotations
 
 import contextlib
+from _thread import get_ident
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -24,7 +25,7 @@ from linn.client.receipt import BulkReceipt, Receipt
 from linn.client.returned import is_returned
 from linn.client.topic_watch import TopicWatch
 from linn.core.batch import Codec
-from linn.core.errors import ConnectionLost, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
+from linn.core.errors import ClientClosed, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
 from linn.core.record import Labels
 from linn.protocols.capnp.messages import Acks, Ping, Placement, TopicInfo
 
@@ -56,6 +57,8 @@ class Producer:
         buffer_bytes_max: int,
     ) -> None:
         self._client = client
+        self._check_loop = client.own_loop.check
+        self._thread_id = client.own_loop.thread_id
         self._target = target
         self._to_exchange = to_exchange
         self._acks = _ACKS[acks]
@@ -95,6 +98,7 @@ class Producer:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._check_loop()
         if exc is None:
             await self.aclose()
         elif isinstance(exc, Exception):
@@ -113,6 +117,7 @@ class Producer:
             await producer.publish(b"two coffees")
             await producer.aclose()
         """
+        self._check_loop()
         self._bound = -1
         try:
             await self.flush()
@@ -124,7 +129,7 @@ class Producer:
         if self in self._client.producers:
             self._client.producers.remove(self)
             self._watch.stopped = True
-            self.give_up(ConnectionLost("the producer was closed"))
+            self.give_up(ClientClosed("the producer was closed"))
 
     async def flush(self) -> None:
         """Send what waits, and wait until all that was published before the call is confirmed or failed.
@@ -140,6 +145,7 @@ class Producer:
             producer.publish_nowait(b"two coffees")
             await producer.flush()  # raises what went wrong
         """
+        self._check_loop()
         for confirmation in self._batching.unsettled():
             with contextlib.suppress(LinnError):
                 await confirmation.wait()
@@ -190,6 +196,7 @@ class Producer:
             receipt = await producer.publish(b"two coffees", key=b"table 4", labels={"urgent": True})
             print(receipt.partition, receipt.offset)
         """
+        self._check_loop()
         properties = PLAIN
         if (
             key is not None
@@ -271,6 +278,8 @@ class Producer:
                 producer.publish_nowait(b"order %d" % number)
             await producer.flush()
         """
+        if get_ident() != self._thread_id:
+            self._check_loop()
         if self._shipping.buffered_bytes >= self._bound:
             self._refuse_nowait()
         if (
@@ -288,6 +297,7 @@ class Producer:
             lane = batching.sticky
             batch = lane.open
             if batch is None or batch.mandatory:
+                self._check_loop()
                 batch = batching.begin(lane, waits=False, mandatory=False)
             batch.values.append(value)
             batch.size += size + RECORD_BYTES
@@ -295,6 +305,7 @@ class Producer:
             if batch.size >= batching.bytes_max:
                 batching.seal(lane)
         else:
+            self._check_loop()
             properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
             self._batching.put(self.prepared(value, properties, mandatory))
 
@@ -340,6 +351,7 @@ class Producer:
             receipt = await producer.publish_many([b"one", b"two"], keys=[b"table 4", None])
             print(receipt.count, receipt.partitions)
         """
+        self._check_loop()
         checked_numbers(priority, delay_ms, ttl_ms, timestamp_ms)
         self._check_open()
         mandatory = mandatory and self._asks_return()
@@ -400,7 +412,7 @@ class Producer:
 
     def _check_open(self) -> None:
         if self._bound < 0:
-            raise ConnectionLost("the producer is closed, or was not entered with `async with`")
+            raise ClientClosed("the producer is closed, or was not entered with `async with`")
 
     def _refuse_nowait(self) -> None:
         self._check_open()

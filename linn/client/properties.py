@@ -10,13 +10,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from linn.client.arguments import I64_MAX, U32_MAX, checked_number
 from linn.core.errors import LinnError, MessageInvalid
 from linn.core.record import Headers, Labels
 from linn.core.routes import NO_PAIR, Pair, encode_routes
 
 HeadersInput = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
-_U32_MAX = (1 << 32) - 1
-_I64_MAX = (1 << 63) - 1
 
 
 class Properties(NamedTuple):
@@ -53,9 +52,21 @@ def checked_pair(routing_key: str, labels: Labels | None) -> Pair:
             return _checked_pair(routing_key, (), ())
         return _checked_pair(routing_key, tuple(labels.items()), tuple(map(type, labels.values())))
     except (TypeError, AttributeError) as error:
-        raise MessageInvalid(
-            f"the routing key is text, labels are text, int, float or bool by name: {error}"
-        ) from error
+        raise _wrong_pair(routing_key, labels) from error
+
+
+def _wrong_pair(routing_key: object, labels: object) -> MessageInvalid:
+    """What to say of a pair that can't be looked up or sorted."""
+    if not isinstance(routing_key, str):
+        return MessageInvalid(f"routing key is text, not {type(routing_key).__name__}")
+    if not isinstance(labels, Mapping):
+        return MessageInvalid(f"labels are a mapping from text to values, not {type(labels).__name__}")
+    for name, value in labels.items():
+        if not isinstance(name, str):
+            return MessageInvalid(f"a label's name is text, not {type(name).__name__}")
+        if not isinstance(value, str | int | float):
+            return MessageInvalid(f"label {name!r} is text, int, float or bool, not {type(value).__name__}")
+    return MessageInvalid("labels are text, int, float or bool by name")
 
 
 @lru_cache(maxsize=4096)
@@ -83,20 +94,13 @@ def checked_headers(headers: HeadersInput | None) -> Headers:
     return entries
 
 
-def checked_number(number: object, what: str, highest: int) -> int:
-    """An int from 0 to `highest`. Raises MessageInvalid."""
-    if not isinstance(number, int) or not 0 <= number <= highest:
-        raise MessageInvalid(f"{what} is a whole number from 0 to {highest}, not {number!r}")
-    return number
-
-
 def checked_numbers(priority: int, delay_ms: int, ttl_ms: int, timestamp_ms: int | None) -> None:
     """Raises MessageInvalid where one does not fit its column."""
     checked_number(priority, "priority", 255)
-    checked_number(delay_ms, "delay_ms", _U32_MAX)
-    checked_number(ttl_ms, "ttl_ms", _U32_MAX)
+    checked_number(delay_ms, "delay_ms", U32_MAX)
+    checked_number(ttl_ms, "ttl_ms", U32_MAX)
     if timestamp_ms is not None:
-        checked_number(timestamp_ms, "timestamp_ms", _I64_MAX)
+        checked_number(timestamp_ms, "timestamp_ms", I64_MAX)
 
 
 def checked(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
+from linn.client.arguments import I64_MAX, shown
 from linn.core.errors import MessageInvalid
 from linn.protocols.capnp.messages import START_EARLIEST, START_LATEST, Subscribe
 
@@ -18,15 +19,26 @@ Request = tuple[Subscribe, dict[int, int]]
 
 def check_start(start: object) -> None:
     """Raises MessageInvalid where `start` is no place."""
-    number = isinstance(start, int) and not isinstance(start, bool) and start >= 0
-    if not number and not isinstance(start, datetime) and start not in ("earliest", "latest"):
-        raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {start!r}')
+    if isinstance(start, datetime):
+        timestamp_ms_of(start)
+        return
+    number = isinstance(start, int) and not isinstance(start, bool) and 0 <= start <= I64_MAX
+    if not number and not (isinstance(start, str) and start in ("earliest", "latest")):
+        raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {shown(start)}')
+
+
+def timestamp_ms_of(moment: datetime) -> int:
+    """Milliseconds since 1970. Raises MessageInvalid where the machine can't tell."""
+    try:
+        return int(moment.timestamp() * 1000)
+    except (OverflowError, ValueError, OSError) as error:
+        raise MessageInvalid(f"{moment.isoformat()} is no time that can be told since 1970: {error}") from error
 
 
 async def first_requests(client: Client, topic: str, group: str, start: Start) -> list[Request]:
     """What to subscribe to where nothing has been read yet. Raises ConnectionLost, RequestTimeout, TopicUnknown."""
     if isinstance(start, datetime):
-        return await _requests_by_time(client, topic, group, int(start.timestamp() * 1000))
+        return await _requests_by_time(client, topic, group, timestamp_ms_of(start))
     if start == "latest" and not group:
         # The place is kept, whatever happens before the first record.
         return await _requests_by_time(client, topic, group, START_LATEST)

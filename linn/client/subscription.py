@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from linn.client.arguments import U32_MAX, checked_number
 from linn.client.message import Batch
 from linn.client.settling import NOTHING_TO_SETTLE, SENT, Delivery, Settled, Settling, latest_commits, merged
 from linn.core.batch import RecordBatch
-from linn.core.errors import ConnectionLost, DeliveryNotCurrent, LinnError, MessageInvalid, error_from_code
+from linn.core.errors import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
 from linn.protocols.capnp import messages
 from linn.protocols.capnp.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
 
@@ -26,7 +27,6 @@ SETTLINGS_MAX = 1_024
 """Settlements that wait together: a Settle frame of them has about 50 kB."""
 _PULL_CHUNK = 2_048
 """Where there is no credit: records settled in one go that are not held back for more."""
-_MS_MAX = (1 << 32) - 1
 
 
 class Subscription:
@@ -43,6 +43,7 @@ class Subscription:
         self.last_ack: Settling | None = None
         """The latest settlement, where it is an ack that was not sent."""
         self._consumer = consumer
+        self.check_loop = consumer.check_loop
         self.link = link
         self._chunk = max(1, (credit or _PULL_CHUNK) // 2)
         self._credit = credit
@@ -127,7 +128,8 @@ class Subscription:
     # --- settling ---
 
     def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle a range; see `Batch.ack`. Raises MessageInvalid where `ms` is not a number that fits."""
+        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid where `ms` does not fit."""
+        self.check_loop()
         check_ms(ms)
         if verdict == Verdict.ACK and not self.waits_for_acks:
             return NOTHING_TO_SETTLE
@@ -208,8 +210,7 @@ class Subscription:
 
 def check_ms(ms: int) -> None:
     """Raises MessageInvalid where `ms` is not a number of milliseconds that can be sent."""
-    if not 0 <= ms <= _MS_MAX:
-        raise MessageInvalid(f"milliseconds from 0 to {_MS_MAX}, not {ms}")
+    checked_number(ms, "a time in milliseconds", U32_MAX)
 
 
 def _too_late() -> DeliveryNotCurrent:

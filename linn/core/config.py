@@ -8,7 +8,7 @@ brought). The structs are in `config_tables` and `topic_settings`; `config_refer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -39,6 +39,10 @@ class Config:
     exchanges: Mapping[str, ConfiguredExchange]
     interceptors: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
+    file: str = ""
+    """How messages name the file."""
+    topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The line of each key that the file names, by topic and key."""
 
     def surroundings(
         self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], partitioners: Mapping[str, Any]
@@ -116,4 +120,6 @@ def check_config(source: TomlSource, kinds: Kinds) -> tuple[Config | None, Probl
     topics = checker.topics(around, config.exchanges)
     if checker.problems.error_count:
         return None, checker.problems
-    return replace(config, topics=topics), checker.problems
+    tables = checker.names("topics")
+    lines = {name: {key: source.line_of(("topics", name, key)) for key in tables[name]} for name in topics}
+    return replace(config, topics=topics, file=source.file, topic_lines=lines), checker.problems

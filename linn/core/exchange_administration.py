@@ -209,7 +209,7 @@ class ExchangeAdministration:
     async def _save(
         self, router: Router, declared: tuple[BindingSettings, ...], live: Sequence[BindingSettings]
     ) -> None:
-        entry: dict[str, Any] = {"live_bindings": [msgspec.to_builtins(binding) for binding in live]}
+        entry: dict[str, Any] = {"live_bindings": live}
         if router.name in self._made_live:
             head = ExchangeTable(router.kind, router.alternate, declared)
             entry["settings"] = {**encode_settings(head), **router.settings}
@@ -259,7 +259,7 @@ class ExchangeAdministration:
             changed = topic.settings
             if declared != changed.bindings:
                 changed = msgspec.structs.replace(changed, bindings=declared)
-            await self._catalogue.save_topic(topic.name, changed, live)
+            await self._catalogue.save_topic(topic.name, changed, live, topic.live_keys)
             topic.live_bindings, topic.settings = live, changed
 
     def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:

@@ -243,8 +243,9 @@ class _Parser:
 
     def _no_operator(self, negated: bool) -> PredicateInvalid:
         token = self._token
-        near = nearest(self._token.keyword, _OPERATORS) if token.kind == "word" else None
-        if near is not None and self._token.keyword not in _OTHER_LANGUAGES:
+        known = [each for each in _OPERATORS if not (negated and each == "not")]
+        near = nearest(self._token.keyword, known) if token.kind == "word" else None
+        if near is not None and self._token.keyword not in (*_OTHER_LANGUAGES, *_RESERVED):
             return self._invalid(token, f'unknown operator "{token.text[:40]}"; did you mean "{near}"?')
         if negated:
             return self._unexpected("in, starts_with, ends_with or exists")

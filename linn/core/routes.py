@@ -79,9 +79,9 @@ def _set_value(target: Any, name: str, value: LabelValue) -> None:
     elif isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
             raise MessageInvalid(f"label {name!r} does not fit 64 bits")
-        target.int = value
+        target.int = int(value)  # pycapnp takes no subclass.
     elif isinstance(value, float):
-        target.float = value
+        target.float = float(value)
     else:
         raise MessageInvalid(f"label {name!r} is text, int, float or bool, not {type(value).__name__}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -133,3 +134,35 @@ async def test_what_is_wrong_with_one_of_many_bindings_is_named_and_nothing_is_m
     assert "n" not in broker.topics
     assert "n" not in broker.routers
     assert not broker.router("d").bindings()
+
+
+class Calls:
+    """Counts what Python calls, functions in C included."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, frame: object, event: str, argument: object) -> None:
+        self.count += event in ("call", "c_call")
+
+
+@simulated
+async def test_a_binding_more_costs_no_python_for_each_that_is_there(env: SimEnv) -> None:
+    async with broker_on(env, CONFIG + "[topics.t]\n[exchanges.few]\n") as broker:
+
+        async def calls_of(verb: str, key: str, **target: str) -> int:
+            calls = Calls()
+            sys.setprofile(calls)
+            try:
+                await broker.administration.perform(verb, json.dumps({"exchange": "d", "key": key, **target}))
+            finally:
+                sys.setprofile(None)
+            return calls.count
+
+        for target in ({"topic": "t"}, {"target_exchange": "few"}):
+            few = [await calls_of(verb, "first", **target) for verb in ("exchange.bind", "exchange.unbind")]
+            for number in range(1_000):
+                asked = json.dumps({"exchange": "d", "key": str(number), **target})
+                await broker.administration.perform("exchange.bind", asked)
+            many = [await calls_of(verb, "last", **target) for verb in ("exchange.bind", "exchange.unbind")]
+            assert max(many) < max(few) + 500

@@ -9,7 +9,7 @@ from linn.core.batch import RecordBatch
 from linn.core.batch_builder import build_from_records
 from linn.core.config import load_config
 from linn.core.config_reference import built_in
-from linn.core.errors import BindingInvalid
+from linn.core.errors import ConfigError
 from linn.core.record import Record
 from linn.core.toml_source import TomlSource
 from linn.protocols.capnp import messages as m
@@ -172,7 +172,7 @@ when = "label.region == 'eu'"
 
 
 def refusal_of(text: str) -> str:
-    with pytest.raises(BindingInvalid) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_config(TomlSource(text, "linn.toml"), built_in())
     return caught.value.text
 

@@ -6,7 +6,7 @@ import pytest
 from raw_client import HEAD, RawClient, Refused, broker_on, configured, connected, records, simulated, values
 
 from linn.core.batch_builder import build_from_records
-from linn.core.errors import BindingInvalid, ConfigError, LinnError
+from linn.core.errors import ConfigError
 from linn.core.record import Record
 from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
@@ -179,40 +179,34 @@ async def test_what_was_made_live_and_fits_the_file_no_more_is_left_out(env: Sim
 
 
 WRONG = [
-    ('[exchanges.a]\nalternate = "b"\n', 'exchanges.a.alternate: there is no exchange "b"', ConfigError, 2),
+    ('[exchanges.a]\nalternate = "b"\n', 'exchanges.a.alternate: there is no exchange "b"', 2),
     (
         '[exchanges.late]\n[[exchanges.late.bindings]]\nexchange = "lat"\n',
         'exchanges.late.bindings[0].exchange: there is no exchange "lat"; did you mean "late"?',
-        ConfigError,
         3,
     ),
-    ('[exchanges.a]\nalternate = "a"\n', "in a circle: a -> a", BindingInvalid, 2),
+    ('[exchanges.a]\nalternate = "a"\n', "in a circle: a -> a", 2),
     (
         '[exchanges.a]\nalternate = "b"\n[exchanges.b]\nalternate = "c"\n[exchanges.c]\nalternate = "a"\n',
         "exchanges.c.alternate: exchanges would lead in a circle: c -> a -> b -> c",
-        BindingInvalid,
         6,
     ),
     (
         '[exchanges.a]\nalternate = "b"\n[exchanges.b]\n[[exchanges.a.bindings]]\nkey = "k"\nexchange = "b"\n',
         "exchanges.a.bindings[0].exchange: exchanges would lead in a circle: b -> a -> b",
-        BindingInvalid,
         6,
     ),
     (
         '[exchanges.a]\ntype = "fanout"\n[exchanges.b]\n[[exchanges.b.bindings]]\nexchange = "a"\nwhre = 1\n',
         "exchanges.b.bindings[0]",
-        BindingInvalid,
         4,
     ),
 ]
 
 
-@pytest.mark.parametrize(("text", "said", "error", "line"), WRONG)
-def test_wrong_links_in_the_file_are_shown_where_they_stand(
-    text: str, said: str, error: type[LinnError], line: int
-) -> None:
-    with pytest.raises(error) as refused:
+@pytest.mark.parametrize(("text", "said", "line"), WRONG)
+def test_wrong_links_in_the_file_are_shown_where_they_stand(text: str, said: str, line: int) -> None:
+    with pytest.raises(ConfigError) as refused:
         configured(text, head="")
     head_lines = 2  # The listener's.
     assert said in refused.value.text

@@ -59,6 +59,27 @@ def test_who_speaks_something_else_is_told_once_and_disturbs_nobody(said: bytes,
 
 
 @pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "protocol.malformed"),
+        (struct.pack("<II", 0, 0), "protocol.malformed"),
+        (struct.pack("<II", 0, 2**31), "protocol.frame_too_large"),
+        (struct.pack("<II", 0, 1) + bytes(8), "protocol.malformed"),
+    ],
+)
+def test_what_is_no_frame_behind_hello_in_one_segment_is_refused_at_once(said: bytes, code: str) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, TEXT):
+            stranger = await _raw(env)
+            await stranger.stream.send([b"".join([*frames_of(hello("raw"), 1), said])])
+            heard = await stranger.until_closed()
+            assert [message.code for message in heard if isinstance(message, m.Failed)] == [code]
+
+    for seed in range(5):
+        run_simulation(seed, scenario)
+
+
+@pytest.mark.parametrize(
     "said", [m.Ping(), m.Publish("t"), m.Administer("x", "y" * 70_000), m.Hello(1, 1, ["x" * 70_000], "")]
 )
 def test_before_hello_nothing_is_done_and_nothing_large_is_taken(said: m.Message) -> None:

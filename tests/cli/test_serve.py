@@ -15,6 +15,7 @@ import pytest
 from linn.testing.process import BrokerNotReady, BrokerProcess
 
 READY_S_MAX = 0.7
+LONG = ".".join("a" * 65)
 IDLE_BYTES_MAX = 90 << 20
 READY_FACTOR = 4
 """Where loading trio alone takes more than a quarter of that, the machine is slow: a start takes two to three times as
@@ -213,6 +214,35 @@ def test_a_wrong_configuration(tmp_path: Path) -> None:
     failure = refused(tmp_path, '[broker]\n\n[topics.delays]\nretenton = "14d"\n')
     assert failure.returncode == 3
     assert f'{tmp_path}/linn.toml:4: topics.delays.retenton: unknown key; did you mean "retention"?' in failure.text
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        (
+            '[exchanges.a]\nbindings = [{ exchange = "b" }]\n[exchanges.b]\nbindings = [{ exchange = "a" }]\n',
+            "linn.toml:4: exchanges.b.bindings[0].exchange: exchanges would lead in a circle: a -> b -> a",
+        ),
+        (
+            '[exchanges.c]\ntype = "content"\n[topics.t]\nbindings = [{ exchange = "c", when = "label.a >" }]\n',
+            "linn.toml:4: topics.t.bindings[0].when: predicate, column 10: expected ",
+        ),
+        (
+            f'[exchanges.w]\ntype = "topic"\n[topics.t]\nbindings = [{{ exchange = "w", key = "{LONG}" }}]',
+            "linn.toml:4: topics.t.bindings[0]: a pattern of 65 words, more than 64",
+        ),
+        (
+            '[exchanges.h]\ntype = "consistent-hash"\n[topics.t]\nbindings = [{ exchange = "h", key = "0" }]\n',
+            "linn.toml:4: topics.t.bindings[0].key: the key of a binding is its weight",
+        ),
+    ],
+    ids=["a circle", "a predicate", "a long pattern", "no weight"],
+)
+def test_a_binding_that_is_wrong_is_a_wrong_configuration(tmp_path: Path, config: str, text: str) -> None:
+    failure = refused(tmp_path, config)
+    assert failure.returncode == 3
+    assert text in failure.text
+    assert "[config.invalid]" in failure.text
 
 
 def test_a_file_in_the_place_of_the_data_folder(tmp_path: Path) -> None:

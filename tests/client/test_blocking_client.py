@@ -285,7 +285,7 @@ def test_closing_while_others_wait_ends_their_waits(broker: str, name: str) -> N
     with running_threads(lambda: wait(consumer.get), lambda: wait(lambda: next(consumer))):
         waiting.wait(10)
         client.close()
-    assert sorted(ended) in (["ConnectionLost", "StopIteration"], ["ConnectionLost", "ConnectionLost"])
+    assert sorted(ended) in (["ClientClosed", "StopIteration"], ["ClientClosed", "ClientClosed"])
 
 
 def test_a_blocking_client_works_beside_a_running_loop(broker: str) -> None:

@@ -9,6 +9,7 @@ from scripted_peer import Session, running_peer
 
 import linn
 from linn.core.errors import (
+    ClientClosed,
     ConnectionLost,
     LimitExceeded,
     LinnError,
@@ -499,4 +500,4 @@ async def test_who_waits_for_room_when_the_client_is_closed_is_told_so() -> None
             while len(failed) < 2:
                 await anyio.sleep(0.001)
             await publish()
-        assert {type(error) for error in failed} == {ConnectionLost}
+        assert {type(error) for error in failed} == {ClientClosed}

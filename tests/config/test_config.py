@@ -200,7 +200,7 @@ WARNED = [
     ("[topics.a]\nkind = 'stream'\nlease = '1s'", "topics.a.lease", 'has no effect while kind is "stream"'),
     ("[topics.a]\noverflow = 'reject'", "topics.a.overflow", "has no effect without bytes_max"),
     ("[topics.a]\nmax_deliveries = 5", "topics.a.max_deliveries", "is dropped after 5 attempts"),
-    ("[topics.a]\ndead_letter = 'b'\n[topics.b]", "topics.a.dead_letter", "only rejected and expired"),
+    ("[topics.a]\ndead_letter = 'b'\n[topics.b]", "topics.a.dead_letter", "takes only rejected records"),
     ("[plugins]\nblock = ['smaple']", "plugins.block[0]", 'did you mean "sample"?'),
 ]
 

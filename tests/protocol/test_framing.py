@@ -15,6 +15,7 @@ from linn.core.errors import FrameTooLarge, LinnError, ProtocolError, VersionUns
 from linn.core.record import Record
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import Connection, agree, check_welcome, frames_of, hello
+from linn.protocols.capnp.framing import BUFFER_BYTES_MIN, FRAME_BYTES_MAX_BEFORE_HELLO, FrameReader
 from linn.protocols.capnp.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 
@@ -181,6 +182,22 @@ def test_a_large_frame_is_refused_before_hello_and_taken_after() -> None:
     data = wire((m.Administer("x", "y" * 70_000), 1, []))
     assert list(feed(Connection(), data, [])) == ["protocol.frame_too_large"]
     assert talk([], data) == [(1, m.Administer("x", "y" * 70_000), [])]
+
+
+def test_the_buffer_of_a_frame_that_has_begun_grows_only_with_its_bytes() -> None:
+    reader = FrameReader()
+    frame = wire_frame(60_000)
+    for sent in range(1, len(frame)):
+        reader.buffer()[:1] = frame[sent - 1 : sent]
+        assert reader.received(1) == []
+        assert len(reader.buffer()) + sent <= max(BUFFER_BYTES_MIN, min(4 * sent, FRAME_BYTES_MAX_BEFORE_HELLO))
+    reader.buffer()[:1] = frame[-1:]
+    assert [bytes(each) for each in reader.received(1)] == [frame]
+
+
+def wire_frame(size: int) -> bytes:
+    """A frame of one segment."""
+    return struct.pack("<II", 0, size // 8 - 1) + (bytes(range(256)) * (size // 256 + 1))[: size - 8]
 
 
 def test_a_huge_frame_comes_out_as_it_went_in_and_takes_memory_only_as_it_comes() -> None:

@@ -20,6 +20,7 @@ constexpr milliseconds keepalive_min{100};   // Whatever a broker asks for.
 constexpr milliseconds closing_time{1'000};  // For a broker to read what was sent and to close.
 
 Error lost(const std::string& text) { return {"connection.lost", text, true}; }
+Error closed() { return {"client.closed", "the client was closed"}; }
 
 bool may_have_batches(const Incoming& message) noexcept {
   return std::holds_alternative<FetchedHead>(message) || std::holds_alternative<Deliver>(message);
@@ -202,10 +203,10 @@ void Connection::run() noexcept {
       if (!closing_)
         keep_alive();
       else if (Clock::now().time_since_epoch().count() >= closing_until_)
-        throw lost("the client was closed");
+        throw closed();
     }
   } catch (const Error& error) {
-    fail(closing_ ? lost("the client was closed") : error);
+    fail(closing_ ? closed() : error);
   } catch (const std::exception& error) {
     fail(Error("linn.internal", error.what()));
   }

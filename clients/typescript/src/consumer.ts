@@ -6,7 +6,7 @@
 
 import type { RecordBatch } from "./batch.js";
 import type { Message as ControlMessage } from "./codec.js";
-import { again, invalid, LinnError, protocolError } from "./errors.js";
+import { again, goneBy, invalid, LinnError, protocolError } from "./errors.js";
 import type { Caller, Link, Taker } from "./link.js";
 import { Batch, Message, type Delivery, type Settler } from "./message.js";
 import { merged, Settling, type Settled, type Verdict } from "./settling.js";
@@ -178,7 +178,7 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
 
   /** The link is over. */
   lost(error: LinnError): void {
-    this.#end(new LinnError("connection.lost", error.message));
+    this.#end(goneBy(error));
     this.#wake();
   }
 
@@ -335,7 +335,7 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
         entries.forEach((entry, index) => this.#answered(entry.settlings, byEntry.get(index)));
       },
       failed: (error) => {
-        const outcome = error.code === "connection.lost" ? tooLate() : error;
+        const outcome = error.code === "connection.lost" || error.code === "client.closed" ? tooLate() : error;
         this.#answered(settlings, outcome);
       },
     };

@@ -65,3 +65,13 @@ export function protocolError(text: string, code = "protocol.malformed"): LinnEr
 export function connectionLost(text: string): LinnError {
   return new LinnError("connection.lost", text);
 }
+
+/** What is used, or waits, when it was closed: not to be tried again. */
+export function clientClosed(text: string): LinnError {
+  return new LinnError("client.closed", text);
+}
+
+/** What they hear who wait for a link that is over because of `error`. */
+export function goneBy(error: LinnError): LinnError {
+  return error.code === "client.closed" ? again(error) : connectionLost(error.message);
+}

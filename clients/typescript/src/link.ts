@@ -8,7 +8,7 @@ import { connect as connectSocket, type NetConnectOpts, type Socket } from "node
 import { LIMITS, type RecordBatch } from "./batch.js";
 import { encodeFrame, type Message, type MessageOf, type Request } from "./codec.js";
 import { Connection, type Event } from "./connection.js";
-import { again, connectionLost, LinnError, protocolError } from "./errors.js";
+import { again, clientClosed, connectionLost, goneBy, LinnError, protocolError } from "./errors.js";
 import type { Struct } from "./struct.js";
 import type { Zstd } from "./zstd.js";
 
@@ -58,6 +58,7 @@ export class Link {
   #hasReceived = true;
   #silentTicks = 0;
   #drains = false;
+  #isClosing = false;
 
   private constructor(
     readonly peer: string,
@@ -133,7 +134,7 @@ export class Link {
   /** Send a request; its correlation. On a link that is over the caller is told so at once. */
   ask(caller: Caller, message: Request, batches: readonly Uint8Array[] = []): bigint {
     if (this.error !== undefined) {
-      caller.failed(connectionLost(this.error.message));
+      caller.failed(goneBy(this.error));
       return 0n;
     }
     this.#lastCorrelation += 1n;
@@ -252,14 +253,14 @@ export class Link {
   /** End the link and tell everybody; only the first error counts. */
   lose(error: LinnError): void {
     if (this.error !== undefined) return;
-    this.error = error;
+    this.error = this.#isClosing ? clientClosed("the client was closed") : error;
     clearInterval(this.#keepalive);
     this.#socket.destroy();
     const callers = [...this.#callers.values()];
     this.#callers.clear();
     // Before hello is answered the reason is all there is to say; later it is that the connection is gone.
-    for (const caller of callers) caller.failed(this.#welcome ? connectionLost(error.message) : again(error));
-    for (const taker of this.subscriptions.values()) taker.lost(error);
+    for (const caller of callers) caller.failed(this.#welcome ? goneBy(this.error) : again(this.error));
+    for (const taker of this.subscriptions.values()) taker.lost(this.error);
     this.subscriptions.clear();
     this.#callReady();
   }
@@ -268,11 +269,12 @@ export class Link {
   async close(): Promise<void> {
     if (this.error !== undefined) return;
     this.tell({ member: "goodbye", content: { reason: "the client is done" } });
+    this.#isClosing = true;
     await new Promise<void>((resolve) => {
       this.#socket.end(resolve);
       setTimeout(resolve, CLOSE_TIMEOUT_MS).unref();
     });
-    this.lose(connectionLost("the client was closed"));
+    this.lose(clientClosed("the client was closed"));
   }
 }
 

@@ -5,7 +5,7 @@
 
 import { buildBatch, checkRecord, recordBytes, type CheckedRecord } from "./batch-builder.js";
 import type { Message } from "./codec.js";
-import { again, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
+import { again, clientClosed, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
 import type { Caller, Link } from "./link.js";
 import type { RecordInput } from "./record.js";
 import { indexesReturned, isReturned } from "./returned.js";
@@ -188,7 +188,7 @@ export class Producer {
   }
 
   #checked(record: RecordInput): CheckedRecord {
-    if (this.#isClosed) throw new LinnError("connection.lost", "the producer is closed");
+    if (this.#isClosed) throw clientClosed("the producer is closed");
     const checked = checkRecord(record, this.#world.now());
     const most = this.#world.link.welcome.messageBytesMax;
     if (checked.size > most) {

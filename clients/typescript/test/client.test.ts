@@ -129,6 +129,20 @@ test("a lost connection fails what waits, and what is asked for later", async ()
   assert.equal(client.error?.code, "connection.lost");
 });
 
+test("what is closed fails with an error that is not to be tried again", async () => {
+  const peer = await peerWith(QUEUE);
+  const client = await connected(peer);
+  const producer = client.producer({ topic: "t" });
+  const waiting = client.describe();
+  await peer.hears("describe");
+  const closing = client.close();
+  const closed = { code: "client.closed", retriable: false };
+  await assert.rejects(waiting, closed);
+  await closing;
+  await assert.rejects(client.describe(), closed);
+  await assert.rejects(producer.publish({ value: "x" }), closed);
+});
+
 test("an answer that nobody asked for ends the connection", async () => {
   const peer = await peerWith();
   const client = await connected(peer);

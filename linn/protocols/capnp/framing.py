@@ -42,7 +42,6 @@ class FrameReader:
         "_frame_filled",
         "_frame_size",
         "_free",
-        "_too_small",
         "_view",
         "failure",
         "frame_bytes_max",
@@ -60,10 +59,13 @@ class FrameReader:
         self._frame_filled = 0
         self._frame_size = 0
         self._expects_large = False
-        self._too_small = False
-        """Whether the buffer has less room than two of the frames that are cut out of it."""
         self.failure: ProtocolError | None = None
         """Why the stream can't be cut into frames any more: no Cap'n Proto framing, or a frame over the limit."""
+
+    @property
+    def _buffer_bytes_max(self) -> int:
+        """Before hello, no more than the largest frame."""
+        return min(BUFFER_BYTES_MAX, max(self.frame_bytes_max, FRAME_BYTES_MAX_BEFORE_HELLO))
 
     @property
     def pending_bytes(self) -> int:
@@ -124,10 +126,8 @@ class FrameReader:
         if self._frame is None and filled >= min(SPILL_BYTES, self._buffer_bytes):
             # The buffer was filled by small frames alone.
             self._expects_large = False
-            self._too_small = self._too_small or filled == self._buffer_bytes
-        if self._too_small and self._frame is None and self._buffer_bytes < BUFFER_BYTES_MAX:
-            self._grow()
-        self._too_small = False
+            if filled == self._buffer_bytes < self._buffer_bytes_max:
+                self._grow()
         return frames
 
     def _cut(self, filled: int, frames: list[memoryview]) -> None:
@@ -144,8 +144,6 @@ class FrameReader:
                 if size >= LARGE_FRAME_BYTES:
                     self._begin_frame(position, filled, size)
                     position = filled
-                elif 2 * size > len(view):
-                    self._too_small = True
                 break
             frames.append(memoryview(bytearray(view[position:end])))
             position = end
@@ -191,7 +189,7 @@ class FrameReader:
 
     def _grow(self) -> None:
         old, filled = self._view, self._filled
-        self._buffer_bytes = min(4 * len(old), BUFFER_BYTES_MAX)
+        self._buffer_bytes = min(4 * len(old), self._buffer_bytes_max)
         self._view = self._free.take(self._buffer_bytes)
         self._view[:filled] = old[:filled]
         self._free.give(old)

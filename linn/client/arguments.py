@@ -1,0 +1,59 @@
+"""Checks of arguments, so that a wrong one is refused by its name where it is passed."""
+
+from __future__ import annotations
+
+from linn.core.errors import MessageInvalid
+
+U32_MAX = (1 << 32) - 1
+I64_MAX = (1 << 63) - 1
+_WAIT_S_MAX = U32_MAX / 1000
+_SHOWN_CHARACTERS_MAX = 80
+
+
+def shown(value: object) -> str:
+    """A value for an error's line."""
+    try:
+        return repr(value)[:_SHOWN_CHARACTERS_MAX]
+    except ValueError:  # An int of more digits than Python writes.
+        return f"so large a {type(value).__name__}"
+
+
+def checked_number(number: object, what: str, highest: int, lowest: int = 0) -> int:
+    """An int from `lowest` to `highest`. Raises MessageInvalid."""
+    if not isinstance(number, int) or not lowest <= number <= highest:
+        raise MessageInvalid(f"{what} is a whole number from {lowest} to {highest}, not {shown(number)}")
+    return int(number)
+
+
+def checked_span(span: object, what: str) -> float:
+    """A length of time, in whatever unit: an int or float from 0 on; infinity is one too. Raises MessageInvalid."""
+    if not isinstance(span, int | float) or not span >= 0:  # NaN is neither.
+        raise MessageInvalid(f"{what} is a number from 0 on, not {shown(span)}")
+    try:
+        return float(span)
+    except OverflowError:
+        raise MessageInvalid(f"{what} is a number from 0 on, not {shown(span)}") from None
+
+
+def checked_wait(wait_s: object) -> float:
+    """Seconds that a broker can be asked to wait. Raises MessageInvalid."""
+    span = checked_span(wait_s, "wait_s")
+    if span > _WAIT_S_MAX:
+        raise MessageInvalid(f"wait_s is at most {_WAIT_S_MAX:g} seconds, not {shown(wait_s)}")
+    return span
+
+
+def checked_timeout(timeout_s: object) -> float | None:
+    """Seconds after which a call gives up; None: never. Raises MessageInvalid."""
+    return None if timeout_s is None else checked_span(timeout_s, "timeout_s")
+
+
+def checked_text(text: object, what: str) -> str:
+    """Text that can be sent. Raises MessageInvalid."""
+    if not isinstance(text, str):
+        raise MessageInvalid(f"{what} is text, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MessageInvalid(f"{what} is not valid Unicode") from error
+    return text
