@@ -266,6 +266,8 @@ class RecordBatch:
         if fields[1:7] != _NO_COLUMNS:
             for place in range(1, len(COLUMN_WIDTHS)):
                 self._column(place)
+            if index is not None and max(_cast(index, "H") or (0,)) >= self.pair_count:
+                raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
 
     def _column(self, place: int) -> memoryview | None:
         """A field that has one item per record, whose length is checked here: readers need not call `verify`."""
