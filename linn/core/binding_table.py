@@ -60,9 +60,9 @@ class BindingTable:
         return list(self._bindings.values())
 
     def numbered(self, numbers: Iterable[int]) -> Sequence[Binding]:
-        """The bindings with these numbers, each once, in the order in which they were made."""
+        """The bindings with these numbers that are still there, each once, in the order in which they were made."""
         bindings = self._bindings
-        return [bindings[number] for number in sorted(set(numbers))]
+        return [bindings[number] for number in sorted(set(numbers)) if number in bindings]
 
     def __len__(self) -> int:
         return len(self._bindings)

@@ -342,13 +342,13 @@ class Broker:
             found += those
         return found
 
-    def unroutable(self, exchange: str, batch: RecordBatch) -> list[int]:
+    def unroutable(self, exchange: str, batch: RecordBatch, budget: PublishBudget) -> list[int]:
         """Which records of a verified batch no topic takes: ranges of indexes, as first, end, first, end and so on.
 
-        Raises ExchangeUnknown, BatchMalformed, TopicError.
+        Raises ExchangeUnknown, BatchMalformed, TopicError, LimitExceeded, TakesLong.
         """
         try:
-            return self.router(exchange).unroutable(batch)
+            return self.router(exchange).unroutable(batch, budget)
         finally:
             batch.forget_body()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from linn.core.record import Labels
+from linn.core.steps import Steps
 
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
@@ -66,6 +67,14 @@ class Exchange(Protocol):
 
         An exception fails the publish with a LinnError that names the plugin.
         """
+
+
+@runtime_checkable
+class MatchesInSteps(Protocol):
+    """An exchange that may take long over one subject, and lets others have their turn meanwhile."""
+
+    def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
+        """As `match`, in steps of at most a millisecond. Bindings may come and go between them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ RECORD_STEPS_AT_ONCE_MAX = 4_096
 PARTS_BYTES_AT_ONCE_MAX = 8 << 20
 """Copied without giving others a turn: some milliseconds."""
 ASKS_AT_ONCE_MAX = 64
-"""Exchanges that are asked about a content, without giving others a turn: well-meant patterns take 10 us each, others a
-hundred times that. How long they may take in turns is the router's to say."""
+"""Steps of exchanges that are asked, and contents that they are asked about, without giving others a turn: well-meant
+bindings take 10 us each, others a hundred times that. How long they may take in turns is the router's to say."""
 STORED_MAX = 10_240
 """Batches that one publish may become in all topics together: they are stored in one go, 13 us each."""
 STORED_BYTES_MAX = 256 << 20
@@ -73,7 +73,7 @@ class PublishBudget:
             self._refuse(f"look at and copy more than {self._steps_max} records, counted for each copy that differs")
 
     def ask(self) -> None:
-        """An exchange is to be asked about one content. Raises TakesLong."""
+        """An exchange is to be asked about one content, or goes on with what takes it long. Raises TakesLong."""
         self._asks += 1
         if self._at_once and self._asks > ASKS_AT_ONCE_MAX:
             raise TakesLong

@@ -19,7 +19,7 @@ from typing import Any
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import body_slice
 from linn.core.errors import LimitExceeded, LinnError, TopicError
-from linn.core.exchange import Binding, Exchange, Subject, Target
+from linn.core.exchange import Binding, Exchange, MatchesInSteps, Subject, Target
 from linn.core.exchange_graph import ExchangeGraph
 from linn.core.explanation import Explanation, explain
 from linn.core.problem import one_line
@@ -84,7 +84,8 @@ class Router:
         """The same, as it was said later."""
         self._owner = owner
         self._make = make
-        self._exchange = make()
+        self._exchange = exchange = make()
+        self._in_steps = exchange.match_in_steps if isinstance(exchange, MatchesInSteps) else None
         self._graph = graph if graph is not None else ExchangeGraph()
         self._exits: set[str] | None = set()
         """Exchanges that bindings lead to; None: to be looked up."""
@@ -152,9 +153,9 @@ class Router:
             TakesLong: as the budget says.
         """
         self._refresh()
-        if self._fields is None and len(answers := self._by_pairs(batch)) == 1:
-            return [(topic, batch) for topic in answers[0]]
         budget = budget if budget is not None else PublishBudget()
+        if self._fields is None and len(answers := self._by_pairs(batch, budget)) == 1:
+            return [(topic, batch) for topic in answers[0]]
         return at_once(self._answers(batch, budget).parts_in_steps(budget))
 
     def route_in_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
@@ -168,23 +169,27 @@ class Router:
         while True:
             self._refresh()
             fields = self._fields
-            asking = self._ask_pairs(batch, time) if fields is None else self._ask_contents(batch, fields, time, budget)
+            asking = (
+                self._ask_pairs(batch, time, budget)
+                if fields is None
+                else self._ask_contents(batch, fields, time, budget)
+            )
             routed = yield from asking
             if routed is not None:
                 return routed
 
-    def unroutable(self, batch: RecordBatch) -> list[int]:
+    def unroutable(self, batch: RecordBatch, budget: PublishBudget | None = None) -> list[int]:
         """Which records of a batch go nowhere: ranges of indexes, as first, end, first, end and so on, ascending.
 
         Raises as `route`.
         """
-        return self._answers(batch, PublishBudget()).unroutable()
+        return self._answers(batch, budget if budget is not None else PublishBudget()).unroutable()
 
     def _answers(self, batch: RecordBatch, budget: PublishBudget) -> RoutedBatch:
         self._refresh()
         if self._fields is not None:
             return at_once(self.route_in_steps(batch, budget))
-        return RoutedBatch(batch, self._by_pairs(batch), batch.route_index)
+        return RoutedBatch(batch, self._by_pairs(batch, budget), batch.route_index)
 
     def _refresh(self) -> None:
         """Forget all answers where something has changed since they were given."""
@@ -219,40 +224,39 @@ class Router:
         self._sees_content = bool(fields)
         return fields
 
-    def _by_pairs(self, batch: RecordBatch) -> Sequence[Destinations]:
+    def _by_pairs(self, batch: RecordBatch, budget: PublishBudget) -> Sequence[Destinations]:
         """The topics of each of the batch's pairs."""
         routes = batch.routes
         key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
             return known
         time = _Time()
-        answer = tuple([self._of_pair(pair, time) for pair in batch.pairs()])
+        answer = tuple([at_once(self._of_pair(pair, time, budget)) for pair in batch.pairs()])
         if key is not None:
             if len(self._by_routes) >= CACHED_BATCHES_MAX:
                 self._by_routes.clear()
             self._by_routes[key] = answer
         return answer
 
-    def _of_pair(self, pair: Pair, time: _Time) -> Destinations:
+    def _of_pair(self, pair: Pair, time: _Time, budget: PublishBudget) -> Steps[Destinations]:
         key = _exact(pair)
         known = self._found(key)
         if known is None:
-            answer = self._resolve(Subject(pair.routing_key, dict(pair.labels)), time)
-            known = self._remember(key, answer, pair, ())
+            known = yield from self._resolve(Subject(pair.routing_key, dict(pair.labels)), key, pair, (), time, budget)
         return known
 
     def _found(self, key: tuple[object, ...]) -> Destinations | None:
         found = self._by_pair.get(key)
         return found if found is not None or not self._by_large_pair else self._by_large_pair.get(key)
 
-    def _ask_pairs(self, batch: RecordBatch, time: _Time) -> Steps[RoutedBatch | None]:
+    def _ask_pairs(self, batch: RecordBatch, time: _Time, budget: PublishBudget) -> Steps[RoutedBatch | None]:
         """Ask about each pair. None: bindings look at more than pairs by now."""
         answers: list[Destinations] = []
         for pair in batch.pairs():
             self._refresh()
             if self._fields is not None:
                 return None
-            answers.append(self._of_pair(pair, time))
+            answers.append((yield from self._of_pair(pair, time, budget)))
             yield
         return RoutedBatch(batch, answers, batch.route_index)
 
@@ -275,7 +279,8 @@ class Router:
                     self._refresh()
                     if self._fields is None or self._fields.names != fields.names:
                         return None
-                    answer = self._of_content(batch.pairs()[kind[0]], exact[kind[0]], fields, kind[1], time, budget)
+                    asking = self._of_content(batch.pairs()[kind[0]], exact[kind[0]], fields, kind[1], time, budget)
+                    answer = yield from asking
                     number = number_of.setdefault(id(answer), len(answers))
                     if number == len(answers):
                         answers.append(answer)
@@ -294,13 +299,13 @@ class Router:
         content: Content,
         time: _Time,
         budget: PublishBudget,
-    ) -> Destinations:
+    ) -> Steps[Destinations]:
         key = (*exact, content)
         known = self._found(key)
         if known is None:
             budget.ask()
-            answer = self._resolve(fields.subject(pair.routing_key, dict(pair.labels), content), time)
-            known = self._remember(key, answer, pair, content)
+            subject = fields.subject(pair.routing_key, dict(pair.labels), content)
+            known = yield from self._resolve(subject, key, pair, content, time, budget)
         return known
 
     def _remember(self, key: tuple[object, ...], answer: Destinations, pair: Pair, content: Content) -> Destinations:
@@ -331,26 +336,47 @@ class Router:
 
     # --- asking ---
 
-    def _resolve(self, subject: Subject, time: _Time) -> Destinations:
-        """The topics for one subject. Raises LimitExceeded where the batch has had its time."""
-        if time.spent_s > ROUTING_S_MAX:
-            text = f"exchange {self.name} took more than {ROUTING_S_MAX:g} s for one batch: name fewer keys in one"
-            raise LimitExceeded(text)
-        monotonic = self._graph.monotonic
-        began_s = monotonic()
-        try:
-            return self._asked(subject)
-        finally:
-            time.spent_s += monotonic() - began_s
+    def _resolve(
+        self,
+        subject: Subject,
+        key: tuple[object, ...],
+        pair: Pair,
+        content: Content,
+        time: _Time,
+        budget: PublishBudget,
+    ) -> Steps[Destinations]:
+        """The topics for one subject, remembered under `key`.
 
-    def _asked(self, subject: Subject) -> Destinations:
+        Raises LimitExceeded where the batch has had its time, TakesLong.
+        """
+        monotonic, version = self._graph.monotonic, self._graph.version
+        asking = self._asked(subject)
+        while True:
+            if time.spent_s > ROUTING_S_MAX:
+                text = f"exchange {self.name} took more than {ROUTING_S_MAX:g} s for one batch: name fewer keys in one"
+                raise LimitExceeded(text)
+            began_s = monotonic()
+            try:
+                next(asking)
+            except StopIteration as end:
+                answer: Destinations = end.value
+                break
+            finally:
+                time.spent_s += monotonic() - began_s
+            budget.ask()
+            yield
+        # What changed meanwhile may be in it or not: it counts, but for this one only.
+        return self._remember(key, answer, pair, content) if self._graph.version == version else answer
+
+    def _asked(self, subject: Subject) -> Steps[Destinations]:
         """The topics for one subject, through all exchanges on the way, nearest first."""
         # What an exchange has not asked for it is not shown, even where another on the way has.
         plain = subject if self._fields is None else Subject(subject.routing_key, subject.labels)
         topics: dict[str, None] = {}
         seen = {self.name}
         for router in (waiting := [self]):
-            for name, is_exchange in router.targets(subject if router._sees_content else plain):
+            targets = yield from router.targets_in_steps(subject if router._sees_content else plain)
+            for name, is_exchange in targets:
                 if not is_exchange:
                     topics[name] = None
                 elif name not in seen and (there := self._graph.routers.get(name)) is not None:
@@ -358,16 +384,21 @@ class Router:
                     waiting.append(there)
         return tuple(topics)
 
-    def targets(self, subject: Subject) -> Sequence[Target]:
+    def targets_in_steps(self, subject: Subject) -> Steps[Sequence[Target]]:
         """Where this exchange alone sends a subject: its alternate where nothing matches. Raises TopicError."""
-        matched = self.match(subject)
+        matched = yield from self._match_in_steps(subject)
         if not matched and self.alternate is not None:
             return [Target(self.alternate, is_exchange=True)]
         return [binding.target for binding in matched]
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The bindings that match. Raises TopicError where the exchange fails, LinnErrors of its own as they are."""
+        return at_once(self._match_in_steps(subject))
+
+    def _match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
         try:
+            if self._in_steps is not None:
+                return _checked((yield from self._in_steps(subject)))
             return _checked(self._exchange.match(subject))
         except LinnError:
             raise

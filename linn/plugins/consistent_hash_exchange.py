@@ -26,6 +26,7 @@ from linn.core.explanation import Explanation
 from linn.core.hookspecs import hookimpl
 from linn.core.predicate_explanation import shown_value
 from linn.core.predicate_parser import parse_field
+from linn.core.steps import Steps, at_once
 from linn.core.subject_field import FieldValue
 
 WEIGHT_MAX = 1_000
@@ -34,6 +35,8 @@ POINTS_PER_WEIGHT = 128
 """Places on the ring for each unit of weight: shares are within about 9 per cent, of weight 10 within 3."""
 POINTS_MAX = 1 << 19
 """Places of the whole ring, 20 MB. Where there would be more, each target has half as many, and so on, at least one."""
+POINTS_A_STEP = 1 << 12
+"""Laid out in one step: a millisecond or two."""
 
 _POINTS_PER_DIGEST = 8
 _POINTS = struct.Struct(f"<{_POINTS_PER_DIGEST}Q")
@@ -70,6 +73,7 @@ class ConsistentHashExchange:
         self._owners: list[Binding] = []
         """The binding of the target at each point."""
         self._is_current = True
+        self._changes = 0
 
     def bind(self, binding: Binding) -> None:
         """Add a binding. The weights of a target that is bound several times add up. Raises BindingInvalid."""
@@ -78,12 +82,16 @@ class ConsistentHashExchange:
             raise BindingInvalid(f"exchange {self.name} knows no binding arguments, but got {unknown}")
         weight_of(binding)
         if self._table.add(binding) is not None:
-            self._is_current = False
+            self._changed()
 
     def unbind(self, binding: Binding) -> None:
         """Remove a binding, if it is there."""
         if self._table.remove(binding) is not None:
-            self._is_current = False
+            self._changed()
+
+    def _changed(self) -> None:
+        self._is_current = False
+        self._changes += 1
 
     def bindings(self) -> Sequence[Binding]:
         """All bindings."""
@@ -95,8 +103,12 @@ class ConsistentHashExchange:
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The binding of the one target for the subject; none where there are no bindings."""
-        if not self._is_current:
-            self._lay_ring()
+        return at_once(self.match_in_steps(subject))
+
+    def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
+        """As `match`, in steps: after a change of the bindings the ring is laid out anew first."""
+        while not self._is_current:
+            yield from self._lay_ring()
         if not self._points:
             return ()
         place = bisect_left(self._points, hash_of(self._read(subject)))
@@ -110,8 +122,9 @@ class ConsistentHashExchange:
         leads = f"{has}, whose hash leads to {chosen[0].target.name}" if chosen else "there are no bindings"
         return Explanation(f"weight {weight_of(binding)}", binding in chosen, leads)
 
-    def _lay_ring(self) -> None:
-        """Lay out all points anew: at the largest size in half a second, after a change and before the next match."""
+    def _lay_ring(self) -> Steps[None]:
+        """Lay out all points anew, in half a second at the largest size; in vain where bindings change meanwhile."""
+        changes = self._changes
         owners: dict[Target, Binding] = {}
         weights: dict[Target, int] = {}
         for binding in self._table.all():
@@ -120,12 +133,15 @@ class ConsistentHashExchange:
         halvings = 0
         while sum(weights.values()) * POINTS_PER_WEIGHT >> halvings > POINTS_MAX:
             halvings += 1
-        ring = {
-            point: owner
-            # Two targets at one point, if there ever are, have an order of their own.
-            for target, owner in sorted(owners.items(), key=lambda item: item[0])
-            for point in points_of(target, max(1, weights[target] * POINTS_PER_WEIGHT >> halvings))
-        }
+        ring: dict[int, Binding] = {}
+        # Two targets at one point, if there ever are, have an order of their own.
+        for target, owner in sorted(owners.items(), key=lambda item: item[0]):
+            count = max(1, weights[target] * POINTS_PER_WEIGHT >> halvings)
+            for first in range(0, count, POINTS_A_STEP):
+                ring.update(dict.fromkeys(points_of(target, first, min(count, first + POINTS_A_STEP)), owner))
+                yield
+            if changes != self._changes:
+                return
         self._points = sorted(ring)
         self._owners = [ring[point] for point in self._points]
         self._is_current = True
@@ -148,14 +164,13 @@ def hash_of(value: FieldValue | None) -> int:
     return int.from_bytes(hashlib.blake2b(_bytes_of(value), digest_size=8).digest(), "little")
 
 
-def points_of(target: Target, count: int) -> list[int]:
-    """The first `count` points of a target: more of them begin with the same."""
+def points_of(target: Target, first: int, end: int) -> list[int]:
+    """The points of a target from the place `first`, a multiple of POINTS_A_STEP: they don't depend on their number."""
     name = f"{'exchange' if target.is_exchange else 'topic'}:{target.name}:".encode()
-    digests = -(-count // _POINTS_PER_DIGEST)
     points: list[int] = []
-    for number in range(digests):
+    for number in range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST)):
         points += _POINTS.unpack(hashlib.blake2b(name + b"%d" % number, digest_size=_POINTS.size).digest())
-    return points[:count]
+    return points[: end - first]
 
 
 def _bytes_of(value: FieldValue | None) -> bytes:

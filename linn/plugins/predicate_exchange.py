@@ -9,6 +9,7 @@ from linn.core.binding_table import BindingTable
 from linn.core.exchange import Binding, Subject
 from linn.core.explanation import Explanation
 from linn.core.predicate import Predicate
+from linn.core.steps import Steps, at_once
 from linn.plugins.predicate_index import PredicateIndex
 
 
@@ -47,7 +48,11 @@ class PredicateExchange(ABC):
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The bindings whose predicates are true."""
-        numbers = self._index.matching(subject)
+        return at_once(self.match_in_steps(subject))
+
+    def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
+        """As `match`, in steps."""
+        numbers = yield from self._index.matching(subject)
         return self._table.numbered(numbers) if numbers else ()
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:

@@ -12,11 +12,15 @@ from collections.abc import Iterator
 
 from linn.core.exchange import Subject
 from linn.core.predicate import Predicate
+from linn.core.steps import Steps
 from linn.core.subject_field import FieldValue, SubjectField
 
 Numbered = dict[int, Predicate]
 """Predicates by the number of their binding."""
 Values = dict[object, Numbered]
+
+PREDICATES_A_STEP = 64
+"""Predicates asked in one step: 0.1 ms, or 2 ms where each is as large as may be."""
 
 _LABEL, _HEADER = "label", "header"
 
@@ -62,11 +66,24 @@ class PredicateIndex:
         """What the predicates read beyond routing key and labels."""
         return self._fields
 
-    def matching(self, subject: Subject) -> list[int]:
-        """The numbers of the predicates that match; one that demands several pairs may come several times."""
-        found = [number for number, predicate in self._everywhere.items() if predicate.matches(subject)]
-        for numbered in self._reached(subject):
-            found += [number for number, predicate in numbered.items() if predicate.matches(subject)]
+    def matching(self, subject: Subject) -> Steps[list[int]]:
+        """The numbers of the predicates that match; one that demands several pairs may come several times.
+
+        In steps between which predicates may come and go.
+        """
+        found: list[int] = []
+        asked = 0
+        for numbered in [self._everywhere, *self._reached(subject)]:
+            if asked + len(numbered) <= PREDICATES_A_STEP:
+                found += [number for number, predicate in numbered.items() if predicate.matches(subject)]
+                asked += len(numbered)
+                continue
+            those = tuple(numbered.items())
+            for first in range(0, len(those), PREDICATES_A_STEP):
+                yield
+                some = those[first : first + PREDICATES_A_STEP]
+                found += [number for number, predicate in some if predicate.matches(subject)]
+            asked = PREDICATES_A_STEP
         return found
 
     def _reached(self, subject: Subject) -> Iterator[Numbered]:

@@ -65,8 +65,8 @@ def test_hashes_and_points_are_what_they_always_were() -> None:
         8518482412311870710,
         16832822397561338100,
     ]
-    assert points_of(Target("orders.0"), 3) == [18228718437748771820, 16983880608382928245, 7129801823753564535]
-    assert points_of(Target("orders.0", is_exchange=True), 1) == [17540370694832531676]
+    assert points_of(Target("orders.0"), 0, 3) == [18228718437748771820, 16983880608382928245, 7129801823753564535]
+    assert points_of(Target("orders.0", is_exchange=True), 0, 1) == [17540370694832531676]
 
 
 def test_a_field_that_is_absent_counts_as_empty_and_equal_numbers_as_one() -> None:

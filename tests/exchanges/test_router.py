@@ -19,8 +19,8 @@ from linn.core.exchange import Binding, Subject, Target
 from linn.core.exchange_graph import ExchangeGraph
 from linn.core.publish_budget import PublishBudget, TakesLong
 from linn.core.record import Record
-from linn.core.router import Router
-from linn.core.steps import at_once
+from linn.core.router import ROUTING_S_MAX, Router
+from linn.core.steps import Steps, at_once
 from linn.plugins.exchanges import DirectExchange, NoSettings, TopicExchange
 
 
@@ -244,7 +244,41 @@ def test_ten_thousand_bindings_come_and_go_without_being_looked_through(kind: st
     assert time.perf_counter() - started < 10, "looking through all would take minutes"
     assert router.bindings() == []
     if isinstance(exchange, TopicExchange):
-        assert exchange._root.is_bare(), "nothing is left of them"
+        assert exchange._index.is_empty(), "nothing is left of them"
+
+
+class Endless(Counting):
+    """An exchange that takes ten milliseconds for each of its steps, and never comes to an end."""
+
+    now_s = 0.0
+
+    def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
+        while True:
+            self.now_s += 0.01
+            yield
+
+
+def test_one_key_that_takes_too_long_is_refused_and_nobody_waits_for_it() -> None:
+    exchange = Endless()
+    router = Router("e", "endless", lambda: exchange, ExchangeGraph(lambda: exchange.now_s))
+    with pytest.raises(TakesLong):
+        router.route(keyed("a"), PublishBudget(at_once=True))
+    exchange.now_s = 0.0
+    steps = router.route_in_steps(keyed("a"), PublishBudget())
+    with pytest.raises(LimitExceeded, match="more than 2 s"):
+        at_once(steps)
+    assert exchange.now_s == pytest.approx(ROUTING_S_MAX, abs=0.02)
+
+
+def test_an_answer_that_bindings_overtook_is_not_remembered() -> None:
+    router = topic_router(*[(f"t{number}", f"*.{number}.#.{number}.#") for number in range(20_000)])
+    batch = keyed(".".join(["a"] + ["19999"] * 100))
+    steps = router.route_in_steps(batch, PublishBudget())
+    next(steps)
+    router.unbind(Binding(Target("t19999"), "*.19999.#.19999.#"))
+    assert at_once(steps).unroutable() == [0, 1]
+    router.bind(Binding(Target("t19999"), "*.19999.#.19999.#"))
+    assert [topic for topic, _ in router.route(batch)] == ["t19999"]
 
 
 def test_equal_answers_are_kept_once_and_large_ones_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ PATTERNS = [
     *[".".join([*["#", "a"] * 31, last]) for last in ("b", "*", "#")],
     *[".".join(["a"] * count + ["#"] * (PATTERN_WORDS_MAX - count)) for count in range(1, PATTERN_WORDS_MAX)],
 ]
+LONGEST_PATTERNS = [".".join(["#", "a"] * 31 + ["*", f"b{number}"]) for number in range(400)]
 KEYS = {
     "one word again and again": ".".join(["a"] * KEY_WORDS_MAX),
     "nearly what the patterns want": ".".join(["a", "b"] * (KEY_WORDS_MAX // 2)),
@@ -78,9 +79,18 @@ def test_a_batch_of_thousands_of_long_keys_is_routed_in_turns_until_its_time_is_
     words = ["a"] * (KEY_WORDS_MAX - 1)
     keys = [".".join([*words, str(number)]) for number in range(6_000)]
     batch = bytes(build_from_records([Record(value=b"v", routing_key=key) for key in keys], base_id=1).message)
-    with attacked(broker, cpu_s=5, memory_bytes=64 << 20, answer_s=10) as attack:
-        attack.tries({pattern: (binding("patterns", pattern), "answered") for pattern in PATTERNS})
+    with attacked(broker, cpu_s=6, memory_bytes=64 << 20, answer_s=10) as attack:
+        attack.tries({pattern: (binding("patterns", pattern), "answered") for pattern in LONGEST_PATTERNS})
         attack.tries({"6,000 keys": (request(m.Publish("patterns", True), 7, 1) + batch, "failed limit.exceeded")})
+
+
+def test_hundreds_of_the_longest_patterns_cost_a_publish_milliseconds(broker: WatchedBroker) -> None:
+    words = ["a"] * (KEY_WORDS_MAX - 1)
+    records = [Record(value=b"v", routing_key=".".join([*words, str(number)])) for number in range(50)]
+    batch = bytes(build_from_records(records, base_id=1).message)
+    with attacked(broker, cpu_s=1, pause_s=0.25) as attack:
+        attack.tries({pattern: (binding("patterns", pattern), "answered") for pattern in LONGEST_PATTERNS})
+        attack.tries({"50 keys": (request(m.Publish("patterns", True), 7, 1) + batch, "answered")})
 
 
 def test_no_predicate_nests_or_grows_beyond_its_limits(broker: WatchedBroker) -> None:

@@ -150,7 +150,7 @@ class Publishing:
             full = _without_room(destinations)
             if full is not None:
                 return full.topic
-            returned = broker.unroutable(publish.target, batch) if _wants_returned(publish) else []
+            returned = broker.unroutable(publish.target, batch, budget) if _wants_returned(publish) else []
             planned.append((destinations, returned))
         self._store(event, publish, planned)
         return None
