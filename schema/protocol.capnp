@@ -46,6 +46,7 @@ struct Frame {
     administered @27 :Administered;
 
     ended       @28 :Ended;         # broker's push: a subscription is over
+    leaseEnded  @29 :LeaseEnded;    # broker's push: a lease is over that was not settled
   }
 }
 
@@ -139,7 +140,7 @@ struct Unsubscribe { subscription @0 :UInt32; }
 
 struct Credit {
   subscription @0 :UInt32;
-  records      @1 :UInt32;       # in addition to what is left
+  records      @1 :UInt32;       # in addition to what is left; shared with leases: how many may be held from now on
 }
 
 struct Deliver {
@@ -183,6 +184,12 @@ struct Ended {
   subscription @0 :UInt32;
   code         @1 :Text;         # why: topic.unknown where the topic was deleted or changed its kind, log.corrupt, ...
   text         @2 :Text;
+}
+
+struct LeaseEnded {
+  subscription @0 :UInt32;
+  partition    @1 :Int32;
+  deliveryId   @2 :UInt64;
 }
 
 struct Assigned {

@@ -13,6 +13,7 @@ import time
 from typing import Any, Protocol
 
 import anyio
+import trio
 from trio.lowlevel import in_trio_run
 
 from linn.core.address import parse_address
@@ -48,7 +49,8 @@ class AnyClock:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        return anyio.current_time()
+        # As anyio.current_time(), which takes five times as long: consumers ask for each message.
+        return trio.current_time() if in_trio_run() else time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)

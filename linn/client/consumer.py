@@ -23,6 +23,7 @@ from linn.client.arguments import U32_MAX, checked_number, checked_wait
 from linn.client.batches import Batches
 from linn.client.message import Batch, Message
 from linn.client.pulling import Pulling
+from linn.client.settling import Delivery
 from linn.client.starting_place import Request, Start, first_requests, next_requests
 from linn.client.subscribing import Leaving, Subscribing
 from linn.client.subscription import Subscription
@@ -67,6 +68,9 @@ class Consumer:
         self._arrived: deque[Batch] = deque()
         self._messages: Iterator[Message] = iter(())
         self._current: Batch | None = None
+        self._lease: Delivery | None = None
+        """Of the current batch; None where it has none."""
+        self._monotonic = client.env.clock.monotonic
         self._handed_in_a_row = 0
         self.news = 0
         """Grows with whatever makes the next step look up: an error, the end, a batch that is not wanted any more."""
@@ -207,7 +211,7 @@ class Consumer:
         self._drop_unwanted()
 
     def set_back(self, partition: int) -> None:
-        """Reading of a partition begins again at an earlier offset."""
+        """Some of what arrived of a partition comes again: reading was set back, or a lease is over."""
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
@@ -266,13 +270,16 @@ class Consumer:
         if get_ident() != self._thread_id:
             self.check_loop()
         if not self._errors:
-            for message in self._messages:
-                return message
+            lease = self._lease
+            if lease is None or self._monotonic() < lease.until_s:
+                for message in self._messages:
+                    return message
         return await self._turn()
 
     async def _turn(self) -> Message:
         self.raise_errors()
         batch = self._current = await self.next_batch()
+        self._lease = batch.delivery if batch.subscription is not None and batch.subscription.leased else None
         self._messages = iter(batch)
         return next(self._messages)
 
@@ -323,6 +330,8 @@ class Consumer:
         self.check_loop()
         while True:
             self.raise_errors()
+            while self._arrived and not self._arrived[0].is_wanted():
+                self._arrived.popleft().handed_over()  # Its lease ended while it waited here.
             if self._arrived:
                 return
             if self._closed:

@@ -61,7 +61,7 @@ class Link:
         """Why the link is over."""
         self.subscriptions: dict[int, Pushed] = {}
         self._stream = stream
-        self._clock = clock
+        self.clock = clock
         self._connection = Connection()
         self._callers: dict[int, Caller] = {}
         self._last_correlation = 0
@@ -372,7 +372,7 @@ class Link:
             return
         drained_s = 0.0
         while True:
-            await self._clock.sleep(interval_s / 2)
+            await self.clock.sleep(interval_s / 2)
             if not (self._sent_since_tick and self._received_since_tick):
                 self.tell(Ping())
             self._sent_since_tick = False

@@ -6,6 +6,7 @@ carried out, or its refusal is raised by whoever awaits it, or else it is put be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
@@ -22,14 +23,14 @@ OPEN, SENT, DONE = range(3)
 class Delivery:
     """Records that came together, under one lease or under none. A lease may come in several deliveries."""
 
-    __slots__ = ("attempt", "delivery_id", "partition", "unsettled")
+    __slots__ = ("__weakref__", "attempt", "delivery_id", "partition", "until_s")
 
-    def __init__(self, partition: int, delivery_id: int, attempt: int, unsettled: int) -> None:
+    def __init__(self, partition: int, delivery_id: int, attempt: int, until_s: float = math.inf) -> None:
         self.partition = partition
         self.delivery_id = delivery_id
         self.attempt = attempt
-        self.unsettled = unsettled
-        """Records whose credit has not been given back."""
+        self.until_s = until_s
+        """When the lease is over at the latest, by the client's clock."""
 
 
 class Settling:

@@ -1,13 +1,15 @@
 """Subscription: one of a consumer's, on one link. It ends with the link; the consumer then makes another.
 
-Laws: credit is given back in chunks, when records are settled (leases) or handed over (everything else); what was
-delivered under a lease is worth nothing once the link is gone; a settlement that the broker can't answer any more ends
-in DeliveryNotCurrent.
+Laws: credit is given back in chunks, when records are handed over; where there are leases the broker counts what is
+held. What was delivered under a lease is worth nothing once the link is gone or the lease is known to be over; a
+settlement that the broker can't answer any more ends in DeliveryNotCurrent.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.message import Batch
@@ -54,14 +56,23 @@ class Subscription:
         self._positions = positions
         """Readers: the next offset of each partition. Members: where reading goes on after a nack."""
         self._owned: set[int] | None = None
+        self._lease_s = subscribed.lease_ms / 1000
+        self.monotonic = link.clock.monotonic
+        self._leases: WeakValueDictionary[tuple[int, int], Delivery] = WeakValueDictionary()
+        """By (partition, delivery id), for as long as somebody has records of it."""
         link.subscriptions[self.id] = self
 
     # --- what the broker sends ---
 
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
-        """A `Deliver`, `Assigned` or `Ended`."""
+        """A `Deliver`, `LeaseEnded`, `Assigned` or `Ended`."""
         if isinstance(message, Deliver):
             self._consumer.arrived(self.delivered(message, batches))
+        elif isinstance(message, messages.LeaseEnded):
+            lease = self._leases.get((message.partition, message.delivery_id))
+            if lease is not None:
+                lease.until_s = -math.inf
+                self._consumer.set_back(message.partition)
         elif isinstance(message, messages.Assigned):
             self._owned = set(message.partitions)
             for partition in [known for known in self._positions if known not in self._owned]:
@@ -74,7 +85,7 @@ class Subscription:
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
         """The batches of one delivery, without what was read before."""
         partition = message.partition
-        delivery = Delivery(partition, message.delivery_id, message.attempt, sum(batch.count for batch in batches))
+        delivery = self._lease_of(message) if self.leased else Delivery(partition, message.delivery_id, message.attempt)
         topic = self._consumer.topic
         if self.kind == SubscriptionKind.SHARED:
             return [Batch(topic, partition, records, 0, delivery, self) for records in batches]
@@ -85,6 +96,15 @@ class Subscription:
                 found.append(Batch(topic, partition, records, first, delivery, self))
             self._spend(first)
         return found
+
+    def _lease_of(self, message: Deliver) -> Delivery:
+        """The lease of a delivery, which may be one of several."""
+        key = message.partition, message.delivery_id
+        lease = self._leases.get(key)
+        if lease is None:
+            until_s = self.monotonic() + self._lease_s  # Later than the broker has it, whose clock began before.
+            lease = self._leases[key] = Delivery(*key, message.attempt, until_s)
+        return lease
 
     def _skip(self, partition: int, records: RecordBatch) -> int:
         """How many records of a stream's batch the consumer does not want (any more)."""
@@ -106,9 +126,14 @@ class Subscription:
         if not self.alive:
             # Without a lease it was settled by being sent; a reader goes on behind what arrived.
             return not self.leased and self.kind != SubscriptionKind.GROUP
+        if self.leased:
+            return batch.delivery is not None and not self._is_over(batch.delivery)
         if self._owned is not None and batch.partition not in self._owned:
             return False
         return not (self.kind == SubscriptionKind.GROUP and batch.partition in self._positions)
+
+    def _is_over(self, lease: Delivery) -> bool:
+        return self.monotonic() >= lease.until_s
 
     # --- credit ---
 
@@ -137,6 +162,8 @@ class Subscription:
         if not self.alive:
             self._finish([settling], _too_late())
             return settling
+        if verdict == Verdict.EXTEND and self.leased and not self._is_over(delivery):
+            delivery.until_s = self.monotonic() + ms / 1000
         self._open.append(settling)
         self.last_ack = settling if verdict == Verdict.ACK else None
         if verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP:
@@ -157,6 +184,11 @@ class Subscription:
         """Send all settlements that wait."""
         settlings, self._open = self._open, []
         self.last_ack = None
+        if self.leased:
+            now = self.monotonic()
+            for late in [settling for settling in settlings if now >= settling.delivery.until_s]:
+                self._finish([late], _lease_over(late.delivery))
+            settlings = [settling for settling in settlings if now < settling.delivery.until_s]
         if not settlings or not self.alive:
             return
         entries = latest_commits(settlings) if self.kind == SubscriptionKind.GROUP else merged(settlings)
@@ -165,22 +197,12 @@ class Subscription:
             self._unanswered[settling] = None
         request = _SettleRequest(self, [settled for _, settled in entries])
         self.link.ask(request, Settle(self.id, [entry for entry, _ in entries]))
-        if self.leased:
-            self._spend(sum(self._given_back(settling) for settling in settlings))
 
     async def until_settled(self) -> None:
         """Send all settlements, and wait until the broker has answered, whatever it said."""
         self.flush()
         for settling in list(self._unanswered):
             await settling.until_done()
-
-    @staticmethod
-    def _given_back(settling: Settling) -> int:
-        if settling.verdict == Verdict.EXTEND:
-            return 0
-        count = min(settling.end - settling.first, settling.delivery.unsettled)
-        settling.delivery.unsettled -= count
-        return count
 
     def answered(self, settlings: list[Settling], error: LinnError | None) -> None:
         """What became of some settlements that were sent."""
@@ -215,6 +237,11 @@ def check_ms(ms: int) -> None:
 
 def _too_late() -> DeliveryNotCurrent:
     return DeliveryNotCurrent("the connection that the records came by is gone; the broker may deliver them again")
+
+
+def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:
+    text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
+    return DeliveryNotCurrent(text)
 
 
 class _SettleRequest:

@@ -42,8 +42,8 @@ class Delivery:
 NOTHING = Delivery(0, 0, 0, ())
 
 
-def nobody() -> None:
-    """Who is told of an end that nobody waits for."""
+def nobody(*_: object) -> None:
+    """Who is told of what nobody waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,16 @@ class Consumer(Protocol):
 
     on_ended: Callable[[], None]
     """Called when the topic is gone or has another kind: `next` can only raise any more."""
+
+    held: int
+    """Records that were handed over under leases, and are neither settled nor returned. 0 where there are no leases."""
+
+    on_released: Callable[[], None]
+    """Called when `held` has become less."""
+
+    on_lease_lost: Callable[[int, int], None]
+    """Called with (partition, delivery id) when a lease has ended that was not settled: its time is over, or its
+    records were dropped."""
 
     takes_stored: bool
     """Set by a protocol that passes batches on as they are: some may then stay in their files, unchecked but for their

@@ -313,6 +313,9 @@ class GroupConsumer:
         self.generation = 0
         self.reader = StreamReader(groups.topic, groups.partitions)
         self.on_ended: Callable[[], None] = nobody
+        self.on_released: Callable[[], None] = nobody
+        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.held = 0
         self.reader.on_ended = lambda: self.on_ended()
         self._groups = groups
         self._start = start

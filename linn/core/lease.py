@@ -8,7 +8,7 @@ make the book assert.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Annotated, Literal
@@ -84,6 +84,10 @@ class Lease:
             return (first, end) == (self.first, self.end) and not self.ended
         return self.held.count == end - first and self.held.covers(first, end)
 
+    def count_within(self, first: int, end: int) -> int:
+        """How many offsets of [first, end) it still holds."""
+        return sum([max(0, min(stop, end) - max(start, first)) for start, stop in self.ranges()])
+
     def covers(self, first: int, end: int) -> bool:
         """Whether it still holds every offset of [first, end)."""
         if self.held is None:
@@ -91,12 +95,21 @@ class Lease:
         return self.held.covers(first, end)
 
 
+OnReleased = Callable[[Lease, Sequence[Range], bool], None]
+"""Told of offsets that a lease holds no more; True: neither its consumer nor the broker on its behalf gave them up."""
+
+
+def _tell_nobody(lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
+    return
+
+
 class LeaseBook:
     """Every lease that has not ended. `len` is the number of leases, `count` the number of records leased."""
 
-    __slots__ = ("_by_consumer", "_deadlines", "_leases", "count", "next_delivery_id")
+    __slots__ = ("_by_consumer", "_deadlines", "_leases", "count", "next_delivery_id", "on_released")
 
     def __init__(self) -> None:
+        self.on_released: OnReleased = _tell_nobody
         self.next_delivery_id = 1
         self.count = 0
         self._leases = 0
@@ -125,8 +138,10 @@ class LeaseBook:
             raise DeliveryNotCurrent(f"delivery {delivery_id} is not current: it ended, or was never this consumer's")
         return lease
 
-    def release(self, lease: Lease, ranges: Iterable[Range] | None) -> list[Range]:
+    def release(self, lease: Lease, ranges: Iterable[Range] | None, *, lost: bool = False) -> list[Range]:
         """End the lease, or the named part of it; returns the offsets released, in order.
+
+        `lost`: because its time was over, or the records are gone.
 
         Raises:
             DeliveryNotCurrent: a range is empty, is named twice, or is not held by the lease. Nothing was changed.
@@ -138,10 +153,20 @@ class LeaseBook:
             self._shrink(lease, pieces)
         for first, end in pieces:
             self.count -= end - first
+        if pieces:
+            self.on_released(lease, pieces, lost)
         return pieces
 
-    def extend(self, lease: Lease, lease_ms: int, now: float) -> None:
-        """Move the deadline to `lease_ms` from now, which may also be earlier. Raises LimitExceeded."""
+    def extend(self, lease: Lease, ranges: Iterable[Range] | None, lease_ms: int, now: float) -> None:
+        """Move the deadline to `lease_ms` from now, which may also be earlier.
+
+        Raises:
+            DeliveryNotCurrent: a range is empty, or the lease was not granted for all of it.
+            LimitExceeded: `lease_ms` is out of bounds.
+        """
+        for first, end in ranges or ():
+            if not lease.first <= first < end <= lease.end:
+                raise _not_current_for(lease, first, end)
         if not 1 <= lease_ms <= LEASE_MS_MAX:
             raise LimitExceeded(f"a lease lasts from 1 to {LEASE_MS_MAX} ms; {lease_ms} was asked for")
         lease.deadline = now + lease_ms / 1000
@@ -176,7 +201,7 @@ class LeaseBook:
         for lease in self:
             below = [(first, min(end, before)) for first, end in lease.ranges() if first < before]
             if below:
-                lost += sum(end - first for first, end in self.release(lease, below))
+                lost += sum(end - first for first, end in self.release(lease, below, lost=True))
         return lost
 
     def _push(self, lease: Lease) -> None:
@@ -213,6 +238,11 @@ def _checked(lease: Lease, ranges: Iterable[Range]) -> list[Range]:
     previous = lease.first
     for first, end in pieces:
         if not previous <= first < end or not lease.covers(first, end):
-            raise DeliveryNotCurrent(f"delivery {lease.delivery_id} is not current for offsets {first} to {end - 1}")
+            raise _not_current_for(lease, first, end)
         previous = end
     return pieces
+
+
+def _not_current_for(lease: Lease, first: int, end: int) -> DeliveryNotCurrent:
+    named = f"offsets {first} to {end - 1}" if first < end else "no offsets at all"
+    return DeliveryNotCurrent(f"delivery {lease.delivery_id} is not current for {named}")

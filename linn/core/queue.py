@@ -10,6 +10,7 @@ import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 import trio
 
@@ -17,6 +18,7 @@ from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlem
 from linn.core.errors import BatchMalformed, LinnError, OffsetOutOfRange, PartitionUnknown, StorageError, TopicUnknown
 from linn.core.lease import Lease
 from linn.core.log_fields import log_fields
+from linn.core.offset_ranges import Range
 from linn.core.partition import Partition
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.steps import TURN_S
@@ -37,7 +39,8 @@ class Queue:
         self.dispatches: list[SharedDispatch] = []
         self.listed: OrderedDict[int, None] = OrderedDict()
         """Partitions that may have something ready, those first that were asked longest ago."""
-        self.consumers: dict[QueueConsumer, None] = {}
+        self.consumers: dict[int, QueueConsumer] = {}
+        """By their ids."""
         self.closed = False
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
         """Consumers that have left, with the partitions in which they may hold something."""
@@ -46,8 +49,14 @@ class Queue:
         """Deliver from more partitions."""
         places = range(len(self.dispatches), len(self.dispatches) + len(dispatches))
         self.dispatches += dispatches
-        for place in places:
+        for place, dispatch in zip(places, dispatches, strict=True):
+            dispatch.subscription.tell_released(partial(self._released, place))
             self.has_ready(place)
+
+    def _released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
+        consumer = self.consumers.get(lease.consumer)
+        if consumer is not None and consumer.lease_ms:
+            consumer.released(partition, lease, ranges, lost)
 
     def has_ready(self, place: int) -> None:
         """A partition has something to deliver that it did not have before."""
@@ -58,12 +67,12 @@ class Queue:
     def join(self, lease_ms: int) -> QueueConsumer:
         """A new consumer."""
         consumer = QueueConsumer(self, next(_consumer_ids), lease_ms)
-        self.consumers[consumer] = None
+        self.consumers[consumer.id] = consumer
         return consumer
 
     def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
         """A consumer takes nothing any more; what it holds in these partitions is returned, soon and in turns."""
-        del self.consumers[consumer]
+        del self.consumers[consumer.id]
         if partitions and not self.closed:
             self._gone.append((consumer.id, partitions))
             if len(self._gone) == 1:
@@ -99,7 +108,7 @@ class Queue:
         """Wake all consumers with an error and stop the dispatches."""
         self.closed = True
         self.ready.notify_all()
-        for consumer in self.consumers:
+        for consumer in self.consumers.values():
             consumer.on_ended()
         for dispatch in self.dispatches:
             await dispatch.close()
@@ -114,6 +123,9 @@ class QueueConsumer:
         self.takes_stored = False
         """Has no effect: a damaged record of a queue must be found here, where it can become a dead letter."""
         self.on_ended: Callable[[], None] = nobody
+        self.on_released: Callable[[], None] = nobody
+        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.held = 0
         self._queue = queue
         self._lease: Lease | None = None
         self._lease_partition = 0
@@ -138,6 +150,15 @@ class QueueConsumer:
             if delivery.batches:
                 self._queue.dispatches[delivery.partition].count_delivered(delivery)
                 return delivery
+
+    def released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
+        """A lease of this consumer holds these offsets no more."""
+        # Of the lease that is being delivered, what lies behind was never handed over.
+        end = self._lease_at if lease is self._lease else lease.end
+        self.held -= sum([min(stop, end) - first for first, stop in ranges if first < end])
+        if lost and lease.ended:
+            self.on_lease_lost(partition, lease.delivery_id)
+        self.on_released()
 
     async def _hold_lease(self, records_max: int, patience: Patience) -> bool:
         """Wait until there is a lease of which something is to be delivered; False where patience ended first."""
@@ -197,6 +218,10 @@ class QueueConsumer:
             self._abandon(dispatch, lease)
             raise
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
+        if self.lease_ms:
+            if lease.ended:
+                return NOTHING  # While it was read; who has the records next must be the only one.
+            self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
         self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
         return delivery
 
@@ -226,8 +251,8 @@ class QueueConsumer:
         self._unreadable_left = max(0, behind - lease.end)
 
     def _abandon(self, dispatch: SharedDispatch, lease: Lease) -> None:
-        self._lease = None
         self._give_back(dispatch, lease)
+        self._lease = None
         dispatch.handed_over(self.id)
 
     def _give_back(self, dispatch: SharedDispatch, lease: Lease) -> None:
@@ -270,5 +295,5 @@ class QueueConsumer:
         self._closed = True
         if self.lease_ms:
             self._lease = None  # Nothing more of it is delivered.
-        self.on_ended = nobody  # Who is told knows this consumer.
+        self.on_ended = self.on_released = self.on_lease_lost = nobody  # Who is told knows this consumer.
         self._queue.leave(self, self._leased_in)

@@ -257,9 +257,7 @@ class SharedDispatch:
         elif settlement.verdict == 2:
             effects = subscription.reject(consumer, delivery_id, ranges, now)
         elif settlement.verdict == 3:
-            if settlement.first >= settlement.end:
-                raise DeliveryNotCurrent(f"delivery {delivery_id} is not current for no records at all")
-            self._alarm.set(subscription.extend(consumer, delivery_id, settlement.ms, now))
+            self._alarm.set(subscription.extend(consumer, delivery_id, ranges, settlement.ms, now))
             effects = Effects()
         else:
             raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")

@@ -49,6 +49,9 @@ class StreamReader:
         self.ended = False
         self.takes_stored = False
         self.on_ended: Callable[[], None] = nobody
+        self.on_released: Callable[[], None] = nobody
+        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.held = 0
         self._on_close = on_close
 
     def read_from(self, partition: int, offset: int) -> None:

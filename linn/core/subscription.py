@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from linn.core.dead_letter import DeadLetterTarget, DeadRange, DeadReason
 from linn.core.errors import LimitExceeded
-from linn.core.lease import LEASE_MS_MAX, Lease, LeaseSettings
+from linn.core.lease import LEASE_MS_MAX, Lease, LeaseSettings, OnReleased
 from linn.core.offset_ranges import Range
 from linn.core.record_states import RecordStates
 from linn.core.redelivery import redelivery_delay_ms
@@ -150,16 +150,20 @@ class SharedSubscription:
         lease = leases.current(consumer, delivery_id, now)
         return self._kill(leases.release(lease, ranges), lease.attempt, DeadReason.REJECTED)
 
-    def extend(self, consumer: int, delivery_id: int, lease_ms: int, now: float) -> float:
+    def extend(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, lease_ms: int, now: float
+    ) -> float:
         """Let a lease end `lease_ms` from now, be that later or earlier; returns the new deadline.
 
+        `ranges` are any part of the lease as it was granted, settled or not: what is left of it is extended as a whole.
+
         Raises:
-            DeliveryNotCurrent: the id is not current.
+            DeliveryNotCurrent: the id is not current, or these offsets are not its own.
             LimitExceeded: `lease_ms` is below 1 or above LEASE_MS_MAX.
         """
         leases = self._states.leases
         lease = leases.current(consumer, delivery_id, now)
-        leases.extend(lease, lease_ms, now)
+        leases.extend(lease, ranges, lease_ms, now)
         return lease.deadline
 
     def consumer_gone(self, consumer: int, now: float) -> Effects:
@@ -185,7 +189,7 @@ class SharedSubscription:
         leases = self._states.leases
         effects = Effects()
         while (lease := leases.pop_expired(now)) is not None:
-            effects = effects.plus(self._return(leases.release(lease, None), lease.attempt, now))
+            effects = effects.plus(self._return(leases.release(lease, None, lost=True), lease.attempt, now))
         return effects.plus(Effects(ready=self._states.returned.promote(now)))
 
     def take_back(self, lease: Lease) -> None:
@@ -296,6 +300,10 @@ class SharedSubscription:
     def leased_count(self) -> int:
         """How many records are leased."""
         return self._states.leases.count
+
+    def tell_released(self, on_released: OnReleased) -> None:
+        """Have somebody told of each lease that ends, or of the part of it that does."""
+        self._states.leases.on_released = on_released
 
     def holds(self, consumer: int) -> bool:
         """Whether a consumer holds a lease."""

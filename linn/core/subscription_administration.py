@@ -113,7 +113,7 @@ class SubscriptionAdministration:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: it is read by groups")
         consumers = [
             {"consumer": consumer.id, "leased": sum(d.subscription.leased_by(consumer.id) for d in queue.dispatches)}
-            for consumer in queue.consumers
+            for consumer in queue.consumers.values()
         ]
         return _subscription_summary(topic.name, queue) | {
             "by_partition": [_partition_data(dispatch) for dispatch in queue.dispatches],

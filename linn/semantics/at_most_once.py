@@ -47,7 +47,9 @@ class HandOverSubscription(SharedSubscription):
         """Raises DeliveryNotCurrent, always."""
         raise _settled(delivery_id)
 
-    def extend(self, consumer: int, delivery_id: int, lease_ms: int, now: float) -> float:
+    def extend(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, lease_ms: int, now: float
+    ) -> float:
         """Raises DeliveryNotCurrent, always."""
         raise _settled(delivery_id)
 

@@ -177,8 +177,11 @@ class SemanticsConformance:
             lambda: subscription.nack(ANN, id, [(-1, 2)], 0.0),
             lambda: subscription.nack(ANN, id, None, 0.0, delay_ms=-1),
             lambda: subscription.reject(BOB, id, None, 0.0),
-            lambda: subscription.extend(ANN, id, 0, 0.0),
-            lambda: subscription.extend(ANN, id, LEASE_MS_MAX + 1, 0.0),
+            lambda: subscription.extend(ANN, id, None, 0, 0.0),
+            lambda: subscription.extend(ANN, id, None, LEASE_MS_MAX + 1, 0.0),
+            lambda: subscription.extend(ANN, id, [(-(1 << 63), 2)], 1_000, 0.0),
+            lambda: subscription.extend(ANN, id, [(0, 1 << 62)], 1_000, 0.0),
+            lambda: subscription.extend(ANN, id, [(1, 1)], 1_000, 0.0),
         ]
         for request in requests:
             with suppress(LinnError):

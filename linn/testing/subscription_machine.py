@@ -137,7 +137,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.subscription.expire(self.now)
         for id, (consumer, offsets) in list(self.held.items()):
             try:
-                self.subscription.extend(consumer, id, 30_000, self.now)
+                self.subscription.extend(consumer, id, None, 30_000, self.now)
             except LinnError:
                 del self.held[id]
                 assert offsets

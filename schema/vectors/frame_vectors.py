@@ -70,6 +70,7 @@ FROM_BROKER: list[m.Message] = [
     ),
     m.Administered('{"created": true}'),
     m.Ended(7, "topic.unknown", "the topic was deleted"),
+    m.LeaseEnded(7, 2, 1 << 40),
 ]
 
 

@@ -87,6 +87,7 @@ class RawClient:
         self.stream = stream
         self.pushed: deque[Event] = deque()
         self.closed = False
+        self.lost: list[m.LeaseEnded] = []
         self._answers: dict[int, Event] = {}
         self._connection = Connection()
         self._correlation = 0
@@ -159,8 +160,11 @@ class RawClient:
         return self.pushed.popleft()
 
     async def delivery(self, wait_s: float = 10) -> Event:
-        """The next push, which is a delivery."""
+        """The next push, which is a delivery, but for leases that have ended: `lost` has those."""
         event = await self.push(wait_s)
+        while isinstance(event.message, m.LeaseEnded):
+            self.lost.append(event.message)
+            event = await self.push(wait_s)
         assert isinstance(event.message, m.Deliver), event
         return event
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, records, simulated, values
+from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
 from linn.core import dead_letter_copy
 from linn.core.record import Record
@@ -240,7 +240,7 @@ async def _work_twice(env: SimEnv, crash_at: int | None, work: Callable[[SimEnv]
     died = await env.run_until_death(work)
     count = len(env.disk.operations)
     if died:
-        env = env.restart()
+        env = await after_power_loss(env, ALWAYS + TEXT)
         assert not await env.run_until_death(work)
     async with broker_on(env, ALWAYS + TEXT):
         client = await connected(env)

@@ -24,10 +24,10 @@ async def _worker(client: RawClient, credit: int = 1, topic: str = "t") -> int:
     return subscription
 
 
-async def _drained(client: RawClient, subscription: int, count: int) -> list[tuple[str, int]]:
-    """Ack `count` records; (value, attempt) of each."""
+async def _drained(client: RawClient, subscription: int, count: int, held: int = 0) -> list[tuple[str, int]]:
+    """Ack `count` records beside those that are held; (value, attempt) of each."""
     seen: list[tuple[str, int]] = []
-    await client.call(m.Credit(subscription, count))
+    await client.call(m.Credit(subscription, held + count))
     while len(seen) < count:
         event = await client.delivery()
         seen += [(value, event.message.attempt) for value in values(event.batches)]
@@ -141,7 +141,7 @@ async def test_consumers_share_and_what_one_holds_at_its_death_goes_to_the_other
         assert sorted(value for own in held for value in own) == [f"{number:02}" for number in range(15)]
         await clients[2].stream.aclose()
         await trio.sleep(1)
-        got = [value for value, attempt in await _drained(clients[0], workers[0], 5) if attempt == 2]
+        got = [value for value, attempt in await _drained(clients[0], workers[0], 5, held=5) if attempt == 2]
         assert got == sorted(held[2])
 
 
@@ -171,7 +171,7 @@ async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv)
             await greedy.pull(subscription, 1)
         queue = broker.topics["t"].queue
         assert queue is not None
-        (consumer,) = queue.consumers
+        (consumer,) = queue.consumers.values()
         left = [2 * count]
         consumer.close()
         for _ in range(20):
@@ -194,7 +194,7 @@ async def test_who_leaves_looks_only_where_it_was_given_something(env: SimEnv) -
         await holder.delivery()
         queue = broker.topics["t"].queue
         assert queue is not None
-        assert [consumer.is_holding() for consumer in queue.consumers].count(True) == 1
+        assert [consumer.is_holding() for consumer in queue.consumers.values()].count(True) == 1
         await holder.stream.aclose()
         assert (await other.delivery()).message.attempt == 2  # type: ignore[attr-defined]
         assert len(queue.consumers) == 1
@@ -285,10 +285,10 @@ def test_attempts_and_settlements_survive(end: str) -> None:
             await client.publish("t", ["a", "b", "c", "d"])
             worker = await _worker(client, 2)
             event = await client.delivery()
+            await client.call(m.Credit(worker, 1))
             entry = m.Settlement(0, event.message.delivery_id, 1, 2)
             await client.call(m.Settle(worker, [entry]))
             await client.settle(worker, _only(event, 0), NACK)
-            await client.call(m.Credit(worker, 1))
             assert (await client.delivery()).message.attempt == 2
             await trio.sleep(1)
             if end == "kill":
@@ -457,7 +457,8 @@ async def test_retention_on_a_queue_with_a_stream_drops_what_is_not_settled_and_
         assert [refusal.code for refusal in refused] == ["delivery.not_current"]
         assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == 0
         await client.publish("t", ["new"])
-        assert await _drained(client, worker, 1) == [("new", 1)]
+        assert values((await client.delivery()).batches) == ["new"], "what was dropped is not held any more"
+        assert [ended.delivery_id for ended in client.lost] == [held.message.delivery_id]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("ends", ["kill", "crash"])
@@ -511,3 +512,69 @@ def test_a_queue_whose_first_segments_were_dropped_recovers_from_events_about_th
             assert first.strip() == "35"
 
     run_simulation(0, scenario)
+
+
+# --- credit and leases that end --------------------------------------------------------------------------------------
+
+SHORT_LEASE = '[topics.t]\nlease = "1s"\n'
+
+
+@simulated
+async def test_a_consumer_whose_leases_run_out_is_told_and_gets_more(env: SimEnv) -> None:
+    async with broker_on(env, SHORT_LEASE):
+        client = await connected(env)
+        await client.publish("t", [str(number) for number in range(14)])
+        worker = await _worker(client, 4)
+        first = await client.delivery()
+        assert first.batches[0].count == 4
+        for attempt in (2, 3):
+            again = await client.delivery()
+            assert (values(again.batches), again.message.attempt) == (["0", "1", "2", "3"], attempt)  # type: ignore[attr-defined]
+        lost = [(ended.subscription, ended.partition, ended.delivery_id) for ended in client.lost]
+        assert len(lost) == 2
+        assert lost[0] == (worker, 0, first.message.delivery_id)  # type: ignore[attr-defined]
+        assert await client.settle(worker, again) == []
+        assert values((await client.delivery()).batches) == ["4", "5", "6", "7"]
+
+
+@simulated
+async def test_credit_comes_back_however_a_lease_ends_and_counts_what_is_held(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nlease = "1h"\n'):
+        client = await connected(env)
+        worker = await _worker(client, 10)
+        for verdict in (ACK, NACK, REJECT):
+            for number in range(30):
+                await client.publish("t", [str(number)])
+            seen = 0
+            while seen < 30:
+                event = await client.delivery()
+                assert len(values(event.batches)) <= 10
+                seen += len(values(event.batches))
+                await client.settle(worker, event, verdict, ms=3_600_000 if verdict == NACK else 0)
+        await client.call(m.Credit(worker, 3))
+        for _ in range(9):
+            await client.publish("t", ["x"])
+        kept = [await client.delivery() for _ in range(3)]
+        assert await client.is_silent(10), "it holds three"
+        await client.call(m.Credit(worker, 4))
+        kept.append(await client.delivery())
+        assert await client.is_silent(10), "it holds four: credit says how many, and adds nothing"
+        await client.settle(worker, kept.pop())
+        kept.append(await client.delivery())
+        assert await client.is_silent(10)
+
+
+@simulated
+async def test_fewer_records_than_half_the_credit_wait_a_moment_for_others_to_be_settled(env: SimEnv) -> None:
+    async with broker_on(env, "[topics.t]\n"):
+        client = await connected(env)
+        await client.publish("t", [str(number) for number in range(300)])
+        worker = await _worker(client, 100)
+        first = await client.delivery()
+        partition, held = 0, first.message.delivery_id  # type: ignore[attr-defined]
+        for offset in range(100):
+            await client.tell(m.Settle(worker, [m.Settlement(partition, held, offset, offset + 1)]))
+        sizes: list[int] = []
+        while sum(sizes) < 100:
+            sizes.append(len(values((await client.delivery()).batches)))
+        assert len(sizes) < 10, "not one by one"

@@ -459,6 +459,7 @@ async def test_closing_waits_for_the_word_on_settlements_before_it_unsubscribes(
 @on_both_loops
 async def test_credit_is_given_back_in_chunks() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
+        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.SubscriptionKind.SHARED, 0)
         async with client.consumer("t", prefetch=100) as consumer:
             await deliver(peer, 100)
             async for message in consumer:
@@ -471,6 +472,56 @@ async def test_credit_is_given_back_in_chunks() -> None:
         assert subscribe.credit == 100  # type: ignore[attr-defined]
         assert 1 <= len(credits) <= 2
         assert sum(credits) <= 100
+
+
+@on_both_loops
+async def test_where_there_are_leases_the_broker_counts_what_is_held_and_nobody_gives_credit() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t", prefetch=100) as consumer:
+            await deliver(peer, 100)
+            for message in await read(consumer, 100):
+                message.ack()
+        assert settled(peer) == [(0, 100, m.Verdict.ACK)]
+        assert peer.messages(m.Credit) == []
+
+
+@on_both_loops
+async def test_what_waits_here_is_not_handed_over_once_its_lease_has_ended() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t") as consumer:
+            session = peer.sessions[0]
+            for delivery_id, first in ((1, 0), (2, 5), (1, 2)):
+                batch = build_from_records([Record(value=b"%d" % n) for n in range(first, first + 2)], base_id=1)
+                batch.stamp(first, 1)
+                await session.send(m.Deliver(1, 0, delivery_id, 1), 0, [batch])
+            first_message = await anext(consumer)
+            assert first_message.value == b"0"
+            await session.send(m.LeaseEnded(1, 0, 1))
+            await session.send(m.LeaseEnded(1, 0, 77))
+            await session.send(m.Ping(), 9)
+            await peer.until(lambda: len(peer.messages(m.Pong)) == 1)
+            assert [(await anext(consumer)).value for _ in range(2)] == [b"5", b"6"]
+            asked = len(peer.messages(m.Settle))
+            with pytest.raises(DeliveryNotCurrent, match="delivery 1 is over"):
+                await first_message.ack()
+            assert len(peer.messages(m.Settle)) == asked, "it is known without asking"
+
+
+@on_both_loops
+async def test_an_application_that_lets_nobody_work_is_given_nothing_whose_time_is_over() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.SubscriptionKind.SHARED, 1_000)
+        async with client.consumer("t") as consumer:
+            await deliver(peer, 3)
+            assert (await anext(consumer)).value == b"0"
+            extended = await anext(consumer)
+            await extended.extend(10_000)
+            now = client.env.clock.monotonic
+            (lease,) = consumer._subscriptions[0]._leases.values()
+            assert 9 < lease.until_s - now() <= 10
+            lease.until_s = now()
+            with anyio.move_on_after(0.1):
+                pytest.fail(f"handed over {(await anext(consumer)).value!r}")
 
 
 @on_both_loops

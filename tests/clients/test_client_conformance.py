@@ -252,6 +252,18 @@ def test_a_lease_ends_unless_it_is_extended(connected: AgentProcess, language: s
     assert settle(connected, subscription, "ack", again) == []
 
 
+def test_who_lets_all_leases_run_out_is_given_more(connected: AgentProcess, language: str) -> None:
+    connected.ask("publish", topic="hasty", records=plain(b"a", b"b", b"c"))
+    subscription = subscribe(connected, "hasty", credit=2)
+    held = take(connected, subscription, 2)
+    again = take(connected, subscription, 2)
+    assert [record["offset"] for record in again] == [record["offset"] for record in held]
+    for record in again:
+        assert settle(connected, subscription, "ack", record) == []
+    (last,) = take(connected, subscription, 1)
+    assert settle(connected, subscription, "ack", last) == []
+
+
 def test_no_more_comes_than_there_is_credit_for(
     connected: AgentProcess, command: Commands, broker: BrokerProcess, language: str, topic: str
 ) -> None:

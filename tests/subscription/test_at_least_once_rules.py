@@ -93,9 +93,9 @@ def test_what_is_not_current_is_refused_and_changes_nothing(how, why):
         subscription.nack(ANN, delivery_id, None, 0.5)
     subscription.take_events()
     before = subscription.statistics(), subscription.snapshot_events(now)
-    request = partial(getattr(subscription, how), consumer, delivery_id)
+    request = partial(getattr(subscription, how), consumer, delivery_id, NOT_HELD.get(why))
     with pytest.raises(DeliveryNotCurrent) as refused:
-        request(1_000 if how == "extend" else NOT_HELD.get(why), now)
+        request(*([1_000] if how == "extend" else []), now)
     assert str(delivery_id) in refused.value.text
     assert (subscription.statistics(), subscription.snapshot_events(now)) == before
     assert subscription.take_events() == []
@@ -124,10 +124,21 @@ def test_a_lease_returns_at_its_deadline_and_not_before():
 def test_an_extended_lease_lives_as_long_as_it_was_extended():
     subscription = make()
     lease = subscription.acquire(ANN, 3, END, 0.0)
-    assert subscription.extend(ANN, lease.delivery_id, 60_000, 9.0) == 69.0
+    assert subscription.extend(ANN, lease.delivery_id, [(0, 1)], 60_000, 9.0) == 69.0
     assert subscription.next_deadline() == 69.0
     assert subscription.expire(68.0) == Effects()
     assert subscription.ack(ANN, lease.delivery_id, None, 68.0) == Effects(settled=3)
+
+
+@pytest.mark.parametrize("named", [(-(1 << 63), 3), (0, 4), (2, 2), (3, 1)])
+def test_a_lease_is_extended_by_naming_its_own_records_only(named):
+    subscription = make()
+    lease = subscription.acquire(ANN, 3, END, 0.0)
+    with pytest.raises(DeliveryNotCurrent):
+        subscription.extend(ANN, lease.delivery_id, [named], 60_000, 1.0)
+    assert subscription.next_deadline() == 10.0
+    subscription.ack(ANN, lease.delivery_id, [(0, 1)], 1.0)
+    assert subscription.extend(ANN, lease.delivery_id, [(0, 3)], 60_000, 1.0) == 61.0, "settled records do not matter"
 
 
 @pytest.mark.parametrize("lease_ms", [0, -1, LEASE_MS_MAX + 1, 2**63])
@@ -135,7 +146,7 @@ def test_a_lease_is_not_extended_beyond_its_limits(lease_ms):
     subscription = make()
     lease = subscription.acquire(ANN, 3, END, 0.0)
     with pytest.raises(LimitExceeded):
-        subscription.extend(ANN, lease.delivery_id, lease_ms, 1.0)
+        subscription.extend(ANN, lease.delivery_id, None, lease_ms, 1.0)
     assert subscription.next_deadline() == 10.0
 
 

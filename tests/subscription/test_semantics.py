@@ -72,6 +72,6 @@ def test_at_most_once_takes_any_ack_and_refuses_to_promise_a_redelivery():
         with pytest.raises(DeliveryNotCurrent):
             refused(ANN, delivery_id, None, 0.0)
     with pytest.raises(DeliveryNotCurrent):
-        subscription.extend(ANN, delivery_id, 1_000, 0.0)
+        subscription.extend(ANN, delivery_id, None, 1_000, 0.0)
     assert subscription.take_events() == []
     assert subscription.settled_before() == 5

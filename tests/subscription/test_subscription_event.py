@@ -35,7 +35,7 @@ def events(offset_max: int):
     spans = st.tuples(st.integers(0, offset_max - 1), st.integers(1, offset_max)).map(
         lambda pair: (pair[0], min(pair[0] + pair[1], offset_max))
     )
-    delivery_ids = st.integers(0, DELIVERY_ID_MAX)
+    delivery_ids = st.integers(0, DELIVERY_ID_MAX - 1)
     offsets = st.integers(0, offset_max)
     anything = st.integers(0, OFFSET_MAX)
     return st.one_of(

@@ -129,9 +129,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         consumer = forger or consumer
         if self.model.current(consumer, delivery_id, None, self.now) is None:
             with pytest.raises(DeliveryNotCurrent):
-                self.subscription.extend(consumer, delivery_id, lease_ms, self.now)
+                self.subscription.extend(consumer, delivery_id, None, lease_ms, self.now)
             return
-        deadline = self.subscription.extend(consumer, delivery_id, lease_ms, self.now)
+        deadline = self.subscription.extend(consumer, delivery_id, None, lease_ms, self.now)
         assert deadline == self.now + lease_ms / 1000
         self.model.leases[delivery_id].deadline = deadline
 

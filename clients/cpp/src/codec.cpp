@@ -103,6 +103,10 @@ Ended read(wire::Ended::Reader source) {
   return {source.getSubscription(), read_text(source.getCode()), read_text(source.getText())};
 }
 
+LeaseEnded read(wire::LeaseEnded::Reader source) {
+  return {source.getSubscription(), source.getPartition(), source.getDeliveryId()};
+}
+
 TopicInfo read(wire::TopicInfo::Reader source) {
   TopicInfo topic{read_text(source.getName()),        read_text(source.getKind()), read_text(source.getDelivery()),
                   read_text(source.getPartitioner()), source.getMessageBytesMax(), {}};
@@ -136,6 +140,7 @@ Incoming read_member(Frame::Reader root) {
     case Frame::SETTLED: return read(root.getSettled());
     case Frame::ASSIGNED: return read(root.getAssigned());
     case Frame::ENDED: return read(root.getEnded());
+    case Frame::LEASE_ENDED: return read(root.getLeaseEnded());
     case Frame::DESCRIPTION: return read(root.getDescription());
     case Frame::ADMINISTERED: return Administered{read_text(root.getAdministered().getResult())};
     case Frame::HELLO:

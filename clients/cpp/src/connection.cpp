@@ -294,6 +294,8 @@ void Connection::push(Incoming message, std::vector<std::string> batches) {
       subscription->arrived(*deliver, std::move(batches));
   } else if (const auto* assigned = std::get_if<Assigned>(&message)) {
     if (const auto subscription = subscription_of(assigned->subscription)) subscription->assigned(*assigned);
+  } else if (const auto* lease = std::get_if<LeaseEnded>(&message)) {
+    if (const auto subscription = subscription_of(lease->subscription)) subscription->lease_ended(*lease);
   } else if (const auto* ended = std::get_if<Ended>(&message)) {
     if (const auto subscription = subscription_of(ended->subscription)) {
       forget(*subscription);

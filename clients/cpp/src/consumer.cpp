@@ -49,7 +49,7 @@ struct Consumer::State {
     reading = arrival->reading;
     try {
       Delivery delivery = checked(std::move(*arrival));
-      if (!subscription->leased()) subscription->release(records);
+      subscription->release(records);
       return delivery;
     } catch (const Error&) {
       subscription->release(records);
@@ -70,7 +70,8 @@ struct Consumer::State {
   }
 
   std::optional<Message> next(std::chrono::milliseconds timeout) {
-    if (current && subscription->reading(current->partition) != reading) current.reset();
+    if (current && (subscription->reading(current->partition) != reading || subscription->lease_is_over()))
+      current.reset();
     if (!current) {
       current = take(timeout);
       if (!current) return std::nullopt;
@@ -103,12 +104,7 @@ struct Consumer::State {
     for (const Settlement& entry : entries)
       if (said.kind == SubscriptionKind::group && entry.verdict == Verdict::nack)
         subscription->set_back(entry.partition);
-    auto reply = connection->request(detail::Settle{said.subscription, entries});
-    for (const Settlement& entry : entries)
-      if (subscription->leased() && entry.verdict != Verdict::extend && entry.end > entry.first)
-        subscription->release(static_cast<std::uint64_t>(entry.end) - static_cast<std::uint64_t>(entry.first));
-    give_credit(false);
-    return reply;
+    return connection->request(detail::Settle{said.subscription, entries});
   }
 
   void settle_later(const Settlement& entry) {

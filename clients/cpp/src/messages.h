@@ -116,6 +116,12 @@ struct Ended {
   std::string text;
 };
 
+struct LeaseEnded {
+  std::uint32_t subscription = 0;
+  std::int32_t partition = 0;
+  std::uint64_t delivery_id = 0;
+};
+
 struct Description {
   std::vector<TopicInfo> topics;
 };
@@ -129,7 +135,7 @@ struct Unknown {};
 
 /// What a broker sends.
 using Incoming = std::variant<BrokerInfo, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset,
-                              Subscribed, Deliver, Settled, Assigned, Ended, Description, Administered, Unknown>;
+                              Subscribed, Deliver, Settled, Assigned, Ended, LeaseEnded, Description, Administered, Unknown>;
 
 struct IncomingFrame {
   std::uint64_t correlation = 0;

@@ -29,15 +29,14 @@ void Subscription::arrived(const Deliver& head, std::vector<std::string> batches
   const std::lock_guard lock(mutex_);
   std::uint64_t records = 0;
   for (const std::string& batch : batches) records += count_of(batch);
-  if (records > at_broker_) throw Error("protocol.malformed", "the broker sent more records than it has credit for");
-  at_broker_ -= records;
-  held_ += records;
   Arrival arrival{head, std::move(batches), static_cast<std::uint32_t>(records), 0};
-  if (arrival.batches.empty() || abandoned_ || is_stale(arrival)) {
-    held_ -= records;
-    owed_ += records;
-    return;
+  const bool unwanted = arrival.batches.empty() || abandoned_ || is_stale(arrival);
+  if (!is_leased()) {
+    if (records > at_broker_) throw Error("protocol.malformed", "the broker sent more records than it has credit for");
+    at_broker_ -= records;
+    (unwanted ? owed_ : held_) += records;
   }
+  if (unwanted) return;
   queue_.push_back(std::move(arrival));
   changed_.notify_one();
 }
@@ -84,6 +83,20 @@ void Subscription::drop(std::int32_t partition) {
   });
 }
 
+void Subscription::lease_ended(const LeaseEnded& lease) {
+  const std::lock_guard lock(mutex_);
+  const auto is_of_lease = [&](const Deliver& head) {
+    return head.partition == lease.partition && head.delivery_id == lease.delivery_id;
+  };
+  std::erase_if(queue_, [&](const Arrival& arrival) { return is_of_lease(arrival.head); });
+  if (is_of_lease(taken_)) taken_is_over_ = true;
+}
+
+bool Subscription::lease_is_over() const {
+  const std::lock_guard lock(mutex_);
+  return taken_is_over_;
+}
+
 void Subscription::ended(const Error& reason) {
   const std::lock_guard lock(mutex_);
   if (!end_) end_ = reason;
@@ -102,6 +115,10 @@ std::vector<std::int32_t> Subscription::partitions() const {
 
 bool Subscription::leased() const {
   const std::lock_guard lock(mutex_);
+  return is_leased();
+}
+
+bool Subscription::is_leased() const noexcept {
   return said_.kind == SubscriptionKind::shared && said_.lease_ms > 0;
 }
 
@@ -116,6 +133,8 @@ std::optional<Arrival> Subscription::take(Deadline deadline) {
   Arrival arrival = std::move(queue_.front());
   queue_.pop_front();
   arrival.reading = reading_of(arrival.head.partition);
+  taken_ = arrival.head;
+  taken_is_over_ = false;
   return arrival;
 }
 

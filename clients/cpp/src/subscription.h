@@ -28,7 +28,7 @@ struct Arrival {
 };
 
 /// Law: credit at the broker + records that are held + records owed = the credit of the start. A record is held from
-/// its arrival until it is released: when it is settled, or handed out where nothing is to be settled.
+/// its arrival until it is handed out. Of records with leases the broker counts what is held, and nobody here does.
 class Subscription {
  public:
   explicit Subscription(std::uint32_t credit) noexcept : credit_(credit), at_broker_(credit) {}
@@ -39,6 +39,8 @@ class Subscription {
   /// Throws Error protocol.malformed where the broker sends more than it has credit for.
   void arrived(const Deliver& head, std::vector<std::string> batches);
   void assigned(const Assigned& assigned);
+  /// What waits of a lease that is over is dropped: the broker gives it to whoever is next.
+  void lease_ended(const LeaseEnded& lease);
   /// Nothing comes any more; the first reason stays.
   void ended(const Error& reason);
 
@@ -60,11 +62,14 @@ class Subscription {
   /// Which reading of a partition this is: another number when it was lost or set back since, so that what was taken
   /// and not handed out is not to be handed out any more.
   std::uint64_t reading(std::int32_t partition) const;
+  /// Whether the lease of the delivery that was taken last is known to be over.
+  bool lease_is_over() const;
   /// Nobody takes anything any more.
   void abandon();
   bool abandoned() const;
 
  private:
+  bool is_leased() const noexcept;
   bool is_stale(const Arrival& arrival);
   void drop(std::int32_t partition);
   std::uint64_t reading_of(std::int32_t partition) const;
@@ -77,6 +82,9 @@ class Subscription {
   std::uint64_t owed_ = 0;
   Subscribed said_;
   std::deque<Arrival> queue_;
+  /// What was taken last.
+  Deliver taken_;
+  bool taken_is_over_ = false;
   std::vector<std::int32_t> owned_;
   /// Behind the last record that arrived of each partition of a group.
   std::map<std::int32_t, std::int64_t> ends_;

@@ -55,21 +55,18 @@ void settled(Peer& peer, std::uint64_t correlation, const char* refusal = nullpt
   });
 }
 
-std::uint64_t number(const linn::FrameContent& content, std::size_t field) {
-  return std::get<std::uint64_t>(content.fields.at(field).second.value);
-}
-
 void expect(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-void records_come_in_order_and_credit_follows_what_is_settled() {
+void records_come_in_order_and_the_broker_counts_what_is_held() {
   ScriptedBroker broker([](Peer& peer) {
     subscribe(peer, wire::SubscriptionKind::SHARED, 30'000);
     deliver(peer, {batch_of(7, 2), batch_of(9, 2)});
     for (int count = 0; count < 2; ++count) settled(peer, peer.read().correlation);
-    const linn::FrameContent credit = peer.read();
-    expect(credit.member == "credit" && number(credit, 1) == 2, "half of the credit was settled and not given back");
+    const linn::FrameContent next = peer.read();
+    expect(next.member == "unsubscribe", "where there are leases nobody gives credit back");
+    peer.send(next.correlation, [](wire::Frame::Builder root) { root.setDone(); });
     peer.read_bytes();
   });
   const Client client = Client::connect(broker.url());
@@ -80,9 +77,37 @@ void records_come_in_order_and_credit_follows_what_is_settled() {
     CHECK(message->record().value() == std::to_string(offset));
     if (offset < 9) consumer.ack(*message);
   }
-  consumer.flush();
+  consumer.close();
   client.close();
   broker.finish();
+}
+
+void what_waits_of_a_lease_that_is_over_is_not_handed_out() {
+  ScriptedBroker broker([](Peer& peer) {
+    subscribe(peer, wire::SubscriptionKind::SHARED, 30'000);
+    deliver(peer, {batch_of(0, 2)});
+    deliver(peer, {batch_of(2, 2)});
+    settled(peer, peer.read().correlation);
+    for (const std::uint64_t over : {std::uint64_t{9}, std::uint64_t{77}})
+      peer.send(0, [&](wire::Frame::Builder root) {
+        auto said = root.initLeaseEnded();
+        said.setSubscription(5);
+        said.setDeliveryId(over);
+      });
+    settled(peer, peer.read().correlation);
+    deliver(peer, {batch_of(0, 1)});
+    peer.read_bytes();
+  });
+  const Client client = Client::connect(broker.url());
+  Consumer consumer = client.consumer({.topic = "t", .credit = 4});
+  const auto message = consumer.next(10s);
+  CHECK(message->offset() == 0);
+  consumer.ack(*message);
+  consumer.flush();
+  consumer.ack(*message);
+  consumer.flush();  // By now it knows.
+  CHECK(consumer.next(10s)->offset() == 0);
+  CHECK(!consumer.next(1ms));
 }
 
 void a_refusal_that_nobody_waited_for_is_told_once() {
@@ -182,8 +207,9 @@ void time_passes_and_ends_are_told_each_time() {
 
 int main() {
   return run(
-      {{"records come in order, and credit follows what is settled",
-        records_come_in_order_and_credit_follows_what_is_settled},
+      {{"records come in order, and the broker counts what is held",
+        records_come_in_order_and_the_broker_counts_what_is_held},
+       {"what waits of a lease that is over is not handed out", what_waits_of_a_lease_that_is_over_is_not_handed_out},
        {"a refusal that nobody waited for is told once", a_refusal_that_nobody_waited_for_is_told_once},
        {"next tells a refusal, too", next_tells_a_refusal_too},
        {"a damaged batch costs itself alone", a_damaged_batch_costs_itself_alone},

@@ -36,7 +36,7 @@ std::int64_t next_of(Subscription& subscription) {
 
 void credit_is_given_back_by_halves_or_when_idle() {
   Subscription subscription(10);
-  subscription.opened({7, SubscriptionKind::shared, 1'000});
+  subscription.opened({7, SubscriptionKind::shared, 0});
   deliver(subscription, 0, 0, 10);
   CHECK(subscription.grant(true) == 0);
   subscription.release(3);
@@ -44,12 +44,34 @@ void credit_is_given_back_by_halves_or_when_idle() {
   subscription.release(6);
   CHECK(subscription.grant(false) == 6 && subscription.grant(false) == 0);
   subscription.release(100);
-  CHECK(subscription.grant(true) == 1);  // Settling twice gives nothing twice.
+  CHECK(subscription.grant(true) == 1);  // Nothing is given back twice.
+}
+
+void where_there_are_leases_nobody_counts_here() {
+  Subscription subscription(10);
+  subscription.opened({7, SubscriptionKind::shared, 1'000});
+  for (int turn = 0; turn < 3; ++turn) deliver(subscription, 0, 0, 10);
+  CHECK(next_of(subscription) == 0 && subscription.grant(true) == 0);
+}
+
+void what_waits_of_a_lease_that_is_over_is_dropped() {
+  Subscription subscription(10);
+  subscription.opened({7, SubscriptionKind::shared, 1'000});
+  subscription.arrived(Deliver{7, 0, 1, 1}, {batch_of(0, 2)});
+  subscription.arrived(Deliver{7, 0, 2, 1}, {batch_of(2, 2)});
+  subscription.arrived(Deliver{7, 0, 1, 1}, {batch_of(4, 2)});
+  CHECK(next_of(subscription) == 0 && !subscription.lease_is_over());
+  subscription.lease_ended({7, 1, 1});
+  CHECK(!subscription.lease_is_over());
+  subscription.lease_ended({7, 0, 1});
+  CHECK(subscription.lease_is_over());
+  CHECK(next_of(subscription) == 2 && !subscription.lease_is_over());
+  CHECK(next_of(subscription) == -1);
 }
 
 void more_than_the_credit_ends_the_connection() {
   Subscription subscription(10);
-  subscription.opened({7, SubscriptionKind::shared, 1'000});
+  subscription.opened({7, SubscriptionKind::shared, 0});
   deliver(subscription, 0, 0, 10);
   CHECK(code_of([&] { deliver(subscription, 0, 10, 1); }) == "protocol.malformed");
 }
@@ -111,6 +133,8 @@ void nothing_is_kept_for_nobody() {
 
 int main() {
   return run({{"credit is given back by halves, or when idle", credit_is_given_back_by_halves_or_when_idle},
+              {"where there are leases nobody counts here", where_there_are_leases_nobody_counts_here},
+              {"what waits of a lease that is over is dropped", what_waits_of_a_lease_that_is_over_is_dropped},
               {"more than the credit ends the connection", more_than_the_credit_ends_the_connection},
               {"the end is told after what arrived, each time", the_end_is_told_after_what_arrived_each_time},
               {"a member sees only what it owns", a_member_sees_only_what_it_owns},

@@ -1,7 +1,7 @@
 // Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
 //
-// Laws: credit is given back for what was settled (leases) or handed over (everything else), so that no more than the
-// credit waits here; what was refused or failed is thrown by the next step, after which reading may go on, unless the
+// Laws: credit is given back for what was handed over, so that no more than the credit waits here; of records with leases
+// the broker counts what is held, and says when a lease is over: what waits here of it is dropped. What was refused or failed is thrown by the next step, after which reading may go on, unless the
 // subscription or the connection is over.
 
 import type { RecordBatch } from "./batch.js";
@@ -34,11 +34,6 @@ const SETTLE_LINGER_MS = 5;
 /** Settlements that wait together. */
 const SETTLINGS_MAX = 1_024;
 const MS_MAX = 0xffffffff;
-
-/** A delivery, and the records of it whose credit was not given back. */
-interface Leased extends Delivery {
-  unsettled: number;
-}
 
 /** Made by `Client.consumer`. Iterate over it, or over `batches()`. */
 export class Consumer implements Taker, Settler, AsyncIterable<Message> {
@@ -131,6 +126,9 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
         this.#owned = new Set(message.content.partitions);
         this.#dropUnwanted();
         break;
+      case "leaseEnded":
+        this.#leaseEnded(message.content);
+        break;
       case "ended":
         this.#end(new LinnError(message.content.code, message.content.text));
     }
@@ -139,13 +137,20 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
 
   #delivered(deliver: Struct<"Deliver">, batches: RecordBatch[]): void {
     const { partition, deliveryId, attempt } = deliver;
-    const unsettled = batches.reduce((sum, batch) => sum + batch.count, 0);
-    const delivery: Leased = { partition, deliveryId, attempt, unsettled };
+    const delivery: Delivery = { partition, deliveryId, attempt };
     for (const records of batches) {
       const first = this.#skipped(partition, records);
       if (first > 0) this.#spend(first);
       if (first < records.count) this.#arrived.push(new Batch(this.topic, delivery, records, first, this));
     }
+  }
+
+  /** Drop what waits here of a lease that is over: the broker gives it to whoever is next. */
+  #leaseEnded({ partition, deliveryId }: Struct<"LeaseEnded">): void {
+    const isOver = (batch: Batch): boolean =>
+      batch.partition === partition && batch.delivery.deliveryId === deliveryId;
+    this.#arrived = this.#arrived.filter((batch) => !isOver(batch));
+    if (this.#current !== undefined && isOver(this.#current.batch)) this.#current = undefined;
   }
 
   /** How many records of a batch are not wanted (any more). */
@@ -263,13 +268,7 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
 
   #checked(batch: Batch): Batch {
     this.#handedOver(batch);
-    try {
-      batch.records.verify();
-    } catch (error) {
-      // Nobody can settle it, so that its credit is given back here.
-      if (this.#leased) this.#spend(batch.length);
-      throw error;
-    }
+    batch.records.verify();
     return batch;
   }
 
@@ -340,7 +339,6 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
       },
     };
     this.#link.ask(caller, { member: "settle", content });
-    if (this.#leased) this.#spend(settlings.reduce((sum, settling) => sum + givenBack(settling), 0));
   }
 
   #answered(settlings: readonly Settling[], error: LinnError | undefined): void {
@@ -396,15 +394,6 @@ function startOf(start: Start): bigint {
     if (offset >= 0n && offset < 1n << 63n) return offset;
   }
   throw invalid(`start is "earliest", "latest" or an offset, not ${start}`);
-}
-
-/** Records whose credit a settlement gives back. */
-function givenBack({ delivery, first, end, verdict }: Settling): number {
-  if (verdict === "extend") return 0;
-  const leased = delivery as Leased;
-  const count = Math.min(Number(end - first), leased.unsettled);
-  leased.unsettled -= count;
-  return count;
 }
 
 function tooLate(): LinnError {

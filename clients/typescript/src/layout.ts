@@ -159,6 +159,15 @@ export const STRUCTS = {
       client: ["text", 1],
     },
   },
+  LeaseEnded: {
+    words: 2,
+    pointers: 0,
+    fields: {
+      subscription: ["u32", 0],
+      partition: ["i32", 4],
+      deliveryId: ["u64", 8],
+    },
+  },
   Node: {
     words: 1,
     pointers: 1,
@@ -335,4 +344,5 @@ export const MEMBERS = [
   ["administer", "Administer"],
   ["administered", "Administered"],
   ["ended", "Ended"],
+  ["leaseEnded", "LeaseEnded"],
 ] as const;

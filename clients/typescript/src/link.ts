@@ -225,6 +225,7 @@ export class Link {
         throw refusalOf(message);
       case "deliver":
       case "assigned":
+      case "leaseEnded":
       case "ended":
         // A push may cross with the end of its subscription.
         this.subscriptions.get(message.content.subscription)?.pushed(message, batches);

@@ -105,6 +105,7 @@ _FROM_BROKERS = frozenset(
         "description",
         "administered",
         "ended",
+        "leaseEnded",
     }
 )
 """What no broker reads: a list in it may have a million parts."""

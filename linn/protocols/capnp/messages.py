@@ -213,6 +213,12 @@ class Ended(Message):
     text: str
 
 
+class LeaseEnded(Message):
+    subscription: int
+    partition: int
+    delivery_id: int
+
+
 class Describe(Message):
     topics: list[str] = []
 

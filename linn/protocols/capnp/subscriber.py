@@ -1,4 +1,8 @@
-"""One subscription of one connection: credit in, deliveries out."""
+"""One subscription of one connection: credit in, deliveries out.
+
+Credit is spent by what is pushed and granted again by the client. Where there are leases nobody grants: credit is how
+many records the client may hold, so that it comes back when a lease ends, however it ends.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from linn.protocols.capnp.connection import frames_of, frames_to
 from linn.protocols.capnp.outbox import Outbox
 
 CREDIT_MAX = 1 << 31
+RELEASE_LINGER_S = 0.005
+"""How long fewer records than half the credit wait for others to be released, or each ack would bring one record."""
 
 
 class Subscriber:
@@ -48,21 +54,39 @@ class Subscriber:
         """The client knows the subscription now."""
         self._begun = True
         self.consumer.takes_stored = True
-        self.consumer.on_ended = self._wake
+        self.consumer.on_ended = self.consumer.on_released = self._wake
+        self.consumer.on_lease_lost = self._tell_lost
         if self._assigned is not None:
             self._outbox.put(frames_of(self._assigned))
         self.grant(credit)
 
     def grant(self, records: int) -> None:
-        """Allow this many more records to be pushed."""
+        """Allow this many more records to be pushed, or so many to be held where there are leases."""
         if self._paused:
             return
-        self._credit = min(self._credit + records, CREDIT_MAX)
-        if self._credit > 0:
-            self._credited.set()
+        before = 0 if self.consumer.lease_ms else self._credit
+        self._credit = min(before + records, CREDIT_MAX)
+        self._wake()
 
     def _wake(self) -> None:
         self._credited.set()
+
+    async def _until_woken(self) -> None:
+        self._credited = trio.Event()
+        await self._credited.wait()
+
+    def _left(self) -> int:
+        """How many records may be pushed now."""
+        return self._credit - self.consumer.held
+
+    async def _linger(self) -> None:
+        """Wait a moment until half of the credit is left, or more."""
+        with trio.move_on_after(RELEASE_LINGER_S):
+            while 0 < 2 * self._left() < self._credit:
+                await self._until_woken()
+
+    def _tell_lost(self, partition: int, delivery_id: int) -> None:
+        self._outbox.put(frames_of(m.LeaseEnded(self.id, partition, delivery_id)))
 
     def pause(self) -> None:
         """Push nothing more, and answer pulls at once with what there is not."""
@@ -97,18 +121,19 @@ class Subscriber:
             while True:
                 if self.consumer.ended:
                     await self._next(1, Patience())  # Raises why.
-                if self._credit <= 0:
-                    self._credited = trio.Event()
-                    await self._credited.wait()
+                if self._left() <= 0:
+                    await self._until_woken()
                     continue
+                await self._linger()
                 await self._outbox.wait_room()
                 async with self._asking:
-                    if self._credit > 0 and not self._paused:
+                    if self._left() > 0 and not self._paused:
                         await self._push()
 
     async def _push(self) -> None:
-        delivery = await self._next(self._credit, Patience())
-        self._credit -= delivery.count
+        delivery = await self._next(self._left(), Patience())
+        if not self.consumer.lease_ms:
+            self._credit -= delivery.count
         if delivery.batches:
             self._deliver(0, delivery)
 
