@@ -10,6 +10,7 @@ import errno
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import anyio
@@ -43,14 +44,18 @@ class ClientEnv(Protocol):
 
 
 class AnyClock:
-    """The machine's clocks. `monotonic` is the loop's own, so that it fits anyio's deadlines."""
+    """The machine's clocks. `monotonic` is that of the loop in which it is first asked, and fits its deadlines."""
+
+    def __init__(self) -> None:
+        self.monotonic: Callable[[], float] = self._first_monotonic
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        # As anyio.current_time(), which takes five times as long: consumers ask for each message.
-        return trio.current_time() if in_trio_run() else time.monotonic()
+    def _first_monotonic(self) -> float:
+        # From here on without asking for the loop, which takes most of a microsecond: consumers look for each message.
+        self.monotonic = trio.current_time if in_trio_run() else time.monotonic
+        return self.monotonic()
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
