@@ -1,7 +1,9 @@
 """The checkpoint of a log: the few facts that its segments alone can't prove, in a file of two slots.
 
 Laws: a write goes to the slot that is not the newest and is synced, so one whole slot is always there; the file is not
-renamed or grown after its birth, so it can be written on a full disk. A file without a whole slot was damaged.
+renamed or grown after its birth, so it can be written on a full disk. A file without a whole slot was damaged. A log
+that was never synced has "checkpoint.new" in its place, whatever that holds. Where there is a checkpoint, the names of
+the folders that lead to it are durable.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from linn.core.crc32c import crc32c
 from linn.core.env import Disk
 from linn.core.errors import LogCorrupt
+from linn.storage_engines.segmented_log.folder import sync_way_to
 
 _MAGIC = b"LINNCKP1"
 _SLOT = struct.Struct("<8sQqqqI")
@@ -39,6 +42,7 @@ class CheckpointFile:
         self._disk = disk
         self._folder = folder
         self._path = f"{folder}/checkpoint"
+        self._new_path = f"{folder}/checkpoint.new"
         self._sequence = 0
 
     async def read(self) -> Checkpoint | None:
@@ -48,7 +52,7 @@ class CheckpointFile:
         that a power loss would take back, so they are synced before they are believed in.
         """
         if not self._disk.exists(self._path):
-            return None
+            return Checkpoint(0, 0) if self._disk.exists(self._new_path) else None
         file = self._disk.open(self._path)
         try:
             await file.sync()
@@ -61,22 +65,55 @@ class CheckpointFile:
         self._sequence, newest = max(found, key=lambda slot: slot[0])
         return newest
 
-    async def create(self, checkpoint: Checkpoint) -> None:
-        """Make the file, whole or not at all. Raises DiskFull, StorageError, SyncFailed."""
-        self._disk.unlink(f"{self._path}.tmp")
-        file = self._disk.open(f"{self._path}.tmp", create=True)
+    @property
+    def is_made(self) -> bool:
+        """Whether there is a file."""
+        return self._sequence > 0
+
+    def prepare(self) -> None:
+        """Take the room for the file of a new log, which begins at 0, without a sync: `create` makes the file of it.
+
+        Raises DiskFull, StorageError: nothing was taken.
+        """
+        file = self._disk.open(self._new_path, create=True)
         try:
-            slot = _encode(1, checkpoint).ljust(_SLOT_BYTES, b"\0")
-            file.write((slot, bytes(_SLOT_BYTES)))
+            file.write((bytes(2 * _SLOT_BYTES),))
+        except BaseException:
+            self.forget()
+            raise
+        finally:
+            file.close()
+
+    def forget(self) -> None:
+        """Take back what `prepare` did."""
+        self._disk.unlink(self._new_path)
+
+    async def create(self, checkpoint: Checkpoint) -> None:
+        """Make the file, whole or not at all, once the way to it is durable.
+
+        Raises DiskFull, StorageError, SyncFailed.
+        """
+        await sync_way_to(self._disk, self._folder)
+        slot = _encode(1, checkpoint).ljust(_SLOT_BYTES, b"\0")
+        file = self._disk.open(self._new_path, create=True)
+        try:
+            if file.size() == 2 * _SLOT_BYTES:
+                file.write_at(slot, 0)
+            else:
+                file.truncate(0)
+                file.write((slot, bytes(_SLOT_BYTES)))
             await file.sync()
         finally:
             file.close()
-        self._disk.rename(f"{self._path}.tmp", self._path)
+        self._disk.rename(self._new_path, self._path)
         await self._disk.sync_dir(self._folder)
         self._sequence = 1
 
     async def write(self, checkpoint: Checkpoint) -> None:
-        """Replace the facts; durable on return. Raises StorageError, SyncFailed."""
+        """Replace the facts, or make the file; durable on return. Raises DiskFull, StorageError, SyncFailed."""
+        if not self.is_made:
+            await self.create(checkpoint)
+            return
         file = self._disk.open(self._path)
         try:
             sequence = self._sequence + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from pathlib import PurePosixPath
 
 from linn.core.env import Env
 from linn.core.errors import StorageError
@@ -34,8 +33,8 @@ class SegmentedLogEngine:
     async def open(self, partition: PartitionId) -> SegmentedLog:
         """As the port says. Cancellation: the log is opened or not; either way it can be opened again."""
         folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
-        if not self._env.disk.exists(f"{folder}/checkpoint"):
-            await self._make_folder(folder)
+        if not self._env.disk.exists(folder):
+            self._env.disk.make_dir(folder)
         log = self._examined.pop(partition, None) or await self._examine(folder)
         await log.begin()
         return log
@@ -73,17 +72,6 @@ class SegmentedLogEngine:
         if topic in ("", ".", "..") or "/" in topic or "\0" in topic:
             raise StorageError(f"no folder can be named after the topic {topic[:80]!r}")
         return f"{self._folder}/{topic}"
-
-    async def _make_folder(self, folder: str) -> None:
-        """Make a partition's folder durably: its name, and the names up to the engine's folder.
-
-        Until the folder holds a checkpoint this is done again, because a process that was killed may not have got to
-        the end of it.
-        """
-        disk, path = self._env.disk, PurePosixPath(folder)
-        disk.make_dir(folder)
-        for parent in (path.parent, path.parent.parent, PurePosixPath(self._folder).parent):
-            await disk.sync_dir(str(parent))
 
     async def delete_topic(self, topic: str) -> None:
         """As the port says."""

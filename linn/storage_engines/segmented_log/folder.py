@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from linn.core.env import Disk
 
 
@@ -17,3 +19,12 @@ async def delete_folder(disk: Disk, folder: str) -> None:
     disk.unlink(f"{folder}/checkpoint")
     await disk.sync_dir(folder)
     disk.remove_dir(folder)
+
+
+async def sync_way_to(disk: Disk, folder: str) -> None:
+    """Put the names on stable storage that lead to a log's folder: its own, its topic's and the engine's.
+
+    Raises SyncFailed, StorageError.
+    """
+    for parent in list(PurePosixPath(folder).parents)[:3]:
+        await disk.sync_dir(str(parent))

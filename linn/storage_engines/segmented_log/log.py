@@ -8,6 +8,9 @@ Laws:
 - `enforce_retention` also indexes the active segment as it grows: what an opening scans after a crash does not depend
   on the log's size, nor on that of a segment.
 - What changes files other than by appending holds `_lock`.
+- A log to which nothing was ever appended is an empty folder: the first append makes its segment, the next sync the
+  rest, with the names of the folder and of those around it. A log that has been idle for a while, and is synced, has no
+  open descriptor.
 - After a failed sync nothing that was not synced is believed in, and the log takes no more work.
 """
 
@@ -27,7 +30,7 @@ from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFail
 from linn.core.log_fields import log_fields
 from linn.core.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
-from linn.storage_engines.segmented_log.folder import delete_folder
+from linn.storage_engines.segmented_log.folder import delete_folder, sync_way_to
 from linn.storage_engines.segmented_log.index import IndexImage
 from linn.storage_engines.segmented_log.recovery import Recovery
 from linn.storage_engines.segmented_log.retention import count_to_drop
@@ -60,6 +63,8 @@ class SegmentedLog:
         self._recovery: Recovery | None = None
         self._closed = False
         self._open_segments: OrderedDict[Segment, None] = OrderedDict()
+        self._noted: Checkpoint | None = None
+        """What the checkpoint was last made to say by this log."""
 
     @classmethod
     async def examined(
@@ -109,7 +114,10 @@ class SegmentedLog:
         self._end = self._durable = self._active.end_offset
         self._size_bytes = sum(segment.size_bytes for segment in recovered.segments)
         self._append_time_ms = max(segment.last_append_ms for segment in recovered.segments)
+        self._is_made = not recovered.is_new
         self._folder_changes, self._folder_changes_synced = 1, 0
+        self._idle_since = self._end
+        self._active.shut()
         self._dead_in, self._dead_bytes = self._active, 0
         await self._count_dead()
 
@@ -128,6 +136,8 @@ class SegmentedLog:
             or now_ms - active.first_append_ms >= settings.segment_age_ms
         ) and active.size_bytes:
             active = self._roll()
+        if not self._is_made:
+            self._make()
         offset = self._end
         batch.stamp(offset, now_ms, self._durable)
         active.append(batch)
@@ -135,6 +145,17 @@ class SegmentedLog:
         self._size_bytes += batch.size
         self._end = active.end_offset
         return offset
+
+    def _make(self) -> None:
+        """Make the files of a new log. Raises DiskFull, StorageError: there are none."""
+        self._checkpoint_file.prepare()
+        try:
+            self._active.create()
+        except BaseException:
+            self._checkpoint_file.forget()
+            raise
+        self._folder_changes += 1
+        self._is_made = True
 
     def _check_usable(self) -> None:
         if self._refusal is not None:
@@ -187,10 +208,20 @@ class SegmentedLog:
         for segment in self._finished_unsealed(active):
             await segment.sync()
         if changes != self._folder_changes_synced:
-            await self._disk.sync_dir(self._folder)
+            await self._sync_names()
             self._folder_changes_synced = changes
-        await active.sync()
-        self._durable = end
+        if end != self._durable:
+            await active.sync()
+            self._durable = end
+
+    async def _sync_names(self) -> None:
+        """Put what the folder holds on stable storage, and of a new log the folder's own name."""
+        if not self._is_made:
+            await sync_way_to(self._disk, self._folder)
+            return
+        if not self._checkpoint_file.is_made:
+            await self._write_checkpoint()
+        await self._disk.sync_dir(self._folder)
 
     def _finished_unsealed(self, active: Segment) -> list[Segment]:
         """Segments before `active` that are not sealed yet, oldest first; they are the last ones before it."""
@@ -238,7 +269,10 @@ class SegmentedLog:
         return {"folder": self._folder} | log_fields(error)
 
     async def _write_checkpoint(self) -> None:
-        await self._checkpoint_file.write(Checkpoint(self._start, self._durable))
+        checkpoint = Checkpoint(self._start, self._durable)
+        if checkpoint != self._noted:
+            await self._checkpoint_file.write(checkpoint)
+            self._noted = checkpoint
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -367,6 +401,7 @@ class SegmentedLog:
             if (await segment.head_of(after)).base_offset != after:
                 raise OffsetOutOfRange(f"no batch of {self._folder} begins at offset {after}")
             self._refusal = "it was being cut"
+            self._noted = None
             await self._checkpoint_file.write(Checkpoint(self._start, min(self._durable, after), cut=after))
             self._shut_all()
             await self._recover_again()
@@ -397,7 +432,16 @@ class SegmentedLog:
             )
             self._start = max(self._start, self._bases[count])
             await self._drop(bisect_right(self._bases, self._start) - 1)
+            await self._rest_if_idle()
             return self._start
+
+    async def _rest_if_idle(self) -> None:
+        """Shut the active segment if nothing was appended since the last look."""
+        if self._idle_since == self._end and not self._active.is_shut:
+            await self._sync_all()
+            if self._idle_since == self._end:
+                self._active.shut()
+        self._idle_since = self._end
 
     def _budget(self, bytes_max: int | None) -> int | None:
         return bytes_max - self._active.size_bytes if bytes_max is not None else None
@@ -434,6 +478,8 @@ class SegmentedLog:
 
     async def _seal_active(self) -> None:
         """Note how far the log goes, so that the next opening scans nothing and misses what is cut off meanwhile."""
+        if not self._is_made:
+            return
         try:
             if self._active.indexed_bytes != self._active.size_bytes:
                 await self._active.write_index()
@@ -451,7 +497,8 @@ class SegmentedLog:
             self._shut_all()
             if not self._disk.exists(self._folder):
                 return
-            await self._checkpoint_file.write(Checkpoint(0, 0, cut=0))
+            if self._is_made:
+                await self._checkpoint_file.write(Checkpoint(0, 0, cut=0))
             await delete_folder(self._disk, self._folder)
             topic = self._folder.rpartition("/")[0]
             if not self._disk.list_dir(topic):

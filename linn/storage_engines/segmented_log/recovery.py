@@ -38,12 +38,17 @@ OnWhole = Callable[[int, Head], bool]
 
 @dataclass(slots=True)
 class Recovered:
-    """A log as it was found and mended. All of it is on stable storage, and its last segment can be appended to."""
+    """A log as it was found and mended. All of it is on stable storage, and its last segment can be appended to.
+
+    A folder without anything becomes a log whose one segment, and whose checkpoint, are not made yet.
+    """
 
     segments: list[Segment]
     start: int
     cut_bytes: int
     """Of a torn tail."""
+    is_new: bool = False
+    """Whether there was nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,6 @@ class Recovery:
         self._damage: Damage | None = None
         self._refusal: _Refusal | None = None
         self._cut_bytes = 0
-        self._is_new = False
         self._claims: dict[int, int] = {}
         """By base offset: the end that a segment's index file proves, where the segment itself did not bear it out."""
 
@@ -116,9 +120,12 @@ class Recovery:
             raise
 
     async def _mend(self) -> Recovered:
-        if self._checkpoint is None:
+        if self._checkpoint is None and not (self._found or self._whole or self._leftovers):
+            return Recovered([self._segment(0)], 0, 0, is_new=True)
+        is_young = not self._checkpoint_file.is_made
+        if is_young:
             await self._make_checkpoint()
-        elif self._checkpoint.cut is not None:
+        elif self._checkpoint is not None and self._checkpoint.cut is not None:
             await self._finish_cut(self._checkpoint.cut)
             await self._judge()
             if self._refusal is not None:
@@ -132,7 +139,7 @@ class Recovery:
             await self._set_aside(segment, segment.size_bytes, must_keep=False)
             await segment.cut()
         if not self._whole or self._end() < self._start:
-            await self._begin_again()
+            await self._begin_again(is_young)
         await self._make_durable()
         await self._seal_finished()
         await self._whole[-1].grow()
@@ -176,10 +183,7 @@ class Recovery:
             self._disk.unlink(self._whole[-1].index_path)
         await self._disk.sync_dir(self._folder)
         checkpoint = Checkpoint(min(self._start, end), min(end, damage.offset))
-        if self._checkpoint is None:
-            await self._checkpoint_file.create(checkpoint)
-        else:
-            await self._checkpoint_file.write_both(checkpoint)
+        await self._checkpoint_file.write_both(checkpoint)
         for segment in self._opened:
             segment.shut()
 
@@ -208,11 +212,10 @@ class Recovery:
         return self._whole[-1].end_offset if self._whole else self._start
 
     async def _make_checkpoint(self) -> None:
-        if self._found or self._whole:
+        # A power loss may have taken what a log that was never synced has in its place.
+        if self._checkpoint is None and (self._start or len(self._found) + len(self._whole) > 1):
             text = "%(folder)s: the checkpoint is missing; the log begins with the oldest segment, at %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
-        else:
-            self._is_new = True
         self._checkpoint = Checkpoint(self._start, self._durable)
         await self._checkpoint_file.create(self._checkpoint)
 
@@ -436,9 +439,9 @@ class Recovery:
             name = f"{path}{CUT_SUFFIX}-{number}"
         return name
 
-    async def _begin_again(self) -> None:
+    async def _begin_again(self, is_young: bool) -> None:
         """Go on at the start, behind everything that is left: all of it is forgotten."""
-        if not self._whole and not self._is_new:
+        if not self._whole and not is_young:
             text = "%(folder)s: there is no segment; the log goes on empty at offset %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
         first = self._segment(self._start)

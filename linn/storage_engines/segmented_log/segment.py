@@ -104,6 +104,11 @@ class Segment:
             self._file = self._disk.open(self.path)
         return self._file
 
+    @property
+    def is_shut(self) -> bool:
+        """Whether it has no open file."""
+        return self._file is None
+
     def shut(self) -> None:
         """Close the file until it is needed again."""
         if self._file is not None:
@@ -133,8 +138,10 @@ class Segment:
 
     def append(self, batch: RecordBatch) -> None:
         """Write a stamped batch behind the last one. Raises DiskFull, StorageError: nothing has changed."""
-        assert self._file is not None, "a segment that is appended to is open"
-        self._file.write((batch.message,))
+        file = self._file
+        if file is None:
+            file = self.file()
+        file.write((batch.message,))
         self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
 
     def _note(self, size: int, end_offset: int, append_ms: int, max_timestamp_ms: int) -> None:
