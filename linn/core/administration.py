@@ -4,8 +4,9 @@ Laws: a change is checked whole before anything happens; it is in the metadata s
 change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
 that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
 one (`linn.core.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
-name is made, also after a crash. At a start, what the TOML file says of a topic or exchange counts; what was made live
-stays, and so do settings of a topic that the file does not name (`linn.core.live_settings`).
+name is made, also after a crash; one that was not made to its end is not there after a crash. At a start, what the TOML
+file says of a topic or exchange counts; what was made live stays, and so do settings of a topic that the file does not
+name (`linn.core.live_settings`).
 """
 
 from __future__ import annotations
@@ -168,6 +169,10 @@ class Administration:
                 self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]))
                 await self._try_to_finish_deleting(name)
                 del topics[name], settings[name]  # What the file makes of that name is another topic.
+            elif entry.get("unfinished"):
+                logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
+                await self.remove(_TOPIC + name)
+                del topics[name], settings[name]
         await examine_logs(broker, settings)
         new: dict[str, tuple[Any, int]] = {}
         for name in dict.fromkeys([*broker.config.topics, *topics]):
@@ -303,13 +308,29 @@ class Administration:
         if name in self._half_deleted:
             await self._finish_deleting(name)
         live_keys = live_keys_after((), arguments.get("settings", {}))
-        await self.save_topic(name, settings, (), live_keys)
+        entry = _stored_topic(await self._table(name, settings), (), live_keys)
+        # Until all of it is there, a start forgets it: it may need more than there is, and nobody was told of it.
+        await self.put(_TOPIC + name, {**entry, "unfinished": True})
+        topic = broker.new_topic(name, settings)
         try:
-            (await broker.open_topic(name, settings)).live_keys = live_keys
+            topic.interceptors = broker.interceptors(name, settings)
+            await topic.open()
+            await self._finish_making(topic, live_keys)
         except LinnError:
             await self.remove(_TOPIC + name)
             raise
+        await broker.begin_topic(topic)
         return {"created": True}
+
+    async def _finish_making(self, topic: Topic, live_keys: tuple[str, ...]) -> None:
+        """Have a topic that is open survive the next start. Raises StorageError: it is closed again."""
+        topic.live_keys = live_keys
+        try:
+            await topic.make_durable()
+            await self.save_topic(topic.name, topic.settings, (), live_keys)
+        except LinnError:
+            await topic.close()
+            raise
 
     async def create_default_topic(self, name: str) -> None:
         """Make a topic with all defaults, if it is not there. Raises ConfigError where the name is none."""

@@ -249,15 +249,20 @@ class Broker:
         self.exchanges.changed()
 
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """Open a topic with checked settings, and bind it. Raises LogCorrupt, StorageError, BindingInvalid."""
+        """Open a topic with checked settings, and begin it. Raises LogCorrupt, StorageError, BindingInvalid."""
         topic = self.new_topic(name, settings)
         topic.interceptors = self.interceptors(name, settings)
         await topic.open()
+        await self.begin_topic(topic)
+        return topic
+
+    async def begin_topic(self, topic: Topic) -> None:
+        """Let clients see a topic that is open, and bind it. Raises BindingInvalid."""
+        name, settings = topic.name, topic.settings
         self.topics[name] = topic
         self.exchanges.changed()
         await in_turns(self, bind(self, Target(name), settings.bindings), at_once=True)
         self.plugins.observers.topic_created(name, settings)
-        return topic
 
     def new_topic(self, name: str, settings: TopicSettings) -> Topic:
         """A topic that is not open, and has no interceptors yet."""

@@ -91,6 +91,8 @@ class SharedDispatch:
         self._alarm = Alarm(clock, spawn, self._expire)
         self._open = False
         self._closed = False
+        self._ids_noted = state is None
+        """Whether the state log durably says where delivery ids go on: before that none may be given."""
         self.clipped = False
         """Whether the log of its events says of records that a power failure took that they are settled."""
         self.unreadable = range(0)
@@ -132,10 +134,9 @@ class SharedDispatch:
             # Offsets beyond the end will be given again: what the old log says of them must go first.
             await self.state.compact(self._snapshot, force=True)
             self.clipped = False
-        # Before it is on the disk where delivery ids go on, none may be given: they are never used again.
-        self.flush()
-        if self.state is not None:
-            await self.state.partition.log.sync()
+        if self.state is not None and self.state.partition.log.bounds()[1]:
+            self.flush()
+            await self._note_ids()
         self.partition.watchers.add(self._on_advance)
         self._open = True
         self._on_ready()
@@ -143,6 +144,12 @@ class SharedDispatch:
         self._trim_if_due()
         if self.subscription.dead_count:
             self._start_copying()
+
+    async def _note_ids(self) -> None:
+        """Sync where delivery ids go on. Of a queue that never delivered anything this waits for the first delivery."""
+        assert self.state is not None
+        await self.state.partition.log.sync()
+        self._ids_noted = True
 
     async def _begin_later(self, effects: Effects) -> None:
         while not self._open and not self._closed:
@@ -170,8 +177,8 @@ class SharedDispatch:
         self._open = False
         self.partition.watchers.remove(self._on_advance)
         self._alarm.cancel()
-        if self.state is None:
-            return
+        if self.state is None or not (self._ids_noted or self.state.partition.log.bounds()[1]):
+            return  # There is nothing to write down.
         for lease in self._owed:
             self.subscription.take_back(lease)
         try:
@@ -227,6 +234,9 @@ class SharedDispatch:
         """The records of a lease, or as many as fit. Raises LogCorrupt, OffsetOutOfRange, BatchMalformed."""
         if first in self.unreadable:
             raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
+        if not self._ids_noted:
+            self.flush()
+            await self._note_ids()
         if self.semantics.settles_on_delivery and self.state is not None:
             await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
         return await self.partition.read_range(first, end, bytes_max)

@@ -116,6 +116,12 @@ class Topic:
             raise
         await self._take_on(change)
 
+    async def make_durable(self) -> None:
+        """Put the names of new logs on stable storage: one sync says it of all in a folder. Raises StorageError."""
+        last = [*self.partitions.values()][-1:]
+        for log in [*last, *[state.partition for state in self.state_logs()[-1:]]]:
+            await log.log.sync()
+
     async def _open_log(self, id: PartitionId) -> Partition:
         return Partition(id, await self._engine.open(id), self.storage, self._clock, self._spawn)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+import trio
+
 from linn.core.env import Env
 from linn.core.errors import StorageError
 from linn.core.storage import Capabilities, DamagedTail, PartitionId
@@ -33,6 +35,7 @@ class SegmentedLogEngine:
     async def open(self, partition: PartitionId) -> SegmentedLog:
         """As the port says. Cancellation: the log is opened or not; either way it can be opened again."""
         folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
+        await trio.lowlevel.checkpoint()  # A new log waits for nothing, and there may be thousands of them.
         if not self._env.disk.exists(folder):
             self._env.disk.make_dir(folder)
         log = self._examined.pop(partition, None) or await self._examine(folder)

@@ -7,17 +7,20 @@ from pathlib import PurePosixPath
 from linn.core.env import Disk
 
 
-async def delete_folder(disk: Disk, folder: str) -> None:
-    """Delete a partition's folder with the files in it, durably; the checkpoint last, so that what is left is known.
+async def delete_folder(disk: Disk, folder: str, *, holds_records: bool = True) -> None:
+    """Delete a partition's folder with the files in it; the checkpoint last, so that what is left is known.
 
-    Raises StorageError. Cancellation or a crash: some are gone, and it can be done again.
+    Durably, in this order, where it holds records. Raises StorageError. Cancellation or a crash: some are gone, and it
+    can be done again.
     """
     for name in disk.list_dir(folder):
         if name != "checkpoint":
             disk.unlink(f"{folder}/{name}")
-    await disk.sync_dir(folder)
+    if holds_records:
+        await disk.sync_dir(folder)
     disk.unlink(f"{folder}/checkpoint")
-    await disk.sync_dir(folder)
+    if holds_records:
+        await disk.sync_dir(folder)
     disk.remove_dir(folder)
 
 

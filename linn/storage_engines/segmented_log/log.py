@@ -20,7 +20,7 @@ import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -469,7 +469,7 @@ class SegmentedLog:
             if closed:
                 return
             try:
-                if not failed:
+                if self._is_made and not failed:
                     await self._sync_all()
                     await self._seal_finished()
                     await self._seal_active()
@@ -478,8 +478,6 @@ class SegmentedLog:
 
     async def _seal_active(self) -> None:
         """Note how far the log goes, so that the next opening scans nothing and misses what is cut off meanwhile."""
-        if not self._is_made:
-            return
         try:
             if self._active.indexed_bytes != self._active.size_bytes:
                 await self._active.write_index()
@@ -499,7 +497,6 @@ class SegmentedLog:
                 return
             if self._is_made:
                 await self._checkpoint_file.write(Checkpoint(0, 0, cut=0))
-            await delete_folder(self._disk, self._folder)
-            topic = self._folder.rpartition("/")[0]
-            if not self._disk.list_dir(topic):
-                self._disk.remove_dir(topic)
+            await delete_folder(self._disk, self._folder, holds_records=self._is_made)
+            with suppress(StorageError):  # Others of the topic may be left, and looking for them takes longer.
+                self._disk.remove_dir(self._folder.rpartition("/")[0])
