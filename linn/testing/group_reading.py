@@ -1,7 +1,10 @@
 """GroupReading: what members of consumer groups owned, read and committed.
 
-Law: a member hears of its share before it is sent records under it, so the generation that it knows tells which of its
-shares a delivery belongs to. Where no generation is known nothing is concluded.
+Laws:
+- A member hears of its share before it is sent records under it, so the generation that it knows tells which of its
+  shares a delivery belongs to. Where no generation is known nothing is concluded.
+- A commit names no generation: it counts if its member owns the partition when the broker gets it, even if the member
+  lost the partition and gained it again while the commit was on its way. It hears of both before it is answered.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ class _Commit:
     event: Asked
     answer: Entry | None = None
     accepted: bool = False
+    is_across_shares: bool = False
+    """Whether its member came to own the partition again before it was answered: it may have counted under either."""
 
 
 @dataclass(slots=True)
@@ -93,6 +98,9 @@ class GroupReading:
         for partition in event.partitions:
             if partition not in before:
                 self._shares[event.consumer, partition] = _Share(entry, event)
+                for commit in self._commits.values():
+                    is_same = (commit.event.consumer, commit.event.partition) == (event.consumer, partition)
+                    commit.is_across_shares |= is_same and commit.answer is None
 
     def _ask(self, entry: Entry, event: Asked) -> None:
         if event.verdict == "ack":
@@ -166,10 +174,11 @@ class GroupReading:
         promise = self._lives.topics[event.topic]
         if promise.delivery == "at-most-once":
             return
-        earlier = [commit for commit in self._commits.values() if self._is_before(commit, event, share)]
+        commits = [commit for commit in self._commits.values() if _is_of(commit.event, event)]
+        if not all(commit.event.generation and not commit.is_across_shares for commit in commits):
+            return  # It is not known under which share these commits counted.
+        earlier = [commit for commit in commits if self._is_before(commit, event, share)]
         earlier.sort(key=lambda commit: (commit.event.life, commit.event.generation, commit.entry.index))
-        if not all(commit.event.generation for commit in self._commits.values() if _is_of(commit.event, event)):
-            return  # It is not known under which share these commits were made.
         ends, shown = self._places_after(earlier, event)
         if event.first in ends or (event.first > max(ends) and not promise.is_kept):
             return
@@ -193,8 +202,6 @@ class GroupReading:
     def _is_before(commit: _Commit, event: Delivered, share: _Share) -> bool:
         """Whether a commit can only have come before the share began."""
         mine = commit.event
-        if not _is_of(mine, event):
-            return False
         if mine.life == event.life:
             return 0 < mine.generation < share.event.generation
         return mine.life < event.life

@@ -47,6 +47,8 @@ class RawConsumer:
         self._life = 0
         self._allowed: deque[float] = deque()
         """For each record that may be pushed, when it was allowed."""
+        self._told_early: deque[Event] = deque()
+        """What came before the answer to a commit and is yet to be dealt with."""
         self._asked_s = 0.0
 
     async def run(self) -> None:
@@ -58,6 +60,7 @@ class RawConsumer:
         """Subscribe, and consume until it is time to leave."""
         plan, self._life = self.plan, life
         self._allowed.clear()
+        self._told_early.clear()
         self._asked_s = trio.current_time()
         credit = plan.credit if plan.mode == "push" else 0
         self._allow(credit)
@@ -96,6 +99,8 @@ class RawConsumer:
 
     async def _next(self, client: RawClient, subscription: _Subscription) -> Event | None:
         """The next delivery or end; None: nothing came for a while."""
+        if self._told_early:
+            return self._told_early.popleft()
         if self.plan.mode == "pull" and not client.pushed:
             self._asked_s = trio.current_time()
             with trio.fail_after(REQUEST_S_MAX):
@@ -127,6 +132,13 @@ class RawConsumer:
                 check_foreseen(code)
                 return event
         return None
+
+    def _tell_early(self, client: RawClient, subscription: _Subscription) -> None:
+        """Tell the history what came before an answer: under which share a commit counted depends on their order."""
+        while client.pushed:
+            event = self._take_push(subscription, client.pushed.popleft())
+            if event is not None:
+                self._told_early.append(event)
 
     def _told(self, subscription: _Subscription, event: Event) -> Event:
         """Tell the history of a delivery."""
@@ -236,4 +248,6 @@ class RawConsumer:
                 raise
             return
         assert isinstance(settled, m.Settled)
+        if plan.group:
+            self._tell_early(client, subscription)
         add(Answered(asked, settled.refused[0].code if settled.refused else ""))

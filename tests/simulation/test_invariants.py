@@ -109,6 +109,14 @@ EMPTY = Drained("t", 0, 0, 0)
 DROPPED = read(first=1, start=1)
 LOST_POWER = Ended(1, "lost power")
 FOUR: list[Step] = [begun(), *(published(record, number) for number, record in enumerate("abcd"))]
+LATE_COMMIT: list[Step] = [
+    *FOUR,
+    assigned("c", 1, 0),
+    assigned("d", 2, 0),
+    handed("d", 2, 0, "a"),
+    commits("c", 1, 2),
+]
+"""Event 8 is sent by a member that has not heard yet that it lost the partition."""
 
 BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     "a committed record never changes": [
@@ -221,6 +229,7 @@ BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     ],
     "only the owner commits": [
         (STREAM, [begun(), assigned("c", 1, 0), assigned("d", 2, 0), commits("c", 1, 0), Answered(3)]),
+        (STREAM, [*LATE_COMMIT, Answered(8), assigned("c", 2), assigned("c", 3, 0)]),
     ],
     "a group goes on where it committed": [
         (
@@ -231,6 +240,7 @@ BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
             STREAM,
             [*FOUR, assigned("c", 1, 0), commits("c", 1, 2), Answered(6), assigned("d", 2, 0), handed("d", 2, 3, "d")],
         ),
+        (STREAM, [*LATE_COMMIT, Answered(8), assigned("c", 2), assigned("c", 3, 0)]),
         (STREAM, [*FOUR, assigned("c", 1, 0), handed("c", 1, 1, "b")]),
     ],
     "a group reads in order": [
@@ -407,6 +417,7 @@ KEEPING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
                 handed("d", 2, 1, "b", life=2),
             ],
         ),
+        (STREAM, [*LATE_COMMIT, assigned("c", 2), assigned("c", 3, 0), Answered(8)]),
     ],
     "a group reads in order": [
         (STREAM, [*FOUR, assigned("c", 1, 0), handed("c", 1, 0, "a"), handed("c", 1, 1, "b", "c")]),

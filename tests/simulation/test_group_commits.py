@@ -1,0 +1,70 @@
+"""What the history of a simulation says of a commit that is on its way while the group moves its partition."""
+
+from __future__ import annotations
+
+import trio
+from raw_client import broker_on
+from sim_consumers import RawConsumer
+from sim_plan import ConsumerPlan, Plan, TopicPlan
+from sim_reading import tell_recovered
+from sim_world import World
+
+from linn.testing.deterministic import run_simulation
+from linn.testing.history import Answered, Asked, Assigned, History, Published
+from linn.testing.invariants import check
+from linn.testing.sim_env import SimEnv
+
+MOVING = 1
+"""The partition that goes to the second member that joins, and back when that one leaves."""
+
+
+def member(world: World, name: str, node: str) -> RawConsumer:
+    """A member that commits all that it reads."""
+    rates = dict.fromkeys(("nack", "reject", "extend", "late", "leave"), 0.0)
+    return RawConsumer(world, ConsumerPlan(name, node, "t", "g", "push", 10, **rates))
+
+
+def seen_by(consumer: str, history: History) -> list[object]:
+    """The shares of a member and its commits, as the history tells them."""
+    seen: list[object] = []
+    commits: set[int] = set()
+    for entry in history.entries:
+        match entry.event:
+            case Assigned() as event if event.consumer == consumer:
+                seen.append(event.partitions)
+            case Asked() as event if event.consumer == consumer:
+                commits.add(entry.index)
+                seen.append("asked")
+            case Answered(asked, code) if asked in commits:
+                seen.append(f"answered: {code!r}")
+    return seen
+
+
+def test_a_commit_sent_before_its_partition_moved_may_count_once_it_has_come_back() -> None:
+    """The broker pushes both moves before it answers the commit, and the history tells them in that order."""
+
+    async def scenario(env: SimEnv) -> None:
+        plan = Plan(0)
+        plan.topics = [TopicPlan("t", "stream", 2, "always")]
+        world = World(plan, env)
+        world.life, world.is_closing = 1, True
+        head = '[broker]\ndata_dir = "data"\nname = "1"\n[storage.always]\nengine = "segmented-log"\nfsync = "always"\n'
+        async with broker_on(env, plan.topics[0].toml(), head) as broker, trio.open_nursery() as nursery:
+            tell_recovered(world, broker)
+            nursery.start_soon(member(world, "cut off", "a").run)
+            await trio.sleep(1)
+            env.world.cut("node", "a")
+            publisher, _ = await world.connect("probe")
+            world.history.add(Published("x", "probe", 0, ("t",)))
+            await publisher.publish("t", ["x"], partition=MOVING)
+            await trio.sleep(0.1)  # The record is on its way to the member that is cut off.
+            with trio.move_on_after(1):
+                await member(world, "short", "b").run()
+            await trio.sleep(0.1)
+            env.world.heal("node", "a")
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        check(world.history)
+        assert seen_by("cut off#1", world.history)[:5] == [(0, 1), "asked", (0,), (0, 1), "answered: ''"]
+
+    run_simulation(0, scenario)
