@@ -1,12 +1,17 @@
-"""The order of the test files: those that take long begin first, so that at the end no worker waits for the other.
+"""The order of the test files, and the seeds of the soak.
 
+Files that take long begin first, so that at the end no worker waits for the other.
 `make test` hands whole files to its workers, and by itself pytest-xdist would begin with the files that have most
 tests: a file with one test of half a minute would come last, alone.
+
+The soak draws a first seed each time and prints it, unless `SIM_SEEDS` says which seeds to run.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -46,8 +51,34 @@ ALLOCATED_MAX = 10_000
 """Objects, net, after which the collector looks at young ones; Python's own 700 is a few steps of one broker."""
 
 
-def pytest_collection_finish() -> None:
-    """What was loaded and collected stays: looking through it again and again takes 6 % of the tests' time."""
+def pytest_configure() -> None:
+    """Draw the first seed of a soak, once for all workers."""
+    os.environ.setdefault("SIM_SEEDS", str(random.randrange(1 << 32)))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a soak test its `seeds`, a chunk at a time: those of SIM_SEEDS, `FIRST` or `FIRST-END`."""
+    soak = metafunc.definition.get_closest_marker("soak")
+    if soak is None or "seeds" not in soak.kwargs:
+        return
+    first, _, end = os.environ["SIM_SEEDS"].partition("-")
+    seeds = range(int(first), int(end or int(first) + soak.kwargs["seeds"]))
+    chunk = soak.kwargs["chunk"]
+    chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
+    metafunc.parametrize("seeds", chunks, ids=[f"{each.start}-{each.stop}" for each in chunks])
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Print the seeds of a soak."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    soaks = [soak for item in session.items if (soak := item.get_closest_marker("soak")) is not None]
+    if reporter is not None and any("seeds" in soak.kwargs for soak in soaks):
+        reporter.write_line(f"seeds of this soak: SIM_SEEDS={os.environ['SIM_SEEDS']}")
+    _freeze()
+
+
+def _freeze() -> None:
+    """Keep what was loaded and collected from the collector: looking through it again takes 6 % of the tests' time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(ALLOCATED_MAX)

@@ -11,8 +11,7 @@ def test_nobody_has_what_another_has_and_nothing_overtakes(seed: int) -> None:
     share(seed)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(50))
-def test_so_it_is_on_many_more_seeds(chunk: int) -> None:
-    for seed in range(10 + 40 * chunk, 10 + 40 * (chunk + 1)):
+@pytest.mark.soak(seeds=2000, chunk=40)
+def test_so_it_is_on_many_more_seeds(seeds: range) -> None:
+    for seed in seeds:
         share(seed)

@@ -25,9 +25,10 @@ async def test_sigkill_under_load_loses_nothing_that_was_confirmed(tmp_path: Pat
     await killed_under_load(tmp_path, seed=1, kills=KILLS)
 
 
-@pytest.mark.soak
-async def test_50_kills_under_load_lose_nothing_that_was_confirmed(tmp_path: Path) -> None:
-    await killed_under_load(tmp_path, seed=int.from_bytes(os.urandom(4)), kills=KILLS_SOAK)
+@pytest.mark.soak(seeds=1, chunk=1)
+async def test_50_kills_under_load_lose_nothing_that_was_confirmed(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        await killed_under_load(tmp_path, seed=seed, kills=KILLS_SOAK)
 
 
 async def killed_under_load(folder: Path, *, seed: int, kills: int) -> None:

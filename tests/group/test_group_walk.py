@@ -11,8 +11,7 @@ def test_the_group_is_what_its_model_is(seed: int) -> None:
     walk(seed)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(100))
-def test_the_group_is_what_its_model_is_on_many_more_ways(chunk: int) -> None:
-    for seed in range(50 + 100 * chunk, 50 + 100 * (chunk + 1)):
+@pytest.mark.soak(seeds=10_000, chunk=100)
+def test_the_group_is_what_its_model_is_on_many_more_ways(seeds: range) -> None:
+    for seed in seeds:
         walk(seed)

@@ -50,11 +50,9 @@ def test_several_lives_and_deaths(chunk: int) -> None:
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed))  # type: ignore[misc]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("chunk", range(100))
-def test_many_more_lives_and_deaths(chunk: int) -> None:
-    first = SEEDS_OF_SEVERAL_LIVES + 200 * chunk
-    for seed in range(first, first + 200):
+@pytest.mark.soak(seeds=20_000, chunk=200)
+def test_many_more_lives_and_deaths(seeds: range) -> None:
+    for seed in seeds:
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed))  # type: ignore[misc]
 
 
