@@ -6,7 +6,7 @@ import json
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, simulated, values
+from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, simulated, values
 
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
@@ -201,7 +201,7 @@ def test_commits_of_records_that_power_loss_took_skip_no_new_ones() -> None:
 
     async def scenario(env: SimEnv) -> None:
         assert await env.run_until_death(process)
-        env = env.restart()
+        env = await after_power_loss(env, text)
         async with broker_on(env, text) as broker:
             kept = broker.topics["t"].partitions[0].high_watermark
             lost.append(20 - kept)

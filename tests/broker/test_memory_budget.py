@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
-from raw_client import ALWAYS, HEAD, RawClient, broker_on, connected, records, simulated
+from raw_client import ALWAYS, HEAD, RawClient, after_power_loss, broker_on, connected, records, simulated
 
 from linn.core.batch import RecordBatch
 from linn.core.batch_builder import BatchColumns, build_batch
@@ -358,7 +358,7 @@ def test_a_publisher_at_twice_the_disks_speed_waits_and_nothing_confirmed_is_los
         began = trio.current_time()
         assert await env.run_until_death(life)
         assert trio.current_time() - began > 298 * len(BATCH) / DISK_BYTES_PER_S
-        after = env.restart()
+        after = await after_power_loss(env, ALWAYS + TEXT_OF_STREAM)
         async with broker_on(after, ALWAYS + TEXT_OF_STREAM):
             found = await (await connected(after)).fetch("t", offset=confirmed - 1)
             assert found[0] == BATCH

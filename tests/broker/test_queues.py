@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, broker_on, connected, records, simulated, values
+from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, records, simulated, values
 
 from linn.core import shared_dispatch, state_log
 from linn.core.batch_builder import slice_batch
@@ -336,7 +336,7 @@ def test_records_that_power_loss_took_swallow_no_new_ones() -> None:
                 env.crash()
 
         assert await env.run_until_death(process)
-        env = env.restart()
+        env = await after_power_loss(env, QUEUE)
         async with broker_on(env, QUEUE) as broker:
             client = await connected(env)
             kept = broker.topics["t"].partitions[0].high_watermark

@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, records, simulated, values
+from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
 from linn.core import unwritten_events
 from linn.core.broker import Broker
@@ -212,7 +212,7 @@ def lose_power_and_start_on_full_disk(seed: int, kind: str) -> None:
 
     async def scenario(env: SimEnv) -> None:
         assert await env.run_until_death(settled)
-        env = env.restart()
+        env = await after_power_loss(env, text)
         assert await env.run_until_death(replaced)
         env = env.restart()
         async with broker_on(env, text):
