@@ -34,7 +34,7 @@ def with_client(url: str, work: Callable[[Client], Awaitable[T]]) -> T:
                 raise
             except UnicodeEncodeError as error:
                 # What Python makes of arguments that are not UTF-8 can't be sent as a name.
-                raise MessageInvalid("an argument that must be text is not UTF-8") from error
+                raise MessageInvalid("an argument that must be text is not valid Unicode") from error
 
     return anyio.run(main, backend="trio")
 

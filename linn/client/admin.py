@@ -32,16 +32,19 @@ class Admin:
         self._client = client
 
     async def perform(self, /, verb: str, **arguments: Any) -> Any:
-        """Carry out any verb of the broker's. Raises ConfigError where an argument is not JSON.
+        """Carry out any verb of the broker's.
+
+        Raises ConfigError where an argument is not JSON, MessageInvalid where a text is not valid Unicode.
 
         Example:
             print(await client.admin.perform("topic.show", name="orders"))
         """
         checked_text(verb, "a verb")
         try:
-            encoded = json.dumps(arguments)
+            encoded = json.dumps(arguments, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the arguments of {verb} can't be written as JSON: {error}") from error
+        checked_text(encoded, f"an argument of {verb}")
         shown = verb.partition(".")[2] in ("show", "list")
         answer = (await self._client.request(Administer(verb, encoded), repeat=shown)).message
         if not isinstance(answer, Administered):
