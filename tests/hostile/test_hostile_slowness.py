@@ -33,12 +33,15 @@ def trickle(peers: dict[Peer, bytes], told: Peer | None = None) -> dict[Peer, fl
     """
     began = time.monotonic()
     took: dict[Peer, float] = {}
+    sent = 0
     while len(took) < len(peers):
         assert time.monotonic() - began < 10 * LET_GO_S, "some were never let go"
-        at = int((time.monotonic() - began) / BYTE_EVERY_S)
+        # Each byte once: on a busy machine several are due at a time, and whoever is let go wakes this before its time.
+        due = int((time.monotonic() - began) / BYTE_EVERY_S) + 1
         for peer, data in peers.items():
-            if peer not in took and at < len(data) and not peer.send(data[at : at + 1]):
+            if peer not in took and sent < min(due, len(data)) and not peer.send(data[sent:due]):
                 took[peer] = time.monotonic() - began
+        sent = due
         readable, _, _ = select.select([peer.socket for peer in peers if peer not in took], [], [], BYTE_EVERY_S)
         for peer in peers:
             if peer.socket in readable and peer not in took:
@@ -58,8 +61,8 @@ def test_one_byte_after_the_other_is_as_good_as_silence(broker: WatchedBroker) -
             attack.connect(): data
             for data in (
                 request(m.Administer("topic.create", "x" * 1000)),
-                publish + wire.plain([bytes(1000)]),
-                publish + struct.pack("<II", 0, (8 << 20) // 8 - 1),
+                wire.plain([bytes(1000)]),
+                struct.pack("<II", 0, (8 << 20) // 8 - 1),
                 struct.pack("<II", 0, 1 << 14),
                 b"",
             )
