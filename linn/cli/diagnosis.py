@@ -46,7 +46,7 @@ def diagnose(file: str | None, url: str, *, rate: float, size: int, measures: bo
     whether a broker may be started to see how fast it is.
     """
     config, plugins, finding = _configuration(file)
-    findings = [*_versions(), finding, *_surroundings(config, plugins), _broker(url)]
+    findings = [*_versions(), finding, *_surroundings(config, plugins), *_broker(url)]
     holds = _NOTHING_KNOWN | {"rate_per_s": rate, "size": size}
     if config is not None:
         speed, failed = _measured(config, size) if measures else (None, None)
@@ -142,15 +142,22 @@ def _descriptors(config: Config) -> Finding:
     return Finding("descriptors", "warning", f"{found}; {of}", advice)
 
 
-def _broker(url: str) -> Finding:
-    async def ask(client: Client) -> str:
+def _broker(url: str) -> Iterator[Finding]:
+    async def ask(client: Client) -> tuple[str, list[str]]:
         shown = await client.admin.broker()
-        return f"{shown['name']} answers at {url}: {shown['topics']} topics, {shown['connections']} connections"
+        said = f"{shown['name']} answers at {url}: {shown['topics']} topics, {shown['connections']} connections"
+        damaged = [queue["topic"] for queue in await client.admin.subscriptions() if queue["damaged"]]
+        return said, damaged
 
     try:
-        return Finding("broker", "ok", with_client(url, ask))
+        said, damaged = with_client(url, ask)
     except LinnError as error:
-        return Finding("broker", "warning", str(error), "linn serve starts one; --url or LINN_URL say where it is")
+        yield Finding("broker", "warning", str(error), "linn serve starts one; --url or LINN_URL say where it is")
+        return
+    yield Finding("broker", "ok", said)
+    for topic in damaged:
+        advice = f"linn subscriptions describe {topic} says which; restore the topic's folder from a backup"
+        yield Finding("damaged records", "error", f"records of {topic} can't be read from the disk", advice)
 
 
 def _show(findings: list[Finding]) -> None:

@@ -40,7 +40,7 @@ _GROUP_PLACE = {
     "member": "text?",
 }
 _STATES = {"ready": "number", "returned": "number", "leased": "number", "delayed": "number", "dead": "number"}
-_SUBSCRIPTION = {"topic": "text", "unsettled": "number", **_STATES, "consumers": "number"}
+_SUBSCRIPTION = {"topic": "text", "unsettled": "number", **_STATES, "damaged": "number", "consumers": "number"}
 _MEASURED = {
     "what": "text",
     "messages": "number",
@@ -148,7 +148,14 @@ SHAPES: Mapping[str, Any] = {
     "linn subscriptions describe": {
         **_SUBSCRIPTION,
         "by_partition": [
-            {"partition": "number", **_STATES, "settled_before": "number", "end": "number", "settled": [["number"]]}
+            {
+                "partition": "number",
+                **_STATES,
+                "settled_before": "number",
+                "end": "number",
+                "settled": [["number"]],
+                "damaged": [["number"]],
+            }
         ],
         "by_consumer": [{"consumer": "number", "leased": "number"}],
     },

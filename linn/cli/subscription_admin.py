@@ -45,6 +45,9 @@ def describe_one(url: str, topic: str, *, as_json: bool) -> None:
         print(json.dumps(queue, indent=2))
         return
     console().print(_partitions_table(queue))
+    for partition in queue["by_partition"]:
+        for first, end in partition["damaged"]:
+            print(f"partition {partition['partition']}: the records from {first} to {end - 1} are damaged")
     if not queue["by_consumer"]:
         print("no consumers")
         return

@@ -15,7 +15,17 @@ from functools import partial
 import trio
 
 from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
-from linn.core.errors import BatchMalformed, LinnError, OffsetOutOfRange, PartitionUnknown, StorageError, TopicUnknown
+from linn.core.errors import (
+    BatchMalformed,
+    LinnError,
+    LogClosed,
+    LogCorrupt,
+    OffsetOutOfRange,
+    PartitionUnknown,
+    StorageError,
+    SyncFailed,
+    TopicUnknown,
+)
 from linn.core.lease import Lease
 from linn.core.log_fields import log_fields
 from linn.core.offset_ranges import Range
@@ -23,6 +33,8 @@ from linn.core.partition import Partition
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.steps import TURN_S
 
+DAMAGED_RETRY_S = 300.0
+"""How often damaged records are looked at again: somebody may have put a whole file in the place of a damaged one."""
 LEASE_RECORDS_MAX = 16_384
 """Records of one lease: a consumer with a huge credit still leaves something to the others."""
 
@@ -213,6 +225,12 @@ class QueueConsumer:
         except BatchMalformed as error:
             await self._bury(dispatch, lease, first, error)
             return NOTHING
+        except (SyncFailed, LogClosed):
+            self._abandon(dispatch, lease)
+            raise
+        except StorageError as error:
+            await self._put_back(dispatch, lease, first, error)
+            return NOTHING
         except BaseException:
             # Also when cancelled: records that were not handed over go back to their place.
             self._abandon(dispatch, lease)
@@ -231,6 +249,21 @@ class QueueConsumer:
         if offset >= lease.end:
             self._lease = None
             dispatch.handed_over(self.id)
+
+    async def _put_back(self, dispatch: SharedDispatch, lease: Lease, first: int, error: StorageError) -> None:
+        """Give back, for a time, what can't be read now, and go on with other records."""
+        end, delay_s = lease.end, 0.0
+        if isinstance(error, LogCorrupt):
+            try:
+                end, delay_s = min(end, (await dispatch.find_damage(first, error)).stop), DAMAGED_RETRY_S
+            except BaseException:
+                self._abandon(dispatch, lease)
+                raise
+        else:
+            dispatch.rest(error)
+        ranges = [(max(begin, first), min(stop, end)) for begin, stop in lease.ranges()]
+        dispatch.put_back(self.id, lease, [(begin, stop) for begin, stop in ranges if begin < stop], delay_s)
+        self._go_on(dispatch, lease, end)
 
     async def _bury(self, dispatch: SharedDispatch, lease: Lease, first: int, error: BatchMalformed) -> None:
         """Make dead letters of the records of one batch that can't be decoded, and go on behind it."""

@@ -26,12 +26,15 @@ from linn.core.errors import (
     DescriptorsExhausted,
     DiskFull,
     LinnError,
+    LogCorrupt,
+    OffsetOutOfRange,
     StorageError,
     SubscriptionWrongKind,
     SyncFailed,
 )
 from linn.core.lease import Lease
 from linn.core.log_fields import log_fields
+from linn.core.offset_ranges import OffsetRanges, Range
 from linn.core.partition import Partition, Spawn
 from linn.core.semantics import DeliverySemantics
 from linn.core.state_log import ROOM_RETRY_S, StateLog
@@ -47,6 +50,9 @@ TRIM_AFTER_RECORDS = 10_000
 
 DEAD_LETTER_RETRY_S = 1.0
 """How long dead letters wait where their target's disk is full or their target is gone."""
+
+PROBES_ONE_BY_ONE = 4_096
+"""Offsets that are tried in order to find where reading goes on behind damage: half a second."""
 
 LEASES_IN_A_TURN = 64
 """Of a consumer that is gone: returned in about a millisecond, in which others wait."""
@@ -97,6 +103,9 @@ class SharedDispatch:
         """Whether the log of its events says of records that a power failure took that they are settled."""
         self.unreadable = range(0)
         """The batch that was found last to be one that can't be decoded: it is looked at once."""
+        self.damaged = OffsetRanges()
+        """Records that can't be read, as far as somebody has tried: they are kept and looked at again now and then."""
+        self._rests = self._has_rested = False
         self._owed: deque[Lease] = deque()
         """Settled to be handed over, but to nobody yet: the state log had no room for the event."""
         self._writing_owed = False
@@ -199,14 +208,18 @@ class SharedDispatch:
 
     def is_ready(self) -> bool:
         """Whether `acquire` would find something."""
-        return self._open and (bool(self._owed) or self.subscription.ready_count(self.partition.high_watermark) > 0)
+        return (
+            self._open
+            and not self._rests
+            and (bool(self._owed) or self.subscription.ready_count(self.partition.high_watermark) > 0)
+        )
 
     def acquire(self, consumer: int, records_max: int) -> Lease | None:
         """Lease ready records to a consumer, or hand them over where delivery settles them.
 
         Raises StorageError: the event of a handover can't be written. Who asks when it can gets the records.
         """
-        if not self._open:
+        if not self._open or self._rests:
             return None
         if not self._owed:
             now = self.clock.monotonic()
@@ -232,6 +245,8 @@ class SharedDispatch:
 
     async def read(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
         """The records of a lease, or as many as fit. Raises LogCorrupt, OffsetOutOfRange, BatchMalformed."""
+        if self.damaged and (damage := self._damage_at(first)) is not None and not await self._is_readable(first):
+            raise LogCorrupt(f"the records from {damage.start} to {damage.stop - 1} are damaged")
         if first in self.unreadable:
             raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
         if not self._ids_noted:
@@ -239,7 +254,11 @@ class SharedDispatch:
             await self._note_ids()
         if self.semantics.settles_on_delivery and self.state is not None:
             await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
-        return await self.partition.read_range(first, end, bytes_max)
+        batches = await self.partition.read_range(first, end, bytes_max)
+        self._has_rested = False
+        if self.damaged and batches:
+            self._forget_damage(batches[0].base_offset, batches[-1].end_offset)
+        return batches
 
     def count_delivered(self, delivery: Delivery) -> None:
         """Records go to a consumer."""
@@ -283,6 +302,67 @@ class SharedDispatch:
         except DeliveryNotCurrent:
             return  # It expired or was settled on delivery meanwhile.
         self._flush_or_keep()
+
+    def put_back(self, consumer: int, lease: Lease, ranges: Sequence[Range], delay_s: float) -> None:
+        """Give back what a lease holds that can't be read now; it is tried again later. The attempt does not count."""
+        if not ranges or not self._open:
+            return
+        now = self.clock.monotonic()
+        with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
+            self._after(self.subscription.put_back(consumer, lease.delivery_id, ranges, now, round(1000 * delay_s)))
+            self._flush_or_keep()
+
+    async def find_damage(self, first: int, error: LogCorrupt) -> range:
+        """How far the damage goes that keeps `first` from being read. What is new of it is said in the log."""
+        known = self._damage_at(first)
+        if known is not None:
+            return known
+        good, end, step = first + 1, self.partition.high_watermark, 1
+        while good < end and not await self._is_readable(good):
+            # One after the other, but not for minutes where a batch of a million records is damaged.
+            step = 1 if good - first < PROBES_ONE_BY_ONE else 2 * step
+            good = min(good + step, end)
+        found = range(first, good)
+        self._forget_damage(first, good)
+        self.damaged.add(first, good)
+        text = "%(partition)s: the records from %(first)d to %(last)d are damaged, and are not delivered: %(error)s"
+        logger.error(text, self._about(error) | {"first": first, "last": good - 1})
+        return found
+
+    def _forget_damage(self, first: int, end: int) -> None:
+        for piece in self.damaged.intersect(first, end):
+            self.damaged.remove(*piece)
+
+    def rest(self, error: StorageError) -> None:
+        """Deliver nothing for a moment: nothing can be read or noted now."""
+        if self._rests:
+            return
+        if not self._has_rested:
+            text = "%(partition)s: nothing is delivered for now, will try again: %(error)s"
+            logger.warning(text, self._about(error))
+        self._rests = self._has_rested = True
+
+        async def wake() -> None:
+            await self.clock.sleep(ROOM_RETRY_S)
+            self._rests = False
+            self._on_ready()
+
+        self.spawn(wake)
+
+    def _damage_at(self, offset: int) -> range | None:
+        for first, end in self.damaged:
+            if first <= offset < end:
+                return range(first, end)
+        return None
+
+    async def _is_readable(self, offset: int) -> bool:
+        try:
+            await self.partition.batch_at(offset)
+        except OffsetOutOfRange:
+            return True  # Retention dropped it.
+        except LogCorrupt:
+            return False
+        return True
 
     def reject_unreadable(self, consumer: int, lease: Lease) -> None:
         """Make dead what a lease holds of `unreadable`: it would come back for ever."""

@@ -25,7 +25,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 TOPIC = "topics/"
 """What the keys of topics begin with in the metadata store."""
 _TOPIC_KEYS = ({"settings", "live_bindings"}, {"settings", "live_bindings", "deleted"})
-"""Beside `live_keys`, which files of before they were kept lack."""
+"""Beside `live_keys`, which files of before they were kept lack, and `unfinished`."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
 
 
@@ -61,10 +61,12 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
     is_topic = prefix + slash == TOPIC
     if not isinstance(entry, dict):
         raise ValueError("it is no JSON object")
-    if entry.keys() - ({"live_keys"} if is_topic else set()) not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
+    beside = {"live_keys", "unfinished"} if is_topic else set()
+    if entry.keys() - beside not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
         raise ValueError("it has not the keys of one")
-    if entry.get("deleted", True) is not True:
-        raise ValueError("deleted is something else than true")
+    for mark in ("deleted", "unfinished"):
+        if entry.get(mark, True) is not True:
+            raise ValueError(f"{mark} is something else than true")
     msgspec.convert(entry["live_bindings"], list[BindingSettings])
     if is_topic:
         if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:

@@ -144,6 +144,15 @@ class SharedSubscription:
         lease = leases.current(consumer, delivery_id, now)
         return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms)
 
+    def put_back(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float, delay_ms: int) -> Effects:
+        """Return ranges of a lease that could not be handed over, for a time: the attempt does not count.
+
+        Raises DeliveryNotCurrent as `ack`.
+        """
+        leases = self._states.leases
+        lease = leases.current(consumer, delivery_id, now)
+        return self._return(leases.release(lease, ranges), lease.attempt - 1, now, delay_ms)
+
     def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
         """Make a lease, or the named ranges of it, dead at once. Raises DeliveryNotCurrent as `ack`."""
         leases = self._states.leases

@@ -154,6 +154,7 @@ def _subscription_summary(topic: str, queue: Queue) -> dict[str, Any]:
         "topic": topic,
         "unsettled": queue.unsettled_count(),
         **{name: sum(count[name] for count in counts) for name in _COUNTS},
+        "damaged": sum(dispatch.damaged.count for dispatch in queue.dispatches),
         "consumers": len(queue.consumers),
     }
 
@@ -177,4 +178,5 @@ def _partition_data(dispatch: SharedDispatch) -> dict[str, Any]:
         "settled_before": subscription.settled_before(),
         "end": partition.high_watermark,
         "settled": [list(settled) for settled in subscription.settled[:SETTLED_RANGES_MAX]],
+        "damaged": [list(damaged) for damaged in dispatch.damaged],
     }

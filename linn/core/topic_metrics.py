@@ -178,6 +178,12 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         lambda dispatch: dispatch.subscription.delayed_count,
     ),
     _dispatches(
+        "linn_queue_damaged_records",
+        "gauge",
+        "Records that can't be read from the disk; they count as delayed, and are looked at again every five minutes.",
+        lambda dispatch: dispatch.damaged.count,
+    ),
+    _dispatches(
         "linn_queue_dead_records",
         "gauge",
         "Dead records that wait to be copied to the dead-letter topic.",

@@ -169,11 +169,16 @@ class RawClient:
         return event
 
     async def is_silent(self, wait_s: float) -> bool:
-        """Whether nothing is pushed for so long."""
+        """Whether nothing is pushed for so long, but for leases that have ended: `lost` has those."""
         with trio.move_on_after(wait_s):
-            while not self.pushed:
+            while not self._pushed_else():
                 await self._receive()
         return not self.pushed
+
+    def _pushed_else(self) -> bool:
+        while self.pushed and isinstance(self.pushed[0].message, m.LeaseEnded):
+            self.lost.append(self.pushed.popleft().message)  # type: ignore[arg-type]
+        return bool(self.pushed)
 
     async def until_closed(self, wait_s: float = 10) -> list[m.Message]:
         """Read until the broker closes; what came."""

@@ -49,6 +49,7 @@ async def test_clients_without_anything_under_way_are_let_go_at_once(env: SimEnv
 async def test_publishes_under_way_are_answered(env: SimEnv) -> None:
     async with stopping(env, ALWAYS + QUEUE):
         client = await connected(env)
+        await client.publish("t", ["first"])  # It makes the log's files, each of which is synced.
         env.disk.sync_delay_s_max = 1
         publishes = [await client.send(m.Publish("t"), [records([str(i)])]) for i in range(10)]
         await trio.sleep(0.1)

@@ -111,8 +111,8 @@ def test_a_full_disk_refuses_by_name_loses_nothing_and_works_again_with_room(fsy
             client = await connected(env)
             await client.publish("q", ["a", "b", "c", "d"])
             worker = (await client.call(m.Subscribe("q", credit=2))).subscription
-            member = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
             held = await client.delivery()
+            member = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
             await client.push()
             env.disk.capacity_bytes = 60_000 + RESERVE_BYTES
             for size in [1000] * 100 + [100, 100, 1, 1]:

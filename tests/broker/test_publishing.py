@@ -29,6 +29,7 @@ async def test_confirmations_say_where_each_batch_lies(env: SimEnv) -> None:
 async def test_with_fsync_always_nothing_is_confirmed_before_it_is_synced(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
         client = await connected(env)
+        await client.publish("t", ["first"])  # It makes the log's files, each of which is synced.
         env.disk.sync_delay_s_max = 60
         log = broker.topics["t"].partitions[0].log
         for acks in (m.Acks.LEADER, m.Acks.ALL):

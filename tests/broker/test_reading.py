@@ -113,11 +113,16 @@ def test_nobody_gets_more_than_was_asked_for(kind: str, pushes: bool) -> None:
             while len(seen) < 210:
                 step = len(seen)
                 if pushes:
+                    events = []
                     while len(seen) < step + 10:
-                        seen += values((await client.delivery()).batches)
+                        events.append(await client.delivery())
+                        seen += values(events[-1].batches)
                     assert len(seen) == step + 10
                     assert not await client.is_silent(0) or await client.is_silent(1)
-                    await client.call(m.Credit(subscribed.subscription, 10))
+                    for event in events if kind == "queue" else ():
+                        await client.settle(subscribed.subscription, event)
+                    if kind != "queue":
+                        await client.call(m.Credit(subscribed.subscription, 10))
                 else:
                     got = values((await client.pull(subscribed.subscription, 10)).batches)
                     assert 0 < len(got) <= 10
@@ -170,7 +175,7 @@ async def test_several_pulls_at_once_are_each_answered(env: SimEnv) -> None:
 
 @simulated
 async def test_a_reader_whose_place_retention_dropped_goes_on_at_what_is_left(env: SimEnv) -> None:
-    text = '[storage.segmented-log]\nsegment_age = "10s"\n[topics.t]\nkind = "both"\nretention = "20s"\n'
+    text = '[storage.segmented-log]\nsegment_age = "10s"\n[topics.t]\nkind = "both"\nretention = "20s"\nlease = "1h"\n'
     async with broker_on(env, text):
         client = await connected(env)
         reader = (await client.call(m.Subscribe("t", credit=1))).subscription

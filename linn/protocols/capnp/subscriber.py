@@ -54,8 +54,9 @@ class Subscriber:
         """The client knows the subscription now."""
         self._begun = True
         self.consumer.takes_stored = True
-        self.consumer.on_ended = self.consumer.on_released = self._wake
-        self.consumer.on_lease_lost = self._tell_lost
+        self.consumer.on_ended = self._wake
+        if self.consumer.lease_ms:
+            self.consumer.on_released, self.consumer.on_lease_lost = self._wake, self._tell_lost
         if self._assigned is not None:
             self._outbox.put(frames_of(self._assigned))
         self.grant(credit)
