@@ -210,6 +210,8 @@ class Administration:
             settings = self._known(name, settings)
             before = settings if configured is None else before
         topic = await broker.open_topic(name, settings)
+        if before is None:
+            await topic.make_durable()
         topic.live_keys = live_keys
         live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
         topic.live_bindings = self._fitting(name, live)

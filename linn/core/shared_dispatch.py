@@ -440,7 +440,9 @@ class SharedDispatch:
 
     def skip_to_start(self) -> None:
         """Follow the log's start after retention or a trim."""
-        missed = self.subscription.skip_to(self.partition.start_offset) if self._open else 0
+        if not self._open or self.partition.start_offset <= self.subscription.settled_before():
+            return
+        missed = self.subscription.skip_to(self.partition.start_offset)
         if missed:
             self.missed_records += missed
             text = "%(partition)s: retention or overflow dropped %(count)d records that were not settled"

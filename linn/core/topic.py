@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from linn.core.batch import RecordBatch
@@ -117,10 +117,8 @@ class Topic:
         await self._take_on(change)
 
     async def make_durable(self) -> None:
-        """Put the names of new logs on stable storage: one sync says it of all in a folder. Raises StorageError."""
-        last = [*self.partitions.values()][-1:]
-        for log in [*last, *[state.partition for state in self.state_logs()[-1:]]]:
-            await log.log.sync()
+        """Put the names of new logs on stable storage. Raises StorageError."""
+        await _sync_names(self.partitions.values(), self.state_logs())
 
     async def _open_log(self, id: PartitionId) -> Partition:
         return Partition(id, await self._engine.open(id), self.storage, self._clock, self._spawn)
@@ -141,6 +139,9 @@ class Topic:
             for index in range(len(self.partitions), settings.partitions):
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
+            states = [dispatch.state for dispatch in change.dispatches]
+            states.append(change.groups.state if change.groups is not None else None)
+            await _sync_names(change.partitions.values(), [state for state in states if state is not None])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
         except LinnError:
@@ -400,3 +401,10 @@ class Topic:
         internal += [PartitionId(QUEUE_STATE + self.name, index) for index in indexes]
         ids = [PartitionId(self.name, index) for index in indexes]
         await self._deletion.delete_rest(ids + internal if self.semantics.survives_restart else ids)
+
+
+async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:
+    """Put the names of new logs on stable storage: the sync of one says it of all of the same topic."""
+    of_topics = {log.id.topic: log for log in (*logs, *(state.partition for state in states))}
+    for log in of_topics.values():
+        await log.log.sync()

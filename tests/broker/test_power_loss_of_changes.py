@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from raw_client import ALWAYS, RawClient, broker_on, connected
+from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected
 
 from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
@@ -89,7 +89,7 @@ def change_and_lose_power(crash_at: int) -> None:
     async def scenario(env: SimEnv) -> None:
         env.disk.crash_at = crash_at
         done = (await change(env, looking=False)).done
-        async with broker_on(env.restart() if env.is_dead else env, TOML) as broker:
+        async with broker_on(await after_power_loss(env, TOML) if env.is_dead else env, TOML) as broker:
             found = await state_of(await connected(broker.env))  # type: ignore[arg-type]
         begun = min(done + 1, len(STEPS))
         if done >= 0:
@@ -125,7 +125,7 @@ def delete_and_lose_power(crash_at: int) -> None:
     async def scenario(env: SimEnv) -> None:
         if not await env.run_until_death(process):
             return
-        env = env.restart()
+        env = await after_power_loss(env, TOML)
         async with broker_on(env, TOML):
             await (await connected(env)).publish("s", ["new"])
         async with broker_on(env, ALWAYS):

@@ -180,6 +180,7 @@ async def test_a_queue_is_shown_by_state_partition_and_consumer(env: SimEnv) -> 
         (part,), (consumer,) = shown["by_partition"], shown["by_consumer"]
         assert (shown["unsettled"], shown["ready"], shown["leased"], shown["consumers"]) == (5, 2, 3, 1)
         assert consumer["leased"] == 3
+        await client.call(m.Credit(joined.subscription, 2))
         settled = [m.Settlement(0, event.message.delivery_id, 1, 2)]
         await client.call(m.Settle(joined.subscription, settled))
         (part,) = (await client.administer("subscription.show", topic="t"))["by_partition"]
@@ -194,6 +195,7 @@ async def test_a_queue_is_shown_by_state_partition_and_consumer(env: SimEnv) -> 
             "leased": 0,
             "delayed": 0,
             "dead": 0,
+            "damaged": 0,
             "consumers": 0,
         }
         assert await _refusal(client, "subscription.show", topic="s") == "delivery.wrong_kind"

@@ -32,6 +32,14 @@ def dispatch_of(broker: Broker) -> SharedDispatch:
     return queue.dispatches[0]
 
 
+async def warm(client: RawClient) -> None:
+    """Have one record delivered: the first delivery of all makes the state log, for which there must be room."""
+    await client.publish("t", ["warm"])
+    worker = (await client.call(m.Subscribe("t"))).subscription
+    await client.settle(worker, await client.pull(worker))
+    await client.call(m.Unsubscribe(worker))
+
+
 # --- at most once ----------------------------------------------------------------------------------------------------
 
 
@@ -46,6 +54,7 @@ def test_at_most_once_who_waits_hears_of_a_full_disk_or_gets_the_record_when_the
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, AT_MOST_ONCE):
             first, second, publisher = [await connected(env) for _ in range(3)]
+            await warm(publisher)
             for consumer in (first, second):
                 await consumer.call(m.Subscribe("t", credit=9))
             await publish_where_only_records_have_room(env, publisher)
@@ -106,6 +115,7 @@ def test_what_waited_for_the_disk_holds_after_a_kill(monkeypatch: pytest.MonkeyP
     async def process(env: SimEnv) -> None:
         async with broker_on(env, text):
             client = await connected(env)
+            await warm(client)
             await client.publish("t", ["a", "b"])
             worker = (await client.call(m.Subscribe("t"))).subscription
             env.disk.capacity_bytes = env.disk.used_bytes
@@ -149,6 +159,7 @@ def counted_calls() -> Iterator[list[int]]:
 async def test_the_longer_a_disk_is_full_the_same_a_delivery_costs(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + "[topics.t]\n"):
         client = await connected(env)
+        await warm(client)
         await client.publish("t", ["a"])
         worker = (await client.call(m.Subscribe("t"))).subscription
         env.disk.capacity_bytes = env.disk.used_bytes

@@ -75,6 +75,7 @@ class CheckpointFile:
 
         Raises DiskFull, StorageError: nothing was taken.
         """
+        self.forget()
         file = self._disk.open(self._new_path, create=True)
         try:
             file.write((bytes(2 * _SLOT_BYTES),))

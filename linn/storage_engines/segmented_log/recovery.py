@@ -120,12 +120,12 @@ class Recovery:
             raise
 
     async def _mend(self) -> Recovered:
-        if self._checkpoint is None and not (self._found or self._whole or self._leftovers):
-            return Recovered([self._segment(0)], 0, 0, is_new=True)
         is_young = not self._checkpoint_file.is_made
-        if is_young:
-            await self._make_checkpoint()
-        elif self._checkpoint is not None and self._checkpoint.cut is not None:
+        if is_young and not (self._found or self._whole or self._leftovers):
+            return Recovered([self._segment(0)], 0, 0, is_new=True)
+        if self._checkpoint is None:
+            self._do_without_checkpoint()
+        elif self._checkpoint.cut is not None:
             await self._finish_cut(self._checkpoint.cut)
             await self._judge()
             if self._refusal is not None:
@@ -211,13 +211,12 @@ class Recovery:
     def _end(self) -> int:
         return self._whole[-1].end_offset if self._whole else self._start
 
-    async def _make_checkpoint(self) -> None:
+    def _do_without_checkpoint(self) -> None:
         # A power loss may have taken what a log that was never synced has in its place.
-        if self._checkpoint is None and (self._start or len(self._found) + len(self._whole) > 1):
+        if self._start or len(self._found) + len(self._whole) > 1:
             text = "%(folder)s: the checkpoint is missing; the log begins with the oldest segment, at %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
         self._checkpoint = Checkpoint(self._start, self._durable)
-        await self._checkpoint_file.create(self._checkpoint)
 
     # --- work that a crash interrupted -------------------------------------------------------------------------------
 
@@ -467,7 +466,12 @@ class Recovery:
             if segment.indexed_bytes != segment.size_bytes:
                 await segment.sync()
         await self._disk.sync_dir(self._folder)
-        await self._checkpoint_file.write(Checkpoint(max(self._start, self._whole[0].base_offset), self._end()))
+        try:
+            await self._checkpoint_file.write(Checkpoint(max(self._start, self._whole[0].base_offset), self._end()))
+        except DiskFull as error:
+            # There is none yet, and the log is no worse for it: the next sync with room makes it.
+            about = {"folder": self._folder} | log_fields(error)
+            logger.warning("%(folder)s: the checkpoint can't be made now: %(error)s", about)
 
     async def _seal_finished(self) -> None:
         """Write the index files that are missing, so that no opening scans these segments again."""
