@@ -33,7 +33,10 @@ class Worker:
     async def step(self) -> None:
         """Take what is pushed, and perhaps settle a part of it."""
         client, random = self.client, self._random
-        event = await client.delivery(wait_s=60)
+        try:
+            event = await client.delivery(wait_s=60)
+        except trio.TooSlowError:
+            raise AssertionError("a consumer that holds less than its credit is given more") from None
         for lost in client.lost:
             self.held.pop((lost.partition, lost.delivery_id), None)
         client.lost.clear()
@@ -42,7 +45,9 @@ class Worker:
         first, end = event.batches[0].base_offset, event.batches[-1].end_offset
         key = deliver.partition, deliver.delivery_id
         self.held[key] += end - first
-        assert self.held.total() <= CREDIT, self.held
+        assert self.held.total() <= CREDIT, (
+            "a consumer knows of each lease that is over, and holds no more than its credit"
+        )
         middle = random.randint(first, end)
         for begin, stop in ((first, middle), (middle, end)):
             if begin < stop and random.random() < 0.7:
@@ -57,31 +62,43 @@ class Worker:
             self.held[partition, delivery_id] -= end - first
 
 
+async def hold(seed: int, env: SimEnv) -> None:
+    """Two workers share a queue of two partitions, and what they hold is counted all the time."""
+    random = Random(seed)
+    async with broker_on(env, TEXT) as broker:
+        publisher = await connected(env)
+        for partition in (0, 1):
+            values = [str(number) for number in range(RECORDS)]
+            await publisher.call(m.Publish("t", partition=partition), [records(values)])
+        workers = []
+        for _ in range(2):
+            client = await connected(env)
+            subscription = (await client.call(m.Subscribe("t", credit=CREDIT))).subscription
+            workers.append(Worker(client, subscription, random))
+        queue = broker.topics["t"].queue
+        assert queue is not None
+        for _ in range(60):
+            for worker in workers:
+                await worker.step()
+            for consumer in queue.consumers.values():
+                leased = sum(each.subscription.leased_by(consumer.id) for each in queue.dispatches)
+                assert consumer.held == leased - behind(consumer), "the broker counts what is held"
+
+
+def hold_and_count(seed: int) -> None:
+    """One run."""
+    run_simulation(seed, lambda env: hold(seed, env))
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_credit_is_what_is_held_and_what_may_come(seed: int) -> None:
-    async def scenario(env: SimEnv) -> None:
-        random = Random(seed)
-        async with broker_on(env, TEXT) as broker:
-            publisher = await connected(env)
-            for partition in (0, 1):
-                await publisher.call(
-                    m.Publish("t", partition=partition), [records([str(number) for number in range(RECORDS)])]
-                )
-            workers = []
-            for _ in range(2):
-                client = await connected(env)
-                subscription = (await client.call(m.Subscribe("t", credit=CREDIT))).subscription
-                workers.append(Worker(client, subscription, random))
-            queue = broker.topics["t"].queue
-            assert queue is not None
-            for _ in range(60):
-                for worker in workers:
-                    await worker.step()
-                for consumer in queue.consumers.values():
-                    leased = sum(each.subscription.leased_by(consumer.id) for each in queue.dispatches)
-                    assert consumer.held == leased - behind(consumer)
+    hold_and_count(seed)
 
-    run_simulation(seed, scenario)
+
+@pytest.mark.soak(seeds=2_000, chunk=100)
+def test_many_more_workers_hold_what_they_have_credit_for(seeds: range) -> None:
+    for seed in seeds:
+        hold_and_count(seed)
 
 
 def behind(consumer: QueueConsumer) -> int:

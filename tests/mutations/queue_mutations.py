@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutation import Mutation
 
 _LEASE = "linn.core.lease"
+_QUEUE = "linn.core.queue"
 _SUBSCRIPTION = "linn.core.subscription"
 _STATES = "linn.core.record_states"
 _DISPATCH = "linn.core.shared_dispatch"
@@ -23,6 +24,28 @@ QUEUE_MUTATIONS = (
         simulation="subscription",
         seed=0,
         says="no lease and no delay outlives its time",
+    ),
+    Mutation(
+        name="credit does not come back when a lease runs out",
+        breaks="However a lease ends, its consumer may be given as many other records.",
+        guarantee=_ONCE,
+        module=_QUEUE,
+        original="if consumer is not None and consumer.lease_ms:",
+        planted="if consumer is not None and consumer.lease_ms and not lost:",
+        simulation="holding",
+        seed=0,
+        says="the broker counts what is held",
+    ),
+    Mutation(
+        name="nobody is told of a lease that has run out",
+        breaks="A consumer is told when a lease is over that it did not settle.",
+        guarantee=_ONCE,
+        module=_QUEUE,
+        original="if lost and lease.ended:",
+        planted="if lost and not lease.ended:",
+        simulation="holding",
+        seed=0,
+        says="a consumer knows of each lease that is over",
     ),
     Mutation(
         name="an id that has expired is accepted",
