@@ -62,7 +62,7 @@ BROKER_MUTATIONS = (
         planted="return bool(self._committed) and self._committed[0][0] <= self.high_watermark + 9",
         simulation="broker",
         seed=57,
-        says="[what is settled stays settled]",
+        says="[confirmed means readable]",
     ),
     Mutation(
         name="a slice holds its neighbours' values",

@@ -115,7 +115,7 @@ STORAGE_MUTATIONS = (
         planted="batch.stamp(offset, now_ms, offset)",
         simulation="log lives",
         seed=2,
-        says="it is a torn tail",
+        says="a stamp claims only what was durable",
     ),
     Mutation(
         name="segments are dropped before the checkpoint says so",

@@ -7,6 +7,7 @@ least up to `durable()`; after the death of the process alone, all of it. Openin
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 
 import trio
@@ -65,8 +66,11 @@ class CrashRun:
         """Open the log as an operator does, who has it cut where it is refused: only power loss may lead to that."""
         try:
             return await self.open(env)
-        except LogCorrupt:
+        except LogCorrupt as error:
             assert lost_power, "the death of a process alone damages nothing"
+            claimed = re.search(r"when offset (\d+) was on stable storage", error.text)
+            true = max(self.durable, self.log.durable() if self.log is not None else 0)
+            assert claimed is None or int(claimed[1]) <= true, "a stamp claims only what was durable"
         engine = SegmentedLogEngine("data/segmented-log", self.settings, env)
         tail = await engine.damaged_tail(PARTITION, cut=True)
         assert tail is not None
