@@ -160,6 +160,20 @@ class SharedDispatch:
         await self.state.partition.log.sync()
         self._ids_noted = True
 
+    async def _note_first_ids(self) -> None:
+        """As `_note_ids`, for a consumer that waits. Raises StorageError; a failed sync ends the broker as well."""
+        self.flush()
+        try:
+            await self._note_ids()
+        except SyncFailed as error:
+            failed = error
+
+            async def fail() -> None:
+                raise failed
+
+            self.spawn(fail)
+            raise
+
     async def _begin_later(self, effects: Effects) -> None:
         while not self._open and not self._closed:
             await self.clock.sleep(ROOM_RETRY_S)
@@ -250,8 +264,7 @@ class SharedDispatch:
         if first in self.unreadable:
             raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
         if not self._ids_noted:
-            self.flush()
-            await self._note_ids()
+            await self._note_first_ids()
         if self.semantics.settles_on_delivery and self.state is not None:
             await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
         batches = await self.partition.read_range(first, end, bytes_max)

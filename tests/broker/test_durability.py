@@ -6,7 +6,7 @@ import json
 
 import pytest
 import trio
-from raw_client import ALWAYS, Refused, broker_on, connected, records, simulated, values
+from raw_client import ALWAYS, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
 from linn.core.errors import DescriptorsExhausted, SyncFailed
 from linn.core.metadata import RESERVE_BYTES
@@ -59,6 +59,21 @@ async def test_a_failed_sync_of_what_is_known_of_topics_ends_the_broker_too(env:
         await process()
 
 
+def test_a_sync_that_fails_before_a_first_delivery_ends_the_broker() -> None:
+    @simulated
+    async def process(env: SimEnv) -> None:
+        async with broker_on(env, "[topics.t]\n"):
+            client = await connected(env)
+            await client.publish("t", ["a"])
+            env.disk.fail_next_sync()
+            await client.call(m.Subscribe("t", credit=1))
+            await trio.sleep(10)
+            pytest.fail("the broker went on")
+
+    with pytest.raises(SyncFailed):
+        process()
+
+
 @pytest.mark.parametrize("text", [ALWAYS, INTERVAL, ""])
 def test_the_fsync_policy_says_what_power_loss_may_take(text: str) -> None:
     losses: list[int] = []
@@ -74,7 +89,7 @@ def test_the_fsync_policy_says_what_power_loss_may_take(text: str) -> None:
 
     async def scenario(env: SimEnv) -> None:
         assert await env.run_until_death(process)
-        env = env.restart()
+        env = await after_power_loss(env, text + STREAM)
         async with broker_on(env, text + STREAM):
             kept = await (await connected(env)).fetch("t")
             assert kept == [str(number) for number in range(len(kept))]
