@@ -500,4 +500,6 @@ async def test_who_waits_for_room_when_the_client_is_closed_is_told_so() -> None
             while len(failed) < 2:
                 await anyio.sleep(0.001)
             await publish()
-        assert {type(error) for error in failed} == {ClientClosed}
+        # What was sent is lost with its connection, where that is noticed before the client is closed.
+        assert {type(error) for error in failed} <= {ClientClosed, ConnectionLost}
+        assert isinstance(failed[-1], ClientClosed)
