@@ -59,6 +59,13 @@ async def everything_in(client: Client, topic: str) -> list[bytes]:
         offset = fetched.batches[-1].end_offset
 
 
+async def warm(client: Client) -> None:
+    """Have one record delivered: the first delivery of all makes the state log, for which there must be room."""
+    async with client.producer("jobs") as producer, client.consumer("jobs") as consumer:
+        await producer.publish(b"warm")
+        await (await anext(consumer)).ack()
+
+
 async def take(client: Client, count: int) -> list[Message]:
     async with client.consumer("jobs", prefetch=count) as consumer:
         return [await anext(consumer) for _ in range(count)]
@@ -124,6 +131,7 @@ async def test_a_client_that_repeats_loses_nothing_over_a_full_disk(small_disk: 
 async def test_settlements_are_refused_or_kept_never_lost(small_disk: SmallDisk) -> None:
     with broker_on(small_disk) as broker:
         async with linn.connect(broker.url) as client:
+            await warm(client)
             async with client.producer("jobs") as producer:
                 await producer.publish_many([b"%04d" % number for number in range(2000)])
             small_disk.fill(broker.pid)
@@ -143,7 +151,7 @@ async def test_settlements_are_refused_or_kept_never_lost(small_disk: SmallDisk)
         broker.crash()
         async with linn.connect(broker.url) as client:
             left = [message.offset for message in await take(client, 2000 - len(acked))]
-            assert sorted(left + acked) == list(range(2000))
+            assert sorted(left + acked) == list(range(1, 2001))
 
 
 async def test_a_broker_starts_on_a_full_disk_and_its_streams_are_read(small_disk: SmallDisk) -> None:
@@ -164,6 +172,7 @@ async def test_a_broker_starts_on_a_full_disk_and_its_streams_are_read(small_dis
 async def test_a_queue_on_a_full_disk_waits_and_then_delivers_what_was_leased_again(small_disk: SmallDisk) -> None:
     with broker_on(small_disk) as broker:
         async with linn.connect(broker.url, retries_max=0) as client:
+            await warm(client)
             async with client.producer("jobs") as producer:
                 await producer.publish_many([b"%04d" % number for number in range(1000)])
             await fill_with_settlements(client, small_disk)

@@ -157,7 +157,7 @@ QUEUE_MUTATIONS = (
         ),
         planted="done = None",
         simulation="dead letters",
-        seed=135,
+        seed=138,
         says="one copy of each",
     ),
     Mutation(
@@ -171,7 +171,7 @@ QUEUE_MUTATIONS = (
         """,
         planted="assert position >= 0",
         simulation="dead letters",
-        seed=129,
+        seed=119,
         says="one copy of each",
     ),
     Mutation(
@@ -185,7 +185,7 @@ QUEUE_MUTATIONS = (
             return SettleOutcome(refused, ())
         """,
         simulation="broker",
-        seed=57,
+        seed=36,
         says="[what is settled stays settled]",
     ),
     Mutation(
@@ -232,7 +232,7 @@ QUEUE_MUTATIONS = (
         original="return min([self.subscription.settled_before(), *self._handing_over.values(), *owed])",
         planted="return min([self.subscription.statistics().cursor, *self._handing_over.values()])",
         simulation="broker",
-        seed=15,
+        seed=33,
         says="[nothing confirmed is lost]",
     ),
     Mutation(
@@ -254,7 +254,7 @@ QUEUE_MUTATIONS = (
         original="kept = clip_event(event, end)",
         planted="kept = clip_event(event, 1 << 62)",
         simulation="settling",
-        seed=7,
+        seed=4,
         says="what is published after a power loss is delivered",
     ),
     Mutation(
@@ -265,7 +265,7 @@ QUEUE_MUTATIONS = (
         original="await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])",
         planted="pass",
         simulation="handing over",
-        seed=1,
+        seed=3,
         says="each record is handed over once",
     ),
 )

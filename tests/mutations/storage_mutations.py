@@ -20,7 +20,7 @@ STORAGE_MUTATIONS = (
         original="await self.file().sync()",
         planted="self.file()",
         simulation="log lives",
-        seed=5,
+        seed=1,
         says="was durable, but the log ends at",
     ),
     Mutation(
@@ -34,7 +34,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="pass",
         simulation="log lives",
-        seed=45,
+        seed=0,
         says="was durable, but the log ends at",
     ),
     Mutation(
@@ -43,12 +43,12 @@ STORAGE_MUTATIONS = (
         guarantee=_DISK,
         module=_LOG,
         original="""
-            await self._disk.sync_dir(self._folder)
+            await self._sync_names()
             self._folder_changes_synced = changes
         """,
         planted="self._folder_changes_synced = changes",
         simulation="log lives",
-        seed=6,
+        seed=14,
         says="was durable, but the log ends at",
     ),
     Mutation(
@@ -65,7 +65,7 @@ STORAGE_MUTATIONS = (
             await active.sync()
         """,
         simulation="log lives",
-        seed=44,
+        seed=173,
         says="was durable, but the log ends at",
     ),
     Mutation(
@@ -128,7 +128,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="dropped = self._segments[:count]",
         simulation="log lives",
-        seed=0,
+        seed=11,
         says="the death of a process alone damages nothing",
     ),
     Mutation(
@@ -156,7 +156,7 @@ STORAGE_MUTATIONS = (
         original="over = bytes_max is not None and total > bytes_max",
         planted="over = bytes_max is not None and total + part.size_bytes > bytes_max",
         simulation="log lives",
-        seed=2,
+        seed=5,
         says="but the start moved to",
     ),
     Mutation(
@@ -176,15 +176,15 @@ STORAGE_MUTATIONS = (
         guarantee=_DISK,
         module=_SEGMENT,
         original="""
-            self._file.write((batch.message,))
+            file.write((batch.message,))
             self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
         """,
         planted="""
             self._note(batch.size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
-            self._file.write((batch.message,))
+            file.write((batch.message,))
         """,
         simulation="log lives",
-        seed=1,
+        seed=20,
         says="the file ends there, but everything before offset",
     ),
     Mutation(
@@ -198,7 +198,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="if batch.base_offset != self.end_offset:",
         simulation="log lives",
-        seed=12,
+        seed=18,
         says="the CRC of a batch",
     ),
     Mutation(
@@ -209,7 +209,7 @@ STORAGE_MUTATIONS = (
         original="return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))",
         planted="return crc32c(message[_SEALED_AT:512], crc32c(message[:DATA_AT]))",
         simulation="log lives",
-        seed=22,
+        seed=43,
         says="is not what was read",
     ),
     Mutation(
@@ -220,7 +220,7 @@ STORAGE_MUTATIONS = (
         original="file.truncate(self.size_bytes)",
         planted="file.truncate(self.last_position)",
         simulation="log lives",
-        seed=13,
+        seed=6,
         says="bytes too early",
     ),
     Mutation(
@@ -234,7 +234,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="pass",
         simulation="log lives",
-        seed=9,
+        seed=6,
         says="was durable, but the log ends at",
     ),
     Mutation(
@@ -256,7 +256,7 @@ STORAGE_MUTATIONS = (
         original="file.write_at(_encode(sequence, checkpoint), _SLOT_BYTES * ((sequence + 1) % 2))",
         planted="file.write_at(_encode(sequence, checkpoint), 0)",
         simulation="log lives",
-        seed=87,
+        seed=0,
         says="neither of its two slots is whole",
     ),
     Mutation(
@@ -270,7 +270,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="self._sequence = sequence",
         simulation="log lives",
-        seed=5,
+        seed=0,
         says="was durable, but the log ends at",
     ),
     Mutation(
@@ -279,12 +279,19 @@ STORAGE_MUTATIONS = (
         guarantee=_DISK,
         module=_CHECKPOINT,
         original="""
-            file.write((slot, bytes(_SLOT_BYTES)))
-            await file.sync()
+                await file.sync()
+            finally:
+                file.close()
+            self._disk.rename(self._new_path, self._path)
         """,
-        planted="file.write((slot, bytes(_SLOT_BYTES)))",
+        planted="""
+                pass
+            finally:
+                file.close()
+            self._disk.rename(self._new_path, self._path)
+        """,
         simulation="log lives",
-        seed=59,
+        seed=173,
         says="neither of its two slots is whole",
     ),
     Mutation(
@@ -295,7 +302,7 @@ STORAGE_MUTATIONS = (
         original="place = bisect_right(self.offsets, offset) - 1",
         planted="place = min(bisect_right(self.offsets, offset), len(self.offsets) - 1)",
         simulation="log lives",
-        seed=1,
+        seed=5,
         says="does not hold offset",
     ),
     Mutation(

@@ -221,6 +221,7 @@ async def test_a_connection_that_an_error_ended_is_counted(env: SimEnv) -> None:
 async def test_syncs_are_measured(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
         client = await connected(env)
+        await client.publish("t", ["first"])  # It makes the log's files, each of which is synced.
         histogram = value(broker, "linn_storage_sync_seconds", "segmented-log")
         assert isinstance(histogram, Histogram)
         appends, syncs = value(broker, "linn_storage_appends_total", "segmented-log"), histogram.count

@@ -43,7 +43,9 @@ async def answer(env: SimEnv, path: str) -> str:
 @simulated
 async def test_it_is_alive_and_not_ready_while_the_broker_recovers(env: SimEnv) -> None:
     async with broker_on(env, TOPICS):
-        pass
+        client = await connected(env)
+        for number in range(20):
+            await client.publish(f"t{number}", ["a log that there is something to recover of"])
     config, plugins = configured(ALWAYS + TOPICS + WATCH)
     env.disk.sync_delay_s_max = 5
     async with trio.open_nursery() as nursery:
