@@ -100,7 +100,7 @@ async def test_partitions_that_nobody_writes_to_need_no_descriptors_and_the_othe
                         await wide.publish(b"x", key=b"%d" % number)
                     except DescriptorsExhausted:
                         refused += 1
-            assert 0 < refused < 4 * LEFT, "all at once are too many"
+            assert refused < 4 * LEFT, "as many as there are descriptors are written to at once; others have to wait"
             limit(broker, LEFT)
             await producer.publish(bytes(10_000))
         broker.kill()
