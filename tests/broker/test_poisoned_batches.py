@@ -120,6 +120,14 @@ def test_a_batch_with_one_field_changed_is_answered_alike_each_time(codec: Codec
     run_simulation(0, lambda env: published_twice(env, with_one_field_changed(good(codec), Random(0))))
 
 
+@pytest.mark.soak(seeds=100, chunk=10)
+def test_fields_changed_to_anything_are_answered_alike_each_time(seeds: range) -> None:
+    for seed in seeds:
+        codec = list(Codec)[seed % len(Codec)]
+        changed = with_one_field_changed(good(codec), Random(seed))
+        run_simulation(seed, lambda env, changed=changed: published_twice(env, changed))  # type: ignore[misc]
+
+
 @simulated
 async def test_a_route_index_beyond_the_pairs_is_refused_whatever_the_exchange_remembers(env: SimEnv) -> None:
     async with broker_on(env, TABLES):
