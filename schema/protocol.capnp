@@ -156,7 +156,7 @@ struct Pull {
   waitMaxMs    @2 :UInt32;       # answer without batches when this time has passed
 }
 
-enum Verdict { ack @0; nack @1; reject @2; extend @3; }
+enum Verdict { ack @0; nack @1; reject @2; extend @3; release @4; }
 
 struct Settle {
   subscription @0 :UInt32;

@@ -50,7 +50,7 @@ class Consuming:
 
     def run(self, url: str) -> None:
         """Print until there is a reason to stop. Raises LinnError, BrokenPipeError, KeyboardInterrupt, BadParameter."""
-        with_client(url, self._work)
+        with_client(url, self._work, comes_back=True)
 
     async def _work(self, client: Client) -> None:
         if self._selects is not None or self._start is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -15,18 +16,25 @@ from linn.core.address import parse_address
 from linn.core.errors import AddressInvalid, MessageInvalid, RequestUnknown
 
 T = TypeVar("T")
+RETRIES_MAX = 2
+"""One attempt more than a hiccup needs."""
 
 
-def with_client(url: str, work: Callable[[Client], Awaitable[T]]) -> T:
+def with_client(url: str, work: Callable[[Client], Awaitable[T]], *, comes_back: bool = False) -> T:
     """Connect, do the work, disconnect.
+
+    `comes_back`: where the connection is lost the client says so on stderr and waits for the broker; otherwise it gives
+    up soon, as a command shall that is to answer.
 
     Raises BadParameter where the URL is none; LinnError, alone or in groups; KeyboardInterrupt as usual.
     """
     broker_address(url)
 
     async def main() -> T:
-        # One attempt more than a hiccup needs: a command shall say soon that there is no broker.
-        async with linn.connect(url, name="linn-cli", retries_max=2) as client:
+        retries_max = None if comes_back else RETRIES_MAX
+        if not comes_back:
+            mute_client()
+        async with linn.connect(url, name="linn-cli", retries_max=retries_max) as client:
             try:
                 return await work(client)
             except RequestUnknown as error:
@@ -37,6 +45,11 @@ def with_client(url: str, work: Callable[[Client], Awaitable[T]]) -> T:
                 raise MessageInvalid("an argument that must be text is not valid Unicode") from error
 
     return anyio.run(main, backend="trio")
+
+
+def mute_client() -> None:
+    """Keep the client's log lines off stderr, where what follows says the same."""
+    logging.getLogger("linn.client").setLevel(logging.CRITICAL)
 
 
 def broker_address(url: str) -> str:

@@ -20,7 +20,7 @@ from rich.live import Live
 
 import linn
 from linn.cli.console import console
-from linn.cli.session import broker_address
+from linn.cli.session import RETRIES_MAX, broker_address, mute_client
 from linn.cli.top_screen import screen
 from linn.cli.top_view import NAMES, Reading, View, view_of
 from linn.client.client import Client
@@ -35,6 +35,7 @@ Show = Callable[[View], None]
 def watch(url: str, *, interval_s: float, once: bool, as_json: bool) -> None:
     """Show the broker until it is enough. Raises BadParameter, LinnError; KeyboardInterrupt as usual."""
     broker_address(url)
+    mute_client()
     if once:
         view = trio.run(_second_view, url, interval_s)
         print(json.dumps(view.data(), indent=2)) if as_json else console().print(screen(view, console().width))
@@ -48,7 +49,7 @@ def watch(url: str, *, interval_s: float, once: bool, as_json: bool) -> None:
 
 async def _second_view(url: str, interval_s: float) -> View:
     """The first view that has rates."""
-    async with linn.connect(url, name="linn-top", retries_max=2) as client:
+    async with linn.connect(url, name="linn-top", retries_max=RETRIES_MAX) as client:
         before = await _read(client)
         await trio.sleep(interval_s)
         return view_of(await _read(client), before)
@@ -122,7 +123,7 @@ class Follower:
         """Until cancelled. Raises LinnError: the broker could not be read even once, or is none of ours any more."""
         while True:
             try:
-                async with linn.connect(self._url, name="linn-top", retries_max=2) as client:
+                async with linn.connect(self._url, name="linn-top", retries_max=RETRIES_MAX) as client:
                     await self._follow(client)
             except _GONE as error:
                 if self._last is None:

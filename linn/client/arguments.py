@@ -18,10 +18,11 @@ def shown(value: object) -> str:
         return f"so large a {type(value).__name__}"
 
 
-def checked_number(number: object, what: str, highest: int, lowest: int = 0) -> int:
-    """An int from `lowest` to `highest`. Raises MessageInvalid."""
-    if not isinstance(number, int) or not lowest <= number <= highest:
-        raise MessageInvalid(f"{what} is a whole number from {lowest} to {highest}, not {shown(number)}")
+def checked_number(number: object, what: str, highest: int, lowest: int = 0, or_none: str = "") -> int:
+    """An int from `lowest` to `highest`; `or_none`: what None would mean, for the error. Raises MessageInvalid."""
+    if not isinstance(number, int) or isinstance(number, bool) or not lowest <= number <= highest:
+        none = f", or None, which {or_none}" if or_none else ""
+        raise MessageInvalid(f"{what} is a whole number from {lowest} to {highest}{none}; not {shown(number)}")
     return int(number)
 
 

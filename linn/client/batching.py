@@ -44,7 +44,7 @@ class Batching:
     ) -> None:
         self.codec = Codec.NONE
         self.bytes_max = 0
-        self.shipping = Shipping(client, target, to_exchange, acks, in_flight_max, self._lane_idle)
+        self.shipping = Shipping(client, target, to_exchange, acks, in_flight_max, self._lane_idle, self._seal_all)
         self.lanes = [Lane(-1)]
         self.sticky = self.lanes[0]
         """The lane of messages that may go to any."""
@@ -159,6 +159,8 @@ class Batching:
         if lane.open is not None:
             self.seal(lane)
         batch = lane.open = OpenBatch(int.from_bytes(env.rng.bytes(16), "big"), env.clock.now_ms(), mandatory)
+        if not self._linger_s:
+            batch.opened_tick = self.shipping.ticks
         if self._linger_s or (lane.idle and not waits):
             self._client.timers.after(self._linger_s, lambda: self.seal(lane) if lane.open is batch else None)
         return batch
@@ -178,7 +180,7 @@ class Batching:
         except LinnError as error:
             confirmation.settle(None, error)
             return
-        self.shipping.enqueue(lane, sealed, confirmation, batch.mandatory, attended)
+        self.shipping.enqueue(lane, sealed, confirmation, batch.mandatory, attended, batch.opened_tick)
 
     def seal_if_idle(self, lane: Lane, batch: OpenBatch) -> bool:
         """Send a batch at once where nothing of its lane is on the way, unless messages are to wait for others.
@@ -192,9 +194,12 @@ class Batching:
 
     def unsettled(self) -> list[Confirmation]:
         """Finish all open batches; the confirmations of all that is on its way."""
+        self._seal_all()
+        return self.shipping.unsettled()
+
+    def _seal_all(self) -> None:
         for lane in self.lanes:
             self.seal(lane)
-        return self.shipping.unsettled(self.lanes)
 
     def give_up(self, error: LinnError) -> None:
         """Fail all that has not been sent."""

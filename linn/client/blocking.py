@@ -17,7 +17,7 @@ from linn.client.blocking_admin import Admin
 from linn.client.blocking_consumer import Consumer
 from linn.client.blocking_message import Batch, FetchedBatches
 from linn.client.blocking_producer import Producer
-from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, PREFETCH
+from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, RENEWAL_MAX_S
 from linn.client.consumer import Consumer as AsyncConsumer
 from linn.client.consumer import Mode
 from linn.client.loop_thread import LoopThread
@@ -26,9 +26,6 @@ from linn.client.producer import Producer as AsyncProducer
 from linn.client.starting_place import Start
 from linn.core.errors import LinnError
 from linn.protocols.capnp.messages import Description
-
-_TAKEN_PART = 4
-"""A consumer takes up to a quarter of `prefetch` from the loop at a time, so that the broker goes on sending."""
 
 
 class Client:
@@ -148,9 +145,10 @@ class Client:
         topic: str,
         group: str | None = None,
         *,
-        prefetch: int = PREFETCH,
+        prefetch: int | None = None,
         mode: Mode = "push",
         start: Start = "earliest",
+        renewal_max_s: float = RENEWAL_MAX_S,
     ) -> Consumer:
         """A consumer of one topic, subscribed; for the options see `linn.client.Client.consumer`.
 
@@ -161,8 +159,16 @@ class Client:
             with client.consumer("prices", group="dashboard", start="earliest") as consumer:
                 print(next(consumer).value)
         """
-        made = self._thread.call(self._open_consumer, topic, group, prefetch=prefetch, mode=mode, start=start)
-        consumer = Consumer(self, self._thread, made, max(1, prefetch // _TAKEN_PART))
+        made = self._thread.call(
+            self._open_consumer,
+            topic,
+            group,
+            prefetch=prefetch,
+            mode=mode,
+            start=start,
+            renewal_max_s=renewal_max_s,
+        )
+        consumer = Consumer(self, self._thread, made)
         self._children[id(consumer)] = consumer
         return consumer
 
@@ -221,7 +227,7 @@ def connect(
     name: str = "linn-python",
     connect_timeout_s: float = 5.0,
     request_timeout_s: float = 30.0,
-    retries_max: int = 10,
+    retries_max: int | None = None,
     backoff_s: float = 0.05,
     backoff_max_s: float = 2.0,
     metadata_age_max_s: float = 60.0,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import repeat
 from os import getpid
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar, overload
@@ -22,7 +23,10 @@ from linn.client import message as asynchronous_message
 from linn.client.arguments import checked_timeout
 from linn.client.blocking_message import Batch, Message
 from linn.client.blocking_settling import Settled, Settlements
+from linn.client.consumer import Unread, is_unread_of, rest_of
 from linn.client.loop_thread import LoopThread
+from linn.client.settling import Delivery
+from linn.client.subscription import Subscription
 from linn.core.errors import ClientClosed
 from linn.protocols.capnp.messages import Verdict
 
@@ -43,19 +47,21 @@ class Consumer:
                 break
     """
 
-    def __init__(self, client: Client, thread: LoopThread, made: asynchronous.Consumer, taken_max: int) -> None:
+    def __init__(self, client: Client, thread: LoopThread, made: asynchronous.Consumer) -> None:
         self._client = client
         """So that the client lives as long as what is made from it."""
         self._thread = thread
         self._process_id = thread.process_id
         self._made = made
-        self._taken_max = taken_max
         self._settlements = Settlements(thread)
         self._lock = threading.RLock()
         self._ready: deque[Batch] = deque()
         self._current: Batch | None = None
         self._messages: Iterator[Message] = iter(())
+        self._unread: Iterator[int] = iter(())
+        """The indexes that `_messages` goes on with."""
         self._news = made.news
+        made.hand_to(self._take_unread)
         self._closed = False
 
     @property
@@ -82,10 +88,12 @@ class Consumer:
             if self._closed:
                 return
             self._closed = True
+        self._client.forget(self)
+        try:
+            self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
+        finally:
             self._ready.clear()
             self._current, self._messages = None, iter(())
-        self._client.forget(self)
-        self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
 
     def close(self) -> None:
         """Settle what waits to be settled, and unsubscribe. Records that were not settled go back to a queue.
@@ -112,7 +120,8 @@ class Consumer:
 
         Raises:
             DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody waited for was refused; iterate on.
-            ConnectionLost: no broker was found in `retries_max` attempts; iterating on tries again.
+            ConnectionLost: no broker was found in `retries_max` attempts, where there is such a number; iterating on
+                tries again.
             BatchCorrupt: a batch was damaged; iterate on.
             TopicUnknown, ...: the subscription is over for good.
         Where the wait is interrupted (KeyboardInterrupt) no message is lost.
@@ -197,7 +206,8 @@ class Consumer:
             self._current = self._pick_batch()
             if self._current is None:
                 return None
-            self._messages = iter(self._current)
+            self._unread = iter(self._current.indexes)
+            self._messages = map(Message, repeat(self._current), self._unread)
 
     def _pick_batch(self) -> Batch | None:
         if not self._ready:
@@ -218,7 +228,7 @@ class Consumer:
                 return True  # Another thread was quicker.
         try:
             with anyio.CancelScope(deadline=deadline):
-                taken = await self._made.take(self._taken_max)
+                taken = await self._made.take(self._made.taken_max)
                 with self._lock:
                     self._ready.extend(Batch(batch, self) for batch in taken)
                 return True
@@ -230,6 +240,21 @@ class Consumer:
         self._ready = deque(batch for batch in self._ready if batch.origin.is_wanted())
         if self._current is not None and not self._current.origin.is_wanted():
             self._current, self._messages = None, iter(())
+
+    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+        """As `asynchronous.Consumer.take_unread`, of what was taken and no thread has read. Called by the loop."""
+        unread: list[Unread] = []
+        with self._lock:
+            if self._current is not None and is_unread_of(self._current.origin, subscription, leases):
+                unread += rest_of(self._current.origin, self._unread)
+            kept: deque[Batch] = deque()
+            for batch in self._ready:
+                if is_unread_of(batch.origin, subscription, leases):
+                    unread += rest_of(batch.origin, iter(batch.indexes))
+                else:
+                    kept.append(batch)
+            self._ready = kept
+        return unread
 
     # --- pulling ---
 

@@ -35,7 +35,7 @@ class Batch(ReceivedBatch):
         self._consumer = consumer
 
     def __iter__(self) -> Iterator[Message]:
-        return map(Message, repeat(self), range(self.first, self.records.count))
+        return map(Message, repeat(self), self.indexes)
 
     def ack(self) -> Settled:
         """All records are done with; on a stream, the group's place is behind them. Wait for it, or let it be.

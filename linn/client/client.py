@@ -3,8 +3,9 @@
 Read on: `link` (one connection), `producer` with `shipping` (out), `consumer` with `subscription` (in), `admin`.
 
 Laws: all tasks live in one task group that `connect` owns, and none outlives its block. One task, `_stay_connected`,
-makes links; when one is lost it tells the producers and consumers, and connects again with growing waits. When it gives
-up, whatever waits is failed, and it tries again only when somebody wants a link.
+makes links; when one is lost it tells the producers and consumers, and connects again with growing waits, for as long
+as the client is open. Where it gives up (after `retries_max` attempts, or where the broker speaks another version),
+whatever waits is failed, and it tries again only when somebody wants a link.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from linn.client.fetched import FetchedBatches
 from linn.client.link import Link
 from linn.client.message import Batch
 from linn.client.options import ClientOptions
+from linn.client.outage import Outage
 from linn.client.own_loop import OwnLoop
 from linn.client.producer import AcksName, Producer
 from linn.client.starting_place import Start, check_start
@@ -47,7 +49,8 @@ from linn.protocols.capnp.messages import Describe, Description, Fetch, FindOffs
 BATCH_BYTES_MAX = 256 << 10
 """A producer's batches, about: beyond this size the cost per record no longer falls."""
 BUFFER_BYTES_MAX = 32 << 20
-PREFETCH = 4_096
+RENEWAL_MAX_S = 3_600.0
+"""Long enough for a long job; what hangs for longer is to be tried elsewhere."""
 IN_FLIGHT_MAX = 8
 
 
@@ -75,6 +78,8 @@ class Client:
         self._news = anyio.Event()
         """Set, and replaced, when a link is up or was given up."""
         self._gave_up: LinnError | None = None
+        self.outage: Outage | None = None
+        """While there is no connection, but for the first."""
 
     # --- connections ---
 
@@ -126,6 +131,7 @@ class Client:
                 self._tasks.start_soon(consumer.link_up, link)
             error = await link.run()
             self._link = None
+            self.outage = Outage(self.address, self.env.clock, error)
             for consumer in self.consumers:
                 consumer.link_down()
             # A connection that ends as soon as it is made is no better than one that fails: back off all the same.
@@ -133,26 +139,30 @@ class Client:
             ended_early = ended_early + 1 if lived_s < self.options.backoff_max_s else 0
             if ended_early > 1:
                 await self.env.clock.sleep(self.backoff_of(ended_early - 2))
-            link = await self._connect_again(error)
+            link = await self._connect_again(self.outage)
+            self.outage.is_over()
+            self.outage = None
 
     def _tell_news(self, gave_up: LinnError | None) -> None:
         self._gave_up = gave_up
         news, self._news = self._news, anyio.Event()
         news.set()
 
-    async def _connect_again(self, error: LinnError) -> Link:
+    async def _connect_again(self, outage: Outage) -> Link:
         while True:
-            for attempt in range(self.options.retries_max):
-                if attempt:
-                    await self.env.clock.sleep(self.backoff_of(attempt - 1))
+            attempts = 0
+            while not self.options.is_used_up(attempts + 1):
+                if attempts:
+                    await self.env.clock.sleep(self.backoff_of(attempts - 1))
+                attempts += 1
                 try:
                     return await self._open_link()
                 except LinnError as failure:
-                    error = failure
+                    outage.goes_on(failure)
                     if not failure.retriable:
                         break
             self._wanted = anyio.Event()
-            self._give_up(error)
+            self._give_up(outage.error)
             await self._wanted.wait()
 
     def _give_up(self, error: LinnError) -> None:
@@ -197,32 +207,35 @@ class Client:
         timeout_s = self.options.request_timeout_s + extra_s
         with anyio.move_on_after(timeout_s) as scope:
             yield
+        if scope.cancelled_caught and self.outage is not None:
+            raise RequestTimeout(f"{what}: no connection within {timeout_s:g} s: {self.outage.error.text}")
         if scope.cancelled_caught:
             raise RequestTimeout(f"{what}: no answer from {self.address} within {timeout_s:g} s")
 
     async def request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
-        """Send a request and wait for its answer; `repeat`: again where its link was lost, `retries_max` times.
+        """Send a request and wait for its answer; `repeat`: again where its link was lost, at most `retries_max` times.
 
         Raises what the broker refuses with, MessageInvalid, ConnectionLost, RequestTimeout.
         Cancellation: it may have been carried out.
         """
         lost = 0
-        while True:
-            link = await self.ready_link()
-            answer = Answer()
-            correlation = link.ask(answer, message)
-            try:
-                with self.time_limit(type(message).__name__.lower(), extra_s):
+        with self.time_limit(type(message).__name__.lower(), extra_s):
+            while True:
+                link = await self.ready_link()
+                answer = Answer()
+                correlation = link.ask(answer, message)
+                try:
                     await answer.wait()
-                return answer
-            except ConnectionLost:
-                # It may be this request that the broker closes the connection for.
-                lost += 1
-                if not repeat or self.closed or lost > self.options.retries_max:
-                    raise
-                await self._until_lost(link)
-            finally:
-                link.forget(correlation)
+                    return answer
+                except ConnectionLost:
+                    # It may be this request that the broker closes the connection for.
+                    lost += 1
+                    if not repeat or self.closed or self.options.is_used_up(lost):
+                        raise
+                    await self._until_lost(link)
+                finally:
+                    link.forget(correlation)
+        raise AssertionError("a time limit that passes raises")
 
     async def _until_lost(self, link: Link) -> None:
         while self._link is link:
@@ -297,9 +310,10 @@ class Client:
         topic: str,
         group: str | None = None,
         *,
-        prefetch: int = PREFETCH,
+        prefetch: int | None = None,
         mode: Mode = "push",
         start: Start = "earliest",
+        renewal_max_s: float = RENEWAL_MAX_S,
     ) -> Consumer:
         """A consumer of one topic; enter it with `async with`.
 
@@ -307,9 +321,12 @@ class Client:
             group: on a stream, the group whose members share the partitions and whose place is kept. None: on a queue,
                 one of the consumers that compete; on a stream, a reader of its own whose place nobody keeps.
             prefetch: records that may be on their way or with the application: unsettled ones where they are leased.
+                None: 4,096 of a stream; of a queue a few at first, then as many as the application is quick.
             mode: "push": the broker sends as far as `prefetch` goes; "pull": it sends when it is asked.
             start: where a stream is read from where nothing is committed: "earliest", "latest", an offset, or a
                 datetime (the first batch with a timestamp not before it).
+            renewal_max_s: how long the leases of what the application works on are renewed, from the delivery on;
+                0: never. What it refers to no longer is not renewed.
 
         Raises MessageInvalid where the arguments make no sense.
 
@@ -319,11 +336,13 @@ class Client:
         """
         checked_text(topic, "a consumer's topic")
         checked_text(group or "", "a consumer's group")
-        checked_number(prefetch, "prefetch", U32_MAX, lowest=1)
+        if prefetch is not None:
+            checked_number(prefetch, "prefetch", U32_MAX, lowest=1)
+        checked_span(renewal_max_s, "renewal_max_s")
         if mode not in ("push", "pull"):
             raise MessageInvalid(f'mode is "push" or "pull", not {shown(mode)}')
         check_start(start)
-        return Consumer(self, topic, group or "", prefetch, mode, start)
+        return Consumer(self, topic, group or "", prefetch, mode, start, renewal_max_s)
 
     async def fetch(
         self,
@@ -395,7 +414,7 @@ async def connect(
     name: str = "linn-python",
     connect_timeout_s: float = 5.0,
     request_timeout_s: float = 30.0,
-    retries_max: int = 10,
+    retries_max: int | None = None,
     backoff_s: float = 0.05,
     backoff_max_s: float = 2.0,
     metadata_age_max_s: float = 60.0,

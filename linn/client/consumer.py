@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import repeat
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -22,11 +23,12 @@ from linn.client.answer import Answer, Caller, again
 from linn.client.arguments import U32_MAX, checked_number, checked_wait
 from linn.client.batches import Batches
 from linn.client.message import Batch, Message
+from linn.client.prefetch import PREFETCH_MAX
 from linn.client.pulling import Pulling
 from linn.client.settling import Delivery
 from linn.client.starting_place import Request, Start, first_requests, next_requests
 from linn.client.subscribing import Leaving, Subscribing
-from linn.client.subscription import Subscription
+from linn.client.subscription import Limits, Subscription
 from linn.core.errors import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
 from linn.protocols.capnp.messages import Deliver, Pull, Unsubscribe
 
@@ -35,10 +37,32 @@ if TYPE_CHECKING:
     from linn.client.link import Link
 
 Mode = Literal["push", "pull"]
+Unread = tuple[Delivery, int, int]
+"""Records that nobody has looked at: of a lease, from an offset up to another."""
+TakeUnread = Callable[[Subscription, Collection[Delivery] | None], list[Unread]]
 _PULL_WAIT_S = 10.0
 """How long a pull of an iteration waits at the broker before it is asked again."""
 _BATCHES_IN_A_ROW_MAX = 8
 """Batches that an iteration hands over before other tasks have their turn."""
+
+
+def is_unread_of(batch: Batch | None, subscription: Subscription, leases: Collection[Delivery] | None) -> bool:
+    """Whether a batch came by this subscription, and under one of these leases where any are named."""
+    if batch is None or batch.subscription is not subscription:
+        return False
+    return leases is None or batch.delivery in leases
+
+
+def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
+    """What is left of a batch, taken from those who iterate over its indexes. Safe beside another thread's `next`."""
+    rest = list(indexes)
+    if not rest or batch.delivery is None:
+        return []
+    return [(batch.delivery, batch.base_offset + rest[0], batch.base_offset + rest[-1] + 1)]
+
+
+def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+    return []
 
 
 class Consumer:
@@ -52,13 +76,25 @@ class Consumer:
                 break
     """
 
-    def __init__(self, client: Client, topic: str, group: str, prefetch: int, mode: Mode, start: Start) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topic: str,
+        group: str,
+        prefetch: int | None,
+        mode: Mode,
+        start: Start,
+        renewal_max_s: float,
+    ) -> None:
         self.topic = topic
         self._client = client
         self.check_loop = client.own_loop.check
         self._thread_id = client.own_loop.thread_id
         self._group = group
-        self._prefetch = prefetch
+        self._adapts = prefetch is None
+        """Where it turns out to read a queue."""
+        self._prefetch = PREFETCH_MAX if prefetch is None else prefetch
+        self._renewal_max_s = renewal_max_s
         self._mode = mode
         self._start = start
         self._subscriptions: list[Subscription] = []
@@ -67,6 +103,9 @@ class Consumer:
         """Those that a group's member owns; None where there is no group."""
         self._arrived: deque[Batch] = deque()
         self._messages: Iterator[Message] = iter(())
+        self._unread: Iterator[int] = iter(())
+        """The indexes that `_messages` goes on with: who takes them all leaves it none."""
+        self._take_unread_elsewhere: TakeUnread = _none_elsewhere
         self._current: Batch | None = None
         self._lease: Delivery | None = None
         """Of the current batch; None where it has none."""
@@ -135,19 +174,25 @@ class Consumer:
 
     def _leave(self) -> list[Answer]:
         """Send settlements and unsubscribe, without waiting; what to wait for."""
-        answers: list[Answer] = []
         if self._closed:
-            return answers
+            return []
         self._closed = True
         self._client.consumers.remove(self)
+        answers = self._unsubscribe()
+        self._wake()
+        return answers
+
+    def _unsubscribe(self) -> list[Answer]:
+        answers: list[Answer] = []
         for subscription in self._subscriptions:
+            if subscription.leased:
+                subscription.release()
             subscription.flush()
             if subscription.alive:
                 answer = Leaving(subscription)
                 subscription.link.ask(answer, Unsubscribe(subscription.id))
                 answers.append(answer)
         self._subscriptions = []
-        self._wake()
         return answers
 
     # --- subscribing ---
@@ -155,10 +200,11 @@ class Consumer:
     async def _subscribe(self, link: Link) -> None:
         requests = await self._requests()
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
+        limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s)
         answers = []
         for request, positions in requests:
-            request.credit = credit
-            answer = Subscribing(self, link, credit, positions)
+            request.credit = limits.first_credit
+            answer = Subscribing(self, link, limits, positions)
             link.ask(answer, request)
             answers.append(answer)
         with self._client.time_limit(f"subscribe to {self.topic}"):
@@ -185,12 +231,20 @@ class Consumer:
 
     async def link_up(self, link: Link) -> None:
         """There is a connection again: subscribe again. What the broker refuses is raised by the next step."""
-        try:
-            await self._subscribe(link)
-        except ConnectionLost:
-            return  # The next connection's turn.
-        except LinnError as error:
-            self._broken = error
+        attempts = 0
+        while not self._closed and link.error is None:
+            try:
+                await self._subscribe(link)
+                break
+            except ConnectionLost:
+                return  # The next connection's turn.
+            except LinnError as error:
+                self._unsubscribe()
+                if not error.retriable or self._client.options.is_used_up(attempts + 1):
+                    self._broken = error
+                    break
+                await self._client.env.clock.sleep(self._client.backoff_of(attempts))
+                attempts += 1
         self._wake()
 
     def give_up(self, error: LinnError) -> None:
@@ -224,6 +278,31 @@ class Consumer:
                 batch.handed_over()
         if self._current is not None and not self._current.is_wanted():
             self._messages = iter(())
+
+    def take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+        """Take back what was not handed out of a subscription's leases, or of all of them; by offsets."""
+        unread = self._take_unread_elsewhere(subscription, leases)
+        if is_unread_of(self._current, subscription, leases):
+            assert self._current is not None
+            unread += rest_of(self._current, self._unread)
+        kept: deque[Batch] = deque()
+        for batch in self._arrived:
+            if is_unread_of(batch, subscription, leases):
+                batch.handed_over()
+                unread += rest_of(batch, iter(batch.indexes))
+            else:
+                kept.append(batch)
+        self._arrived = kept
+        return unread
+
+    def hand_to(self, take_unread: TakeUnread) -> None:
+        """Whatever is taken goes to somebody who keeps it for others, and gives back what they have not read."""
+        self._take_unread_elsewhere = take_unread
+
+    @property
+    def taken_max(self) -> int:
+        """How many records to `take` at a time, so that the broker goes on sending."""
+        return min([subscription.taken_max for subscription in self._subscriptions], default=1)
 
     def refused(self, error: LinnError) -> None:
         """A settlement that nobody awaits was refused: the next step says so, before it hands over more."""
@@ -262,7 +341,8 @@ class Consumer:
 
         Raises:
             DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody awaited was refused; iterate on.
-            ConnectionLost: no broker was found in `retries_max` attempts; iterating on tries again.
+            ConnectionLost: no broker was found in `retries_max` attempts, where there is such a number; iterating on
+                tries again.
             TopicUnknown, ...: the subscription is over for good.
             ClientClosed: the consumer was not entered. ClientUnreachable: this is not the client's event loop.
         One that was closed ends the iteration. Cancellation: no message is lost.
@@ -280,7 +360,8 @@ class Consumer:
         self.raise_errors()
         batch = self._current = await self.next_batch()
         self._lease = batch.delivery if batch.subscription is not None and batch.subscription.leased else None
-        self._messages = iter(batch)
+        self._unread = iter(batch.indexes)
+        self._messages = map(Message, repeat(batch), self._unread)
         return next(self._messages)
 
     def batches(self) -> Batches:
@@ -340,8 +421,10 @@ class Consumer:
             if self._broken is not None:
                 raise again(self._broken)
             for subscription in self._subscriptions:
-                subscription.flush()
+                subscription.waits()
             await self._wait()
+            for subscription in self._subscriptions:
+                subscription.waited()
 
     def _check_entered(self) -> None:
         if not self._entered:
@@ -361,7 +444,12 @@ class Consumer:
         pulls = self._mode == "pull" and bool(self._subscriptions)
         if pulls and not self._pulling:
             self._pulling = True
-            self._ask(Pulling(self, self._subscriptions[0]), self._prefetch, _PULL_WAIT_S / len(self._subscriptions))
+            subscription = self._subscriptions[0]
+            self._ask(
+                Pulling(self, subscription),
+                subscription.pull_max or self._prefetch,
+                _PULL_WAIT_S / len(self._subscriptions),
+            )
         if self._arrived or self._errors or self._closed:
             return
         self._changed = changed = self._changed or anyio.Event()
@@ -441,7 +529,10 @@ class Consumer:
             subscription.link.forget(correlation)
         if not isinstance(message, Deliver):
             raise ProtocolError(f"the broker answered pull with {type(message).__name__}")
-        return subscription.delivered(message, answer.batches)
+        batches = subscription.delivered(message, answer.batches)
+        for batch in batches:
+            batch.handed_over()
+        return batches
 
     def _ask(self, caller: Caller, records_max: int, wait_s: float) -> int:
         """Pull from the first subscription, which is the last one then; the request's number."""

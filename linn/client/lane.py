@@ -19,6 +19,7 @@ class Shipment:
     """A finished batch on its way; the caller of its publish request."""
 
     __slots__ = (
+        "asked_tick",
         "attempts",
         "attended",
         "batch",
@@ -26,7 +27,7 @@ class Shipment:
         "correlation",
         "lane",
         "mandatory",
-        "sent_tick",
+        "refusal",
         "sequence",
         "shipping",
     )
@@ -43,7 +44,10 @@ class Shipment:
         lane.next_sequence += 1
         self.attempts = 0
         self.correlation = 0
-        self.sent_tick = 0
+        self.asked_tick = 0
+        """From when its time counts, in ticks of its shipping."""
+        self.refusal: LinnError | None = None
+        """Why it was not confirmed the last time it was sent."""
         self.attended = False
         """Whether its publisher reads the answer itself; see `Link.attend`."""
 

@@ -40,7 +40,7 @@ class Batch(ReceivedBatch):
         self.subscription = subscription
 
     def __iter__(self) -> Iterator[Message]:
-        return map(Message, repeat(self), range(self.first, self.records.count))
+        return map(Message, repeat(self), self.indexes)
 
     def ack(self) -> Settled:
         """All records are done with; on a stream, the group's place is behind them. Await it, or let it be.

@@ -36,6 +36,7 @@ class OpenBatch:
         "base_id",
         "confirmation",
         "mandatory",
+        "opened_tick",
         "size",
         "timestamp_ms",
         "unwatched",
@@ -53,6 +54,8 @@ class OpenBatch:
         self.unwatched: list[int] = []
         """The messages of a mandatory batch that no publisher waits for: their return the next flush reports."""
         self.confirmation = Confirmation()
+        self.opened_tick: int | None = None
+        """When it was opened, in ticks of its shipping, where it waits for no more than those before it."""
         self._rows: dict[int, Properties] = {}
         self._withdrawn: list[int] = []
 

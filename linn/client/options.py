@@ -21,9 +21,12 @@ class ClientOptions:
     connect_timeout_s: float = 5.0
     """For one attempt: to connect and to be welcomed."""
     request_timeout_s: float = 30.0
-    """For an answer, and for the confirmation of a batch from the time it was first sent."""
-    retries_max: int = 10
-    """Attempts to reconnect before whatever waits is failed, and attempts to send one batch again."""
+    """For a request and its answer, and for a publish from the time its batch is whole, over any number of
+    connections."""
+    retries_max: int | None = None
+    """Attempts to reconnect before whatever waits is failed, and attempts to send one batch again.
+
+    None: the client tries for as long as it is open; a request or a publish then fails when its timeout is over."""
     backoff_s: float = 0.05
     """The wait before the second attempt; it doubles from one to the next, less up to half of it at random."""
     backoff_max_s: float = 2.0
@@ -34,9 +37,14 @@ class ClientOptions:
     def __post_init__(self) -> None:
         """Raises MessageInvalid."""
         checked_text(self.name, "name")
-        checked_number(self.retries_max, "retries_max", I64_MAX)
+        if self.retries_max is not None:
+            checked_number(self.retries_max, "retries_max", I64_MAX, or_none="tries for as long as the client is open")
         for name in ("connect_timeout_s", "request_timeout_s", "backoff_s", "backoff_max_s", "metadata_age_max_s"):
             checked_span(getattr(self, name), name)
+
+    def is_used_up(self, attempts: int) -> bool:
+        """Whether so many attempts are more than there may be."""
+        return self.retries_max is not None and attempts > self.retries_max
 
     def backoff_of(self, attempt: int, fraction: float) -> float:
         """The wait before attempt `attempt` + 1, in seconds; `fraction` in [0, 1] is the random part."""

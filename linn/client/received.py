@@ -55,6 +55,11 @@ class ReceivedBatch:
         values = self._values if self._values is not None else self.load()
         return values[self.first :] if self.first else values
 
+    @property
+    def indexes(self) -> range:
+        """The indexes of its records."""
+        return range(self.first, self.records.count)
+
     def load(self) -> list[bytes | None]:
         """The values from index 0 on, read once. Raises BatchMalformed."""
         self._values = self.records.body().values.to_list()

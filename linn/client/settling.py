@@ -23,12 +23,24 @@ OPEN, SENT, DONE = range(3)
 class Delivery:
     """Records that came together, under one lease or under none. A lease may come in several deliveries."""
 
-    __slots__ = ("__weakref__", "attempt", "delivery_id", "partition", "until_s")
+    __slots__ = ("__weakref__", "attempt", "delivery_id", "first", "partition", "since_s", "until_s")
 
-    def __init__(self, partition: int, delivery_id: int, attempt: int, until_s: float = math.inf) -> None:
+    def __init__(
+        self,
+        partition: int,
+        delivery_id: int,
+        attempt: int,
+        first: int = 0,
+        since_s: float = 0.0,
+        until_s: float = math.inf,
+    ) -> None:
         self.partition = partition
         self.delivery_id = delivery_id
         self.attempt = attempt
+        self.first = first
+        """An offset that it was granted for."""
+        self.since_s = since_s
+        """When it arrived, by the client's clock."""
         self.until_s = until_s
         """When the lease is over at the latest, by the client's clock."""
 

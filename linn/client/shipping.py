@@ -3,7 +3,8 @@
 Laws: the batches of a lane are sent in order; after the connection was lost, all that were not answered are sent again
 in that order (the broker may have stored some already: then they are there twice). Where the broker refuses a batch for
 now, its lane stands still until the refused batch was sent again; batches that were in flight behind it may have been
-stored before it, unless `in_flight_max` is 1. Each confirmation is settled exactly once.
+stored before it, unless `in_flight_max` is 1. What is not confirmed when the request timeout is over, counted from
+when its first message was taken, fails and is not sent any more. Each confirmation is settled exactly once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from linn.client.answer import again
 from linn.client.confirmation import Confirmation
 from linn.client.lane import Lane, Shipment
 from linn.core.batch import RecordBatch
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
 _TICKS_PER_TIMEOUT = 4
-"""How often the time is looked at while batches are on their way: once per tick, and not with each batch."""
+"""How often the time is looked at while there are batches: once per tick, and not with each batch."""
 
 
 class Shipping:
-    """One producer's. `on_idle` is called when a lane has nothing on its way any more."""
+    """One producer's.
+
+    `on_idle` is called when a lane has nothing on its way any more, `on_tick` before time goes on: messages of
+    different ticks share no batch.
+    """
 
     def __init__(
         self,
@@ -41,6 +47,7 @@ class Shipping:
         acks: Acks,
         in_flight_max: int,
         on_idle: Callable[[Lane], None],
+        on_tick: Callable[[], None],
     ) -> None:
         self.buffered_bytes = 0
         """Of finished batches that are not settled."""
@@ -50,13 +57,16 @@ class Shipping:
         self._acks = acks
         self._in_flight_max = in_flight_max
         self._on_idle = on_idle
-        self._in_flight: dict[Shipment, None] = {}
+        self._on_tick = on_tick
+        self._unsettled: dict[Shipment, None] = {}
+        """In the order in which they were enqueued."""
+        self._in_flight = 0
         self._waiting: deque[Lane] = deque()
         self._ready_count = 0
         self._listening_to: Link | None = None
         self._room: anyio.Event | None = None
         self._watching_time = False
-        self._ticks = 0
+        self.ticks = 0
         """How often the time was looked at."""
 
     # --- in ---
@@ -68,32 +78,48 @@ class Shipping:
         confirmation: Confirmation,
         mandatory: bool = False,
         attended: bool = False,
+        opened_tick: int | None = None,
     ) -> None:
-        """Take a batch; it is sent within the call if nothing is in its way. `attended`: see `Link.ask`."""
+        """Take a batch; it is sent within the call if nothing is in its way.
+
+        Args:
+            attended: see `Link.ask`.
+            opened_tick: from when its time counts; None: from now on.
+        """
         shipment = Shipment(self, lane, batch, confirmation, mandatory)
         shipment.attended = attended
+        shipment.asked_tick = self.ticks if opened_tick is None else opened_tick
         lane.ready.append(shipment)
+        self._unsettled[shipment] = None
+        if not self._watching_time:
+            self._watching_time = True
+            self._client.timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
         self.buffered_bytes += batch.size
         self._ready_count += 1
         self._queue(lane)
         self.pump()
 
     async def room(self, bytes_max: int) -> None:
-        """Wait until there is room for another batch. Cancellation: nothing happens."""
-        while self._ready_count >= _READY_MAX or self.buffered_bytes >= bytes_max:
-            self._room = self._room or anyio.Event()
-            await self._room.wait()
+        """Wait until there is room for another batch. Raises RequestTimeout. Cancellation: nothing happens."""
+        if self._has_room(bytes_max):
+            return
+        with self._client.time_limit(f"publish to {self._target}"):
+            while not self._has_room(bytes_max):
+                self._room = self._room or anyio.Event()
+                await self._room.wait()
 
-    def unsettled(self, lanes: list[Lane]) -> list[Confirmation]:
-        """Of all batches that are on their way."""
-        waiting = [shipment.confirmation for lane in lanes for shipment in lane.ready]
-        return [*(shipment.confirmation for shipment in self._in_flight), *waiting]
+    def _has_room(self, bytes_max: int) -> bool:
+        return self._ready_count < _READY_MAX and self.buffered_bytes < bytes_max
+
+    def unsettled(self) -> list[Confirmation]:
+        """Of all batches that are on their way or will be."""
+        return [shipment.confirmation for shipment in self._unsettled]
 
     # --- out ---
 
     def pump(self) -> None:
         """Send what may be sent now."""
-        while self._waiting and len(self._in_flight) < self._in_flight_max:
+        while self._waiting and self._in_flight < self._in_flight_max:
             link = self._client.link
             if link is None:
                 self._client.want_link()
@@ -105,8 +131,8 @@ class Shipping:
                 return
             lane = self._waiting.popleft()
             lane.queued = False
-            self._send(link, lane)
-            if lane.ready:
+            if lane.ready:  # Its time may have been over.
+                self._send(link, lane)
                 self._queue(lane)
 
     def _link_ready(self) -> None:
@@ -127,13 +153,9 @@ class Shipping:
             self._settle(shipment, None, None)
             return
         shipment.attempts += 1
-        shipment.sent_tick = self._ticks
         lane.in_flight[shipment.sequence] = shipment
-        self._in_flight[shipment] = None
+        self._in_flight += 1
         shipment.correlation = link.ask(shipment, message, [shipment.batch], attended=shipment.attended)
-        if not self._watching_time:
-            self._watching_time = True
-            self._client.timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
         if self._room is not None:
             self._make_room()
 
@@ -150,12 +172,13 @@ class Shipping:
 
     def refused(self, shipment: Shipment, error: LinnError) -> None:
         """The broker refused, or the connection was lost."""
-        if shipment not in self._in_flight:
+        lane = shipment.lane
+        if shipment.sequence not in lane.in_flight:
             return  # Its time was up while its link was ending.
         self._landed(shipment)
         shipment.attended = False
-        lane = shipment.lane
-        if error.retriable and shipment.attempts <= self._client.options.retries_max and not self._client.closed:
+        shipment.refusal = error
+        if error.retriable and not self._client.options.is_used_up(shipment.attempts) and not self._client.closed:
             lane.put_back(shipment)
             self._ready_count += 1
             lane.held = lane.held or not isinstance(error, ConnectionLost)
@@ -164,10 +187,11 @@ class Shipping:
         self._go_on(lane)
 
     def _landed(self, shipment: Shipment) -> None:
-        del self._in_flight[shipment]
         del shipment.lane.in_flight[shipment.sequence]
+        self._in_flight -= 1
 
     def _go_on(self, lane: Lane) -> None:
+        lane.held = lane.held and bool(lane.ready)
         if lane.held and not lane.in_flight:
             # Whatever became of the last one behind the refused one: a refusal, a confirmation, its time was up.
             self._client.timers.after(self._client.backoff_of(lane.ready[0].attempts), lambda: self._release(lane))
@@ -183,6 +207,7 @@ class Shipping:
         self._go_on(lane)
 
     def _settle(self, shipment: Shipment, answer: Published | None, error: LinnError | None) -> None:
+        del self._unsettled[shipment]
         self.buffered_bytes -= shipment.batch.size
         shipment.confirmation.settle(answer.placements[0] if answer is not None else None, error)
         if self._room is not None:
@@ -194,20 +219,39 @@ class Shipping:
             self._room = None
 
     def _watch_time(self) -> None:
-        """Fail what has been on its way for the timeout, or up to a tick longer."""
-        self._ticks += 1
-        timeout_s = self._client.options.request_timeout_s
-        newest, link = self._ticks - _TICKS_PER_TIMEOUT - 1, self._client.link
-        for shipment in [shipment for shipment in self._in_flight if shipment.sent_tick <= newest]:
+        """Fail what has not been confirmed within the timeout, or up to a tick longer."""
+        self._on_tick()
+        self.ticks += 1
+        newest = self.ticks - _TICKS_PER_TIMEOUT - 1
+        for shipment in [each for each in self._unsettled if each.asked_tick <= newest]:
+            if shipment in self._unsettled:
+                self._withdraw(shipment)
+                self._settle(shipment, None, self._overdue(shipment))
+                self._go_on(shipment.lane)
+        self._watching_time = bool(self._unsettled)
+        if self._watching_time:
+            self._client.timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
+
+    def _withdraw(self, shipment: Shipment) -> None:
+        lane, link = shipment.lane, self._client.link
+        if shipment.sequence in lane.in_flight:
             if link is not None:
                 link.forget(shipment.correlation)
             self._landed(shipment)
-            text = f"{self._target} did not confirm a batch within {timeout_s:g} s; it may or may not be stored"
-            self._settle(shipment, None, RequestTimeout(text))
-            self._go_on(shipment.lane)
-        self._watching_time = bool(self._in_flight)
-        if self._watching_time:
-            self._client.timers.after(timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
+        else:
+            lane.ready.remove(shipment)
+            self._ready_count -= 1
+
+    def _overdue(self, shipment: Shipment) -> LinnError:
+        """What a batch fails with whose time is over."""
+        refusal, within = shipment.refusal, f"within {self._client.options.request_timeout_s:g} s"
+        if refusal is not None and not isinstance(refusal, ConnectionLost):
+            return again(refusal)
+        if shipment.attempts:
+            return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
+        outage = self._client.outage
+        reason = "those before it were not confirmed" if outage is None else outage.error.text
+        return RequestTimeout(f"a batch for {self._target} was not sent {within}: {reason}")
 
     def give_up(self, lanes: list[Lane], error: LinnError) -> None:
         """Fail everything that has not been sent, because there is no broker to send it to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linn.client.answer import Answer
-from linn.client.subscription import Subscription
+from linn.client.subscription import Limits, Subscription
 from linn.core.batch import RecordBatch
 from linn.core.errors import ProtocolError
 from linn.protocols.capnp import messages
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 class Subscribing(Answer):
     """The caller of one Subscribe: makes the subscription before anything that is pushed to it is read."""
 
-    __slots__ = ("_consumer", "_credit", "_link", "_positions")
+    __slots__ = ("_consumer", "_limits", "_link", "_positions")
 
-    def __init__(self, consumer: Consumer, link: Link, credit: int, positions: dict[int, int]) -> None:
+    def __init__(self, consumer: Consumer, link: Link, limits: Limits, positions: dict[int, int]) -> None:
         super().__init__()
         self._consumer = consumer
         self._link = link
-        self._credit = credit
+        self._limits = limits
         self._positions = positions
 
     def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
         """The broker agreed, or said something else."""
         if isinstance(message, Subscribed):
-            made = Subscription(self._consumer, self._link, message, self._credit, self._positions)
+            made = Subscription(self._consumer, self._link, message, self._limits, self._positions)
             self._consumer.subscribed(made)
             super().answered(message, batches)
         else:

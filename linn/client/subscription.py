@@ -2,17 +2,20 @@
 
 Laws: credit is given back in chunks, when records are handed over; where there are leases the broker counts what is
 held. What was delivered under a lease is worth nothing once the link is gone or the lease is known to be over; a
-settlement that the broker can't answer any more ends in DeliveryNotCurrent.
+settlement that the broker can't answer any more ends in DeliveryNotCurrent. When half of a lease has passed, what the
+application has not looked at is released for others to have, and what it still refers to is renewed.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.message import Batch
+from linn.client.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
 from linn.client.settling import NOTHING_TO_SETTLE, SENT, Delivery, Settled, Settling, latest_commits, merged
 from linn.core.batch import RecordBatch
 from linn.core.errors import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
@@ -29,13 +32,33 @@ SETTLINGS_MAX = 1_024
 """Settlements that wait together: a Settle frame of them has about 50 kB."""
 _PULL_CHUNK = 2_048
 """Where there is no credit: records settled in one go that are not held back for more."""
+_STARVED_S = 0.1
+"""How long an application that has all there may be, and settles nothing, waits until there may be twice as much."""
+_LOOKS_PER_LEASE = 4
+"""How often leases are looked at: an application that lets nobody run for a quarter of one loses none by it."""
+
+
+class Limits(NamedTuple):
+    """How much one subscription may have."""
+
+    credit: int
+    """Records that may be on their way; 0: it is pulled."""
+    adapts: bool
+    """Whether a queue's credit follows the application, from `PREFETCH_FIRST` on; `credit` is for streams then."""
+    renewal_max_s: float
+    """How long after its delivery a lease is renewed; 0: never."""
+
+    @property
+    def first_credit(self) -> int:
+        """What to subscribe with where it may turn out to be a queue."""
+        return min(self.credit, PREFETCH_FIRST) if self.adapts else self.credit
 
 
 class Subscription:
     """Takes what the broker pushes, gives credit, sends settlements."""
 
     def __init__(
-        self, consumer: Consumer, link: Link, subscribed: Subscribed, credit: int, positions: dict[int, int]
+        self, consumer: Consumer, link: Link, subscribed: Subscribed, limits: Limits, positions: dict[int, int]
     ) -> None:
         self.id = subscribed.subscription
         self.kind = SubscriptionKind(subscribed.kind)
@@ -47,20 +70,36 @@ class Subscription:
         self._consumer = consumer
         self.check_loop = consumer.check_loop
         self.link = link
-        self._chunk = max(1, (credit or _PULL_CHUNK) // 2)
-        self._credit = credit
-        self._spent = 0
+        self._lease_s = subscribed.lease_ms / 1000
+        self.monotonic = link.clock.monotonic
+        self._renewal_max_s = limits.renewal_max_s
+        self._adaptive: AdaptivePrefetch | None = None
+        self._credit = limits.credit
+        self._granted = limits.first_credit
+        """Records that the broker may send before it hears of more. Not counted where there are leases."""
+        if limits.adapts and self.kind == SubscriptionKind.SHARED:
+            self._adaptive = AdaptivePrefetch(self._lease_s, self.monotonic())
+            self._credit = self._granted
+        self._chunk = max(1, (self._credit or _PULL_CHUNK) // 2)
+        self._held: dict[tuple[int, int], int] = {}
+        """Records that were delivered under each lease, and neither settled nor lost."""
+        self.held = 0
+        """All of them."""
+        self._buffered = 0
+        """Records of a queue that arrived and were not handed over."""
+        self._waits = 0
+        """How often the application has had to wait."""
+        self._looks = False
         self._open: list[Settling] = []
         self._unanswered: dict[Settling, None] = {}
         self._flush_planned = False
         self._positions = positions
         """Readers: the next offset of each partition. Members: where reading goes on after a nack."""
         self._owned: set[int] | None = None
-        self._lease_s = subscribed.lease_ms / 1000
-        self.monotonic = link.clock.monotonic
         self._leases: WeakValueDictionary[tuple[int, int], Delivery] = WeakValueDictionary()
         """By (partition, delivery id), for as long as somebody has records of it."""
         link.subscriptions[self.id] = self
+        self._grant()
 
     # --- what the broker sends ---
 
@@ -69,7 +108,9 @@ class Subscription:
         if isinstance(message, Deliver):
             self._consumer.arrived(self.delivered(message, batches))
         elif isinstance(message, messages.LeaseEnded):
-            lease = self._leases.get((message.partition, message.delivery_id))
+            key = message.partition, message.delivery_id
+            self.held -= self._held.pop(key, 0)
+            lease = self._leases.get(key)
             if lease is not None:
                 lease.until_s = -math.inf
                 self._consumer.set_back(message.partition)
@@ -85,9 +126,13 @@ class Subscription:
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
         """The batches of one delivery, without what was read before."""
         partition = message.partition
-        delivery = self._lease_of(message) if self.leased else Delivery(partition, message.delivery_id, message.attempt)
+        if self.leased and batches:
+            delivery = self._lease_of(message, batches)
+        else:
+            delivery = Delivery(partition, message.delivery_id, message.attempt)
         topic = self._consumer.topic
         if self.kind == SubscriptionKind.SHARED:
+            self._buffered += sum([records.count for records in batches])
             return [Batch(topic, partition, records, 0, delivery, self) for records in batches]
         found = []
         for records in batches:
@@ -97,13 +142,18 @@ class Subscription:
             self._spend(first)
         return found
 
-    def _lease_of(self, message: Deliver) -> Delivery:
+    def _lease_of(self, message: Deliver, batches: list[RecordBatch]) -> Delivery:
         """The lease of a delivery, which may be one of several."""
         key = message.partition, message.delivery_id
         lease = self._leases.get(key)
         if lease is None:
-            until_s = self.monotonic() + self._lease_s  # Later than the broker has it, whose clock began before.
-            lease = self._leases[key] = Delivery(*key, message.attempt, until_s)
+            now = self.monotonic()
+            until_s = now + self._lease_s  # Later than the broker has it, whose clock began before.
+            lease = self._leases[key] = Delivery(*key, message.attempt, batches[0].base_offset, now, until_s)
+            self._look_later()
+        records = sum([batch.count for batch in batches])
+        self._held[key] = self._held.get(key, 0) + records
+        self.held += records
         return lease
 
     def _skip(self, partition: int, records: RecordBatch) -> int:
@@ -138,17 +188,114 @@ class Subscription:
     # --- credit ---
 
     def handed_over(self, batch: Batch) -> None:
-        """A batch has gone to the application, or was dropped."""
+        """A batch goes to the application, or is dropped."""
+        if self.kind != SubscriptionKind.SHARED:
+            self._spend(len(batch))
+            return
+        adaptive = self._adaptive
+        if adaptive is not None:
+            if adaptive.is_due:
+                self._adapt(adaptive)
+            adaptive.handed(len(batch))
+        self._buffered -= len(batch)
         if not self.leased:
+            if adaptive is not None:
+                adaptive.settled(len(batch))
             self._spend(len(batch))
 
     def _spend(self, records: int) -> None:
-        if not self._credit or not self.alive:
+        self._granted -= records
+        if self._credit - self._granted >= self._chunk:
+            self._grant()
+
+    def _grant(self) -> None:
+        """Let the broker send, or have the consumer hold, as much as `_credit` says."""
+        missing = self._credit - self._granted
+        if self.alive and self._credit and missing and (self.leased or missing > 0):
+            self._granted = self._credit
+            self.link.tell(Credit(self.id, self._credit if self.leased else missing))
+
+    def _adapt(self, adaptive: AdaptivePrefetch) -> None:
+        if adaptive.adapt(self.monotonic(), max(0, self.held - self._buffered)):
+            self._window_changed(adaptive.window)
+
+    def _window_changed(self, window: int) -> None:
+        self._chunk = max(1, window // 2)
+        if self._credit:
+            self._credit = window
+            self._grant()
+
+    @property
+    def pull_max(self) -> int | None:
+        """How many records an iteration pulls at a time; None: as many as it may."""
+        return self._adaptive.window if self._adaptive is not None else None
+
+    @property
+    def taken_max(self) -> int:
+        """How many records another thread takes at a time: a part, so that the broker goes on sending."""
+        return max(1, self._chunk // 2)
+
+    def waits(self) -> None:
+        """The application has nothing left, and asks for more."""
+        self.flush()
+        self._waits += 1
+        adaptive = self._adaptive
+        if adaptive is None or not self.alive:
             return
-        self._spent += records
-        if self._spent >= self._chunk:
-            self.link.tell(Credit(self.id, self._spent))
-            self._spent = 0
+        self._adapt(adaptive)
+        if self._credit and self.held >= adaptive.window < PREFETCH_MAX:
+            waits = self._waits
+            self._consumer.later(_STARVED_S, lambda: self._starved(adaptive, waits))
+
+    def _starved(self, adaptive: AdaptivePrefetch, waits: int) -> None:
+        if waits != self._waits or not self.alive or self.held < adaptive.window or not adaptive.starved():
+            return
+        self._window_changed(adaptive.window)
+        self._consumer.later(_STARVED_S, lambda: self._starved(adaptive, waits))
+
+    def waited(self) -> None:
+        """It waits no longer."""
+        self._waits += 1
+        if self._adaptive is not None:
+            self._adaptive.resumed(self.monotonic())
+
+    # --- leases ---
+
+    def _look_later(self) -> None:
+        if not self._looks:
+            self._looks = True
+            self._consumer.later(self._lease_s / _LOOKS_PER_LEASE, self._look)
+
+    def _look(self) -> None:
+        """Release what was not looked at in half a lease, and renew what the application has."""
+        self._looks = False
+        if not self.alive:
+            return
+        soon_s = self.monotonic() + self._lease_s / 2
+        due = [lease for lease in self._leases.values() if -math.inf < lease.until_s < soon_s]
+        if due:
+            self.release(due)
+            for lease in due:
+                self._renew(lease)
+            self.flush()
+        if self._leases:
+            self._look_later()
+
+    def release(self, leases: Collection[Delivery] | None = None) -> None:
+        """Give back what the application has not looked at: of these leases, or all there is."""
+        for delivery, first, end in self._consumer.take_unread(self, leases):
+            if not self._is_over(delivery):
+                self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
+
+    def _renew(self, lease: Delivery) -> None:
+        now = self.monotonic()
+        left_s = min(self._lease_s, lease.since_s + self._renewal_max_s - now)
+        if self._held.get((lease.partition, lease.delivery_id)) and now < lease.until_s < now + left_s:
+            self._settle_quietly(lease, lease.first, lease.first + 1, Verdict.EXTEND, round(1000 * left_s))
+
+    def _settle_quietly(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> None:
+        settling = self._settling(delivery, first, end, verdict, ms)
+        settling.awaited = True  # The application hears of a refusal by what becomes of its own settlement.
 
     # --- settling ---
 
@@ -158,6 +305,9 @@ class Subscription:
         check_ms(ms)
         if verdict == Verdict.ACK and not self.waits_for_acks:
             return NOTHING_TO_SETTLE
+        return self._settling(delivery, first, end, verdict, ms)
+
+    def _settling(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settling:
         settling = Settling(delivery, first, end, verdict, ms, self.flush)
         if not self.alive:
             self._finish([settling], _too_late())
@@ -191,12 +341,30 @@ class Subscription:
             settlings = [settling for settling in settlings if now < settling.delivery.until_s]
         if not settlings or not self.alive:
             return
+        if self.leased:
+            self._count_settled(settlings)
         entries = latest_commits(settlings) if self.kind == SubscriptionKind.GROUP else merged(settlings)
         for settling in settlings:
             settling.state = SENT
             self._unanswered[settling] = None
         request = _SettleRequest(self, [settled for _, settled in entries])
         self.link.ask(request, Settle(self.id, [entry for entry, _ in entries]))
+
+    def _count_settled(self, settlings: list[Settling]) -> None:
+        """Take off what is settled from what is held. What is refused was not held any more, or is another's."""
+        for settling in settlings:
+            if settling.verdict == Verdict.EXTEND:
+                continue
+            key = settling.delivery.partition, settling.delivery.delivery_id
+            held = self._held.get(key, 0)
+            settled = min(held, settling.end - settling.first)
+            self.held -= settled
+            if settled == held:
+                self._held.pop(key, None)
+            else:
+                self._held[key] = held - settled
+            if self._adaptive is not None and settling.verdict != Verdict.RELEASE:
+                self._adaptive.settled(settled)
 
     async def until_settled(self) -> None:
         """Send all settlements, and wait until the broker has answered, whatever it said."""

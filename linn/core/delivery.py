@@ -55,7 +55,7 @@ class Settlement:
     first: int
     end: int
     verdict: int
-    """As in the native protocol: 0 ack, 1 nack, 2 reject, 3 extend."""
+    """As in the native protocol: 0 ack, 1 nack, 2 reject, 3 extend, 4 release."""
     ms: int = 0
 
 

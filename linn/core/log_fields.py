@@ -3,7 +3,8 @@
 A call gives its fields as one mapping: `logger.error("%(topic)s is full: %(error)s", {"topic": ..., "error": ...})`.
 The text of the line takes those that it names; a handler that writes JSON takes all of them. The names are
 `connection` (the peer), `listener`, `protocol`, `topic`, `exchange`, `partition`, `group`, `plugin`, `code` (of an
-error), `error` and `count`; below an engine, which knows files only, `folder`, `file` and `offset`.
+error), `error` and `count`; below an engine, which knows files only, `folder`, `file` and `offset`; in a client
+`broker` (its address) and `seconds`.
 """
 
 from __future__ import annotations

@@ -301,6 +301,8 @@ class SharedDispatch:
         elif settlement.verdict == 3:
             self._alarm.set(subscription.extend(consumer, delivery_id, ranges, settlement.ms, now))
             effects = Effects()
+        elif settlement.verdict == 4:
+            effects = subscription.put_back(consumer, delivery_id, ranges, now, 0)
         else:
             raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")
         self._after(effects)

@@ -145,7 +145,7 @@ class SharedSubscription:
         return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms)
 
     def put_back(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float, delay_ms: int) -> Effects:
-        """Return ranges of a lease that could not be handed over, for a time: the attempt does not count.
+        """Return ranges of a lease that nobody has looked at, `delay_ms` from now: the attempt does not count.
 
         Raises DeliveryNotCurrent as `ack`.
         """

@@ -195,6 +195,9 @@ class Joined(Event):
     consumer: str
     topic: str
     group: str = ""
+    releases: bool = False
+    """Whether it may release what it has not read, when it leaves or when half of the lease is over: its attempt is
+    not counted, and no delivery of it is in the history."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from linn.testing.finding import Findings
-from linn.testing.history import Altered, Answered, Asked, Calmed, Delivered, Disturbed, Drained, Ended, Entry, Left
+from linn.testing.history import (
+    Altered,
+    Answered,
+    Asked,
+    Calmed,
+    Delivered,
+    Disturbed,
+    Drained,
+    Ended,
+    Entry,
+    Joined,
+    Left,
+)
 from linn.testing.log_lives import LogLives, Place
 from linn.testing.stored_records import LOST, StoredRecords
 
@@ -70,6 +82,10 @@ class QueueDeliveries:
         self._disturbances = 0
         self._disk_was_full = False
         self._altered: dict[str, None] = {}
+        self._releasers: dict[str, str] = {}
+        """The topic of each consumer that may release what it has not read."""
+        self._released_s: dict[str, float] = {}
+        """From when on records of a topic may have been released, by topic."""
 
     def observe(self, entry: Entry) -> None:
         """Take note of what concerns queues."""
@@ -88,12 +104,20 @@ class QueueDeliveries:
                 self._disturbances += 1
             case Calmed() | Ended():
                 self._noise.append(entry)
-            case Left() if not self.drained:
+            case Joined(consumer=consumer, topic=topic, releases=True):
+                self._releasers[consumer] = topic
+                self._released_from(topic, entry.at_s + self._lives.topics[topic].lease_ms / 2000)
+            case Left(consumer=consumer) if not self.drained:
                 self._noise.append(entry)
                 self._left_last = entry.index
+                if consumer in self._releasers:
+                    self._released_from(self._releasers[consumer], entry.at_s)
             case Altered(topic):
                 self._noise.append(entry)
                 self._altered[topic] = None
+
+    def _released_from(self, topic: str, at_s: float) -> None:
+        self._released_s[topic] = min(at_s, self._released_s.get(topic, math.inf))
 
     # --- at the end ---
 
@@ -249,7 +273,10 @@ class QueueDeliveries:
             self._findings.add(HOLDS, text, entry.index, settlement.entry.index, answer.index)
 
     def _check_order(self) -> None:
-        """What was never delivered before is handed out from the lowest offset on."""
+        """What was never delivered before is handed out from the lowest offset on.
+
+        What was released unread goes back to its place and counts as never delivered: it may come later.
+        """
         runs: dict[tuple[Place, int], list[tuple[Entry, Delivered]]] = defaultdict(list)
         for entry, event in self.deliveries:
             if event.attempt == 1:
@@ -257,7 +284,8 @@ class QueueDeliveries:
         for (place, _), run in runs.items():
             run.sort(key=lambda one: (one[1].delivery_id, one[1].first))
             for (first, one), (second, other) in pairwise(run):
-                if other.first < one.first:
+                may_be_released = second.at_s >= self._released_s.get(place[0], math.inf)
+                if other.first < one.first and not may_be_released:
                     text = f"offset {other.first} of {place} came after offset {one.first}"
                     self._findings.add(IN_ORDER, text, first.index, second.index)
 

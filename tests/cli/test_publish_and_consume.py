@@ -361,3 +361,30 @@ def test_browsing_what_is_not_there(quick, line_of) -> None:
         done = quick("browse", *command)
         assert done.returncode == 1
         assert f"[{code}]" in line_of(done.stderr)
+
+
+def test_consume_comes_back_when_the_broker_does(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, '[broker]\ndefault_storage = "segmented-log"\n[topics.jobs]\n') as broker:
+        url = ["--url", broker.url]
+        linn = [sys.executable, "-m", "linn"]
+        with subprocess.Popen(
+            [*linn, "consume", "jobs", *url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as consumer:
+            assert consumer.stdout is not None
+            assert consumer.stderr is not None
+            try:
+                subprocess.run([*linn, "publish", "jobs", "before", *url], check=True, capture_output=True)
+                assert consumer.stdout.readline() == "before\n"
+                broker.kill()
+                assert re.fullmatch(
+                    r"the connection to .* was lost: .*; connecting again\n", consumer.stderr.readline()
+                )
+                with pytest.raises(subprocess.TimeoutExpired):
+                    consumer.wait(4)  # Longer than it once tried.
+                broker.start()
+                assert re.fullmatch(r"connected to .* again after .* s\n", consumer.stderr.readline())
+                subprocess.run([*linn, "publish", "jobs", "after", *url], check=True, capture_output=True)
+                assert consumer.stdout.readline() == "after\n"
+            finally:
+                consumer.send_signal(signal.SIGINT)
+                consumer.wait(10)

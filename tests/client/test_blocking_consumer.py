@@ -126,7 +126,7 @@ def test_acks_of_adjoining_messages_are_one(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         publish(client, name, 6)
-        with client.consumer(name) as consumer:
+        with client.consumer(name, prefetch=20) as consumer:
             messages = [next(consumer) for _ in range(6)]
             with consumer._settlements._lock:  # The loop can't take them meanwhile.
                 zero, one, three, four, two = [messages[place].ack() for place in (0, 1, 3, 4, 2)]

@@ -154,7 +154,7 @@ async def test_a_late_ack_is_refused_and_the_refusal_is_not_lost(broker: str, na
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, lease="20ms")
         await publish(client, name, 2)
-        async with client.consumer(name) as consumer:
+        async with client.consumer(name, renewal_max_s=0) as consumer:
             late, _ = await read(consumer, 2)
             await anyio.sleep(0.1)
             with pytest.raises(DeliveryNotCurrent):

@@ -78,7 +78,7 @@ def test_a_wrong_routing_key_or_label_is_named(routing_key: Any, labels: Any, te
 
 
 NOTHING = object()
-WRONG_NUMBERS = (-1, 10**30, 10**5000, 1.5, math.nan, math.inf, "x", None, [1], b"1", np.int64(1))
+WRONG_NUMBERS = (-1, 10**30, 10**5000, 1.5, math.nan, math.inf, "x", None, [1], b"1", np.int64(1), True)
 WRONG_SPANS = (-1, math.nan, "x", [1], 10**5000, b"1", -math.inf)
 WRONG_TEXTS = (5, b"x", None, ["x"], "\ud800", math.nan)
 WRONG_BYTES = ("x", 5, 1.5, ["x"], {})
@@ -91,7 +91,7 @@ Case = tuple[str, Callable[..., Any], tuple[object, ...]]
 def connection_cases() -> list[tuple[str, object]]:
     """Wrong options of `connect`."""
     found: list[tuple[str, object]] = [("name", wrong) for wrong in WRONG_TEXTS]
-    found += [("retries_max", wrong) for wrong in (*WRONG_NUMBERS[:-1], np.int64(1))]
+    found += [("retries_max", wrong) for wrong in WRONG_NUMBERS if wrong is not None]
     for option in ("connect_timeout_s", "request_timeout_s", "backoff_s", "backoff_max_s", "metadata_age_max_s"):
         found += [(option, wrong) for wrong in (*WRONG_SPANS, None)]
     return found
@@ -123,7 +123,12 @@ def client_cases(client: Any, topic: str) -> list[Case]:
         ("producer exchange", lambda wrong: client.producer(exchange=wrong), WRONG_TEXTS),
         ("consumer topic", client.consumer, WRONG_TEXTS),
         ("consumer group", lambda wrong: client.consumer(topic, wrong), (5, b"x", ["x"], "\ud800", math.nan)),
-        ("consumer prefetch", _with(client.consumer, topic, _name="prefetch"), (0, 2**40, *WRONG_NUMBERS)),
+        (
+            "consumer prefetch",
+            _with(client.consumer, topic, _name="prefetch"),
+            (0, 2**40, *(wrong for wrong in WRONG_NUMBERS if wrong is not None)),
+        ),
+        ("consumer renewal_max_s", _with(client.consumer, topic, _name="renewal_max_s"), (*WRONG_SPANS, None)),
         ("consumer mode", _with(client.consumer, topic, _name="mode"), (5, "poll", None, ["push"])),
         (
             "consumer start",

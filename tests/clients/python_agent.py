@@ -254,7 +254,8 @@ class Agent:
         assert self.client is not None
         topic, group = command["topic"], command.get("group", "")
         start = {-2: "earliest", -1: "latest"}.get(command.get("start", -2), command.get("start"))
-        consumer = self.client.consumer(topic, group or None, prefetch=command.get("credit", 4096), start=start)
+        prefetch = command.get("credit", 4096)
+        consumer = self.client.consumer(topic, group or None, prefetch=prefetch, start=start, renewal_max_s=0)
         await self.stack.enter_async_context(consumer)
         (info,) = (await self.client.describe(topic)).topics
         self.readings.append(Reading(consumer))

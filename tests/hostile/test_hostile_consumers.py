@@ -216,7 +216,7 @@ NOT_CURRENT = "delivery.not_current"
 
 
 def test_a_delivery_id_that_is_forged_reused_or_another_consumers_settles_nothing(broker: WatchedBroker) -> None:
-    verdicts = (m.Verdict.ACK, m.Verdict.NACK, m.Verdict.REJECT, m.Verdict.EXTEND)
+    verdicts = (m.Verdict.ACK, m.Verdict.NACK, m.Verdict.REJECT, m.Verdict.RELEASE, m.Verdict.EXTEND)
     with attacked(broker) as attack:
         victim, thief = attack.connect(), attack.connect()
         publish(victim, "leased", 10, partition=0)
@@ -245,15 +245,15 @@ def test_a_delivery_id_that_is_forged_reused_or_another_consumers_settles_nothin
             (-1, INT64_MAX),
             (INT64_MAX, -1),
         ]
-        for verdict in verdicts[:3]:
+        for verdict in verdicts[:4]:
             odd = [m.Settlement(0, id, begin, stop, verdict) for begin, stop in odd_ranges]
             assert list(refused(victim, mine, *odd).values()) == [NOT_CURRENT] * len(odd)
-        assert refused(victim, mine, m.Settlement(0, id, first, end, 4)) == {0: "delivery.wrong_kind"}
+        assert refused(victim, mine, m.Settlement(0, id, first, end, 5)) == {0: "delivery.wrong_kind"}
         shown = victim.administer("subscription.show", topic="leased")
         assert (shown["leased"], shown["unsettled"]) == (10, 10), "nothing of all this has settled anything"
         assert refused(victim, mine, m.Settlement(0, id, first, end)) == {}
         again = [m.Settlement(0, id, first, end, verdict, 1_000) for verdict in verdicts]
-        assert list(refused(victim, mine, *again).values()) == [NOT_CURRENT] * 4
+        assert list(refused(victim, mine, *again).values()) == [NOT_CURRENT] * 5
         for peer in (victim, thief):
             peer.is_served()
 
@@ -310,7 +310,7 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
         for partition in (-1, 1, 2**31 - 1, -(2**31)):
             elsewhere = [m.Settlement(partition, 0, 0, 1), m.Settlement(partition, 0, 0, 1, m.Verdict.NACK)]
             assert refused(peer, member, *elsewhere) == {0: "topic.partition_unknown", 1: "group.fenced"}
-        for verdict in (m.Verdict.REJECT, m.Verdict.EXTEND, 4):
+        for verdict in (m.Verdict.REJECT, m.Verdict.EXTEND, m.Verdict.RELEASE, 5):
             assert refused(peer, member, m.Settlement(0, 0, 0, 1, verdict)) == {0: "delivery.wrong_kind"}
         assert refused(peer, member, m.Settlement(0, 0, 0, 5)) == {}
         peer.ask(m.Unsubscribe(member))

@@ -46,7 +46,7 @@ class RawConsumer:
         self._count = 0
         self._life = 0
         self._allowed: deque[float] = deque()
-        """For each record that may be pushed, when it was allowed."""
+        """For each record that may be pushed, when it was allowed at the earliest."""
         self._told_early: deque[Event] = deque()
         """What came before the answer to a commit and is yet to be dealt with."""
         self._asked_s = 0.0
@@ -63,7 +63,7 @@ class RawConsumer:
         self._told_early.clear()
         self._asked_s = trio.current_time()
         credit = plan.credit if plan.mode == "push" else 0
-        self._allow(credit)
+        self._allow(credit, self._asked_s)
         answer = await self._call(client, m.Subscribe(plan.topic, group=plan.group, credit=credit))
         self._count += 1
         name = f"{plan.name}#{self._count}"
@@ -90,8 +90,8 @@ class RawConsumer:
                     await self._call(client, m.Unsubscribe(subscription.id))
                 return
 
-    def _allow(self, records: int) -> None:
-        self._allowed.extend([trio.current_time()] * records)
+    def _allow(self, records: int, at_s: float) -> None:
+        self._allowed.extend([at_s] * records)
 
     async def _call(self, client: RawClient, message: m.Message) -> m.Message:
         with trio.fail_after(REQUEST_S_MAX):
@@ -147,9 +147,10 @@ class RawConsumer:
         values = tuple((record.value or b"").decode() for batch in event.batches for record in batch.records())
         granted_after_s = self._asked_s
         if self.plan.mode == "push":
-            granted_after_s = self._allowed[0]
-            for _ in values:
-                self._allowed.popleft()
+            granted_after_s = min([self._allowed.popleft() if self._allowed else 0.0 for _ in values])
+            if subscription.lease_ms:  # Its settlement or its end makes room, before there is a Credit.
+                ends_s = granted_after_s + subscription.lease_ms / 1000
+                self._allow(len(values), min(ends_s, trio.current_time()))
         self.world.history.add(
             Delivered(
                 self._life,
@@ -178,7 +179,8 @@ class RawConsumer:
         else:
             await self._settle_somehow(client, subscription, event, first, end)
         if self.plan.mode == "push":
-            self._allow(end - first)
+            if not subscription.lease_ms:
+                self._allow(end - first, trio.current_time())
             await client.tell(m.Credit(subscription.id, end - first))
 
     async def _commit(self, client: RawClient, subscription: _Subscription, event: Event, first: int, end: int) -> None:

@@ -44,7 +44,7 @@ class PythonConsumer:
     def _join(self) -> str:
         self._count += 1
         name = f"{self.plan.name}#{self._count}"
-        self.world.history.add(Joined(self.world.life, name, self.plan.topic, self.plan.group))
+        self.world.history.add(Joined(self.world.life, name, self.plan.topic, self.plan.group, releases=True))
         return name
 
     async def _iterate(self, consumer: Consumer) -> None:

@@ -105,6 +105,7 @@ def commits(who: str, generation: int, end: int, life: int = 1) -> Event:
 AB: list[Step] = [begun(), published("a"), published("b", 1)]
 A_IN: list[Step] = [begun(), published("a"), confirmed("a")]
 LEASED: list[Step] = [*A_IN, 1.0, delivered("a", 1)]
+RELEASER = Joined(1, "d", "t", releases=True)
 EMPTY = Drained("t", 0, 0, 0)
 DROPPED = read(first=1, start=1)
 LOST_POWER = Ended(1, "lost power")
@@ -200,7 +201,11 @@ BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     "what is returned goes back to its place": [
         (QUEUE, [*AB, delivered("a", 1), asked("nack", 1), 0.5, Answered(4), delivered("b", 2, offset=1)]),
     ],
-    "a queue hands out in order": [(QUEUE, [*AB, delivered("b", 1, offset=1), delivered("a", 2)])],
+    "a queue hands out in order": [
+        (QUEUE, [*AB, delivered("b", 1, offset=1), delivered("a", 2)]),
+        (QUEUE, [RELEASER, *AB, 0.4, delivered("b", 1, offset=1), delivered("a", 2)]),
+        (QUEUE, [Joined(1, "d", "t"), *AB, 0.4, Left("d", "t"), delivered("b", 1, offset=1), delivered("a", 2)]),
+    ],
     "every lease ends": [(QUEUE, [*LEASED, Drained("t", 1, 1, 0)]), (QUEUE, [*LEASED, Drained("t", 1, 0, 1)])],
     "a dead letter comes once": [
         (
@@ -361,6 +366,8 @@ KEEPING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     "a queue hands out in order": [
         (QUEUE, [*AB, delivered("b", 2, offset=1), delivered("a", 1)]),
         (QUEUE, [*AB, delivered("a", 1), delivered("b", 2, offset=1), delivered("a", 3, attempt=2)]),
+        (QUEUE, [RELEASER, *AB, delivered("b", 2, offset=1), 0.5, delivered("a", 3)]),
+        (QUEUE, [RELEASER, *AB, delivered("b", 2, offset=1), Left("d", "t"), delivered("a", 3)]),
     ],
     "every lease ends": [(QUEUE, [*LEASED, asked("ack", 1), EMPTY])],
     "a dead letter comes once": [

@@ -36,6 +36,7 @@ class Verdict(IntEnum):
     NACK = 1
     REJECT = 2
     EXTEND = 3
+    RELEASE = 4
 
 
 LIMIT_MAX = 2**32 - 1

@@ -1,0 +1,70 @@
+"""What waits in a topic, read without taking it: fetches of each partition, up to where it ended at the start."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from linn.cli.moment import Place
+from linn.client.client import Client
+from linn.client.message import Message
+from linn.core.errors import OffsetOutOfRange, PartitionUnknown
+
+Ranges = Sequence[Sequence[int]]
+"""[first, end) pairs of offsets, in order."""
+
+
+class Waiting:
+    """The messages of a topic as it is now: of a queue those that are not settled, of a stream all."""
+
+    def __init__(self, client: Client, topic: str, partitions: Sequence[int] = (), start: Place | None = None) -> None:
+        """`partitions`: none for all. `start`: None for what is not settled of a queue, and for all of a stream."""
+        self._client = client
+        self._topic = topic
+        self._partitions = partitions
+        self._start = start
+
+    async def messages(self) -> AsyncGenerator[list[Message]]:
+        """The messages, by partition and offset, some at a time. Raises TopicUnknown, PartitionUnknown, LinnError."""
+        topic = await self._client.admin.topic(self._topic)
+        bounds = topic["partitions"]
+        unsettled = await self._unsettled(topic)
+        for partition in self._partitions or range(len(bounds)):
+            if not 0 <= partition < len(bounds):
+                raise PartitionUnknown(f"topic {self._topic} has the partitions 0 to {len(bounds) - 1}")
+            first, settled = unsettled.get(partition, (bounds[partition]["start"], ()))
+            if self._start is not None:
+                first = await self._first(partition, bounds[partition])
+            offset, end = first, bounds[partition]["end"]
+            while offset < end:
+                try:
+                    fetched = await self._client.fetch(self._topic, partition, offset)
+                except OffsetOutOfRange:
+                    # What was to be read was settled or dropped meanwhile.
+                    offset = (await self._client.admin.topic(self._topic))["partitions"][partition]["start"]
+                    continue
+                messages = [message for batch in fetched.batches for message in batch]
+                if not messages:
+                    break
+                offset = messages[-1].offset + 1
+                yield [message for message in messages if message.offset < end and not _within(message, settled)]
+
+    async def _unsettled(self, topic: Mapping[str, Any]) -> dict[int, tuple[int, Ranges]]:
+        """Of a queue, where what is not settled begins in each partition, and what is settled beyond that."""
+        if topic["settings"]["kind"] != "queue" or self._start is not None:
+            return {}
+        queue = await self._client.admin.subscription(self._topic)
+        return {part["partition"]: (part["settled_before"], part["settled"]) for part in queue["by_partition"]}
+
+    async def _first(self, partition: int, bounds: Mapping[str, int]) -> int:
+        start = self._start
+        if isinstance(start, datetime):
+            return await self._client.find_offset(self._topic, partition, int(start.timestamp() * 1000))
+        if isinstance(start, int):
+            return max(bounds["start"], start)
+        return bounds["end"] if start == "latest" else bounds["start"]
+
+
+def _within(message: Message, ranges: Ranges) -> bool:
+    return any(first <= message.offset < end for first, end in ranges)
