@@ -12,6 +12,7 @@ import msgspec
 
 from linn.client.settling import Delivery
 from linn.core.batch import RecordBatch
+from linn.core.errors import MessageInvalid
 from linn.core.record import Headers, LabelValue, Record
 
 
@@ -86,6 +87,17 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
         return values[self.index] if values is not None else batch.load()[self.index]
 
     @property
+    def text(self) -> str:
+        """The content as UTF-8 text. Raises MessageInvalid where it is a tombstone or no UTF-8."""
+        value = self.value
+        if value is None:
+            raise MessageInvalid(f"{self._place} is a tombstone: its value is None and has no text")
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise MessageInvalid(f"the value of {self._place} is not UTF-8 text: read it from `value`") from error
+
+    @property
     def key(self) -> bytes | None:
         """What partitioning goes by."""
         return self.batch.records.key(self.index)
@@ -150,5 +162,9 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
         """
         return self.batch.records.record(self.index)
 
+    @property
+    def _place(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.topic}/{self.partition}@{self.offset}>"
+        return f"<{type(self).__name__} {self._place}>"

@@ -62,6 +62,7 @@ async def publish(producer: Producer) -> None:
 
 async def settle(message: Message) -> None:
     assert_type(message.value, bytes | None)
+    assert_type(message.text, str)
     assert_type(message.key, bytes | None)
     assert_type(message.labels, Mapping[str, LabelValue])
     assert_type(message.headers, tuple[tuple[str, bytes | None], ...])

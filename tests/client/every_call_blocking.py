@@ -55,6 +55,7 @@ def publish(producer: Producer) -> None:
 
 def settle(message: Message) -> None:
     assert_type(message.value, bytes | None)
+    assert_type(message.text, str)
     assert_type(message.key, bytes | None)
     assert_type(message.labels, Mapping[str, LabelValue])
     assert_type(message.headers, tuple[tuple[str, bytes | None], ...])

@@ -41,6 +41,21 @@ def values(messages: list[linn.client.Message]) -> list[int]:
     return [int(message.value or b"") for message in messages]
 
 
+@on_both_loops
+async def test_text_is_the_value_as_text_and_says_which_message_has_none(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        async with client.producer(name) as producer:
+            await producer.publish_many(["grüße".encode(), b"", b"\xff", None])
+        async with client.consumer(name) as consumer:
+            greeting, empty, octets, tombstone = await read(consumer, 4)
+    assert (greeting.text, empty.text) == ("grüße", "")
+    with pytest.raises(MessageInvalid, match=rf"^the value of {name}/0@2 is not UTF-8 text"):
+        _ = octets.text
+    with pytest.raises(MessageInvalid, match=rf"^{name}/0@3 is a tombstone"):
+        _ = tombstone.text
+
+
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
