@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from linn import sync
+    from linn import client, sync
     from linn.client import connect
 
-__all__ = ["__version__", "connect", "sync"]
+__all__ = ["__version__", "client", "connect", "sync"]
 __version__ = "0.1.0"
 
 
@@ -23,6 +23,6 @@ def __getattr__(name: str) -> object:
         from linn.client import connect
 
         return connect
-    if name == "sync":
-        return importlib.import_module("linn.sync")
+    if name in ("client", "sync"):
+        return importlib.import_module(f"linn.{name}")
     raise AttributeError(f"module 'linn' has no attribute {name!r}")

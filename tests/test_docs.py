@@ -1,22 +1,23 @@
-"""The documentation says all there is, and what it says is true: completeness, links, and examples that run."""
+"""The documentation says all there is, and what it says is true: completeness, links, and what examples say.
+
+Those of the README, the tutorial and the how-to pages are run by tests/examples.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import pkgutil
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
 import trio
 import typer
+from code_block import CodeBlock, code_blocks
 
 import linn
 from linn.cli.app import app
@@ -32,14 +33,10 @@ from linn.core.real_env import RealEnv
 from linn.core.record import Record
 from linn.core.toml_source import TomlSource
 from linn.core.topic_settings import BindingSettings
-from linn.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
-PROGRAM_TIMEOUT_S = 40
-DOCS_URL = "linn://127.0.0.1:5466"
-"""The URL in the documentation's programs; the test puts its own broker's there."""
 
 
 def name_of(page: Path) -> str:
@@ -53,36 +50,12 @@ def reference(name: str) -> str:
 # --- blocks of code --------------------------------------------------------------------------------------------------
 
 
-class Block(NamedTuple):
-    """A fenced block: ```language and further words."""
-
-    page: Path
-    line: int
-    language: str
-    words: tuple[str, ...]
-    text: str
-
-    def __str__(self) -> str:
-        return f"{name_of(self.page)}:{self.line}"
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    content = page.read_text(encoding="utf-8")
-    for found in re.finditer(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```$", content, re.MULTILINE | re.DOTALL):
-        indent, language, words, text = found.groups()
-        line = content.count("\n", 0, found.start()) + 1
-        lines = [part.removeprefix(indent) for part in text.splitlines(keepends=True)]
-        yield Block(page, line, language, tuple(words.split()), "".join(lines))
-
-
-BLOCKS = [block for page in PAGES for block in blocks(page)]
+BLOCKS = [block for page in PAGES for block in code_blocks(page)]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
-TOML = [block for block in BLOCKS if block.language == "toml" and not {"plugin", "wrong"} & {*block.words}]
-RUNS = re.compile(r'^((trio|asyncio|anyio)\.run\(|if __name__ == "__main__":)', re.MULTILINE)
-PROGRAMS = [block for block in PYTHON if RUNS.search(block.text) and "walkthrough" not in block.words]
-"""Whole programs: they run something. A page's TOML, if it has any, is their broker's configuration. Those of a
-walkthrough need what stands before them on their page: tests/walkthrough runs them."""
-PLUGINS = {block.words[1]: block for block in PYTHON if block.words[:1] == ("plugin",)}
+BROUGHT = re.compile(r"^(\[plugins\]|\[interceptors\.redact\]|\[project\.)", re.MULTILINE)
+"""TOML of plugins, which the tests of their pages check."""
+TOML = [block for block in BLOCKS if block.language == "toml" and not BROUGHT.search(block.text)]
+PLUGIN_PAGE = DOCS / "how-to" / "write-a-plugin.md"
 
 
 # --- every name has its place ----------------------------------------------------------------------------------------
@@ -194,44 +167,24 @@ def test_every_page_can_be_found_from_the_index() -> None:
 
 
 @pytest.mark.parametrize("block", TOML, ids=str)
-def test_toml_is_a_configuration_without_errors_or_warnings(block: Block) -> None:
+def test_toml_is_a_configuration_without_errors_or_warnings(block: CodeBlock) -> None:
     config, problems = check_config(TomlSource(block.text, str(block)), built_in())
     assert [problems.describe(problem) for problem in problems.found] == []
     assert config is not None
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_python_is_python(block: Block) -> None:
+def test_python_is_python(block: CodeBlock) -> None:
     compile(block.text, str(block), "exec", flags=0x2000)  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-
-
-def configuration_of(page: Path) -> str:
-    return "\n".join(block.text for block in TOML if block.page == page)
-
-
-@pytest.mark.parametrize("block", PROGRAMS, ids=str)
-def test_programs_run_against_a_broker(block: Block, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, configuration_of(block.page)) as broker:
-        program = tmp_path / "program.py"
-        program.write_text(block.text.replace(DOCS_URL, broker.url), encoding="utf-8")
-        environment = {**os.environ, "LINN_URL": broker.url, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", str(program)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
-
-
-def test_the_readme_has_a_program() -> None:
-    assert any(block.page == ROOT / "README.md" for block in PROGRAMS)
 
 
 @pytest.fixture
 def by_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TomlSource, PluginManager]:
     """The configuration of the page about plugins, and plugins with its own among them."""
-    (tmp_path / "by_length.py").write_text(PLUGINS["by_length"].text, encoding="utf-8")
+    files = {block.title: block for block in code_blocks(PLUGIN_PAGE)}
+    (tmp_path / "by_length.py").write_text(files["by_length.py"].text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    (block,) = [block for block in BLOCKS if block.language == "toml" and block.words == ("plugin", "by_length")]
+    block = files["linn.toml"]
     listener = f"[broker]\ndata_dir = '{tmp_path}/data'\n[listeners.native]\naddress = 'unix:{tmp_path}/s'\n"
     source = TomlSource(block.text + listener, str(block))
     ours = [entry for entry in installed() if entry.dist and entry.dist.name == "linn"]

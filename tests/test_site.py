@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from code_block import code_blocks
 
 ROOT = Path(__file__).parents[1]
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
@@ -54,22 +55,31 @@ def test_pictures_are_whole_have_a_title_and_are_shown(picture: Path) -> None:
     assert any(f"pictures/{picture.name}" in page.read_text(encoding="utf-8") for page in pages)
 
 
-FENCE = re.compile(r"^ *```")
-"""Opens or closes a code block."""
-
-
 def html_of(site: Path, page: Path) -> str:
     name = page.relative_to(ROOT / "docs").with_suffix("")
     folder = name.parent if name.name == "index" else name
     return (site / folder / "index.html").read_text(encoding="utf-8")
 
 
+CODE = re.compile(r'<div class="[^"]*highlight[^"]*"[^>]*>(.*?)</code></pre></div>', re.DOTALL)
+TITLE = re.compile(r'<span class="filename">(.*?)</span>')
+
+
+def text_of(markup: str) -> str:
+    return unescape(re.sub(r"<[^>]*>", "", markup))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
 def test_each_code_block_of_a_page_is_one_on_the_site(site: Path, page: Path) -> None:
-    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if FENCE.match(line)]
     html = html_of(site, page)
-    assert len(fences) == 2 * len(re.findall(r'id="__codelineno-[0-9]+-1"', html))
+    # A block that is only indented has no numbered lines.
+    fenced = [block for block in CODE.findall(html) if 'id="__codelineno-' in block]
+    shown = [(TITLE.search(block), text_of(TITLE.sub("", block)).rstrip()) for block in fenced]
+    assert [(unescape(title[1]) if title else "", text) for title, text in shown] == [
+        (block.title, block.text.rstrip()) for block in code_blocks(page)
+    ]
     assert "```" not in html
+    assert len(re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)) == 2 * len(shown)
 
 
 def test_the_copy_button_copies_commands_without_prompts_and_output(site: Path) -> None:

@@ -1,9 +1,4 @@
-"""A hook of mkdocs: code blocks as a reader copies them.
-
-The sources mark blocks for the tests with more words behind the language (```` ```python worker.py ````), which GitHub
-passes over and mkdocs does not read as a fence. Here a file's name becomes the block's title, and other marks go.
-The copy button of a console session copies the commands, not the prompts and the output.
-"""
+"""A hook of mkdocs: the copy button of a console session copies the commands, not the prompts and the output."""
 
 from __future__ import annotations
 
@@ -11,22 +6,10 @@ import html
 import re
 from typing import Any
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[a-z]+) (?P<marks>.+)$", re.MULTILINE)
 _BLOCK = re.compile(r'<div class="(?P<classes>[^"]*highlight[^"]*)">(?P<code>.*?</code></pre></div>)', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 _PROMPT = '<span class="gp">'
 _OUTPUT = '<span class="go">'
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the marks behind a fence's language by a title, where the last of them is a file's name."""
-
-    def plain(fence: re.Match[str]) -> str:
-        name = fence["marks"].split()[-1]
-        title = f' title="{name}"' if "." in name else ""
-        return f"{fence['indent']}```{fence['language']}{title}"
-
-    return _FENCE.sub(plain, markdown)
 
 
 def on_page_content(content: str, **_: Any) -> str:

@@ -49,6 +49,11 @@ def test_mypy_knows_every_type_and_sees_what_is_wrong(tmp_path: Path) -> None:
     ], done.stdout
 
 
+def test_import_linn_is_enough_for_every_name_that_mypy_knows() -> None:
+    done = run("-c", "import linn; print(linn.client.Message, linn.sync.Message, linn.connect)")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("loop", ["trio", "asyncio"])
 def test_the_async_program_runs(broker: str, name: str, loop: str) -> None:
     done = run("-W", "error", str(HERE / "every_call_async.py"), broker, name, loop)

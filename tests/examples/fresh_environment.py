@@ -41,29 +41,45 @@ class FreshEnvironment:
         return _finish([str(self.python), "-P", *arguments], cwd=cwd)
 
 
-class WheelEnvironment(FreshEnvironment):
-    """One that has what `pip install 'linn[EXTRAS]'` brings, from linn's own wheel, and nothing else."""
+def build_wheel(project: Path, folder: Path) -> Path:
+    """Build a project's wheel into a folder of its own."""
+    _finish([sys.executable, "-m", "pip", "wheel", *_PIP, "--no-build-isolation", "-w", str(folder), str(project)])
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
-    def __init__(self, folder: Path, project: Path, extras: Collection[str] = ()) -> None:
+
+class WheelEnvironment(FreshEnvironment):
+    """One that has what `pip install 'linn[EXTRAS]' OTHERS...` brings, linn from its wheel, and nothing else.
+
+    Its `pip` downloads nothing; to build packages with it, hatchling must be one of the others.
+    """
+
+    def __init__(self, folder: Path, wheel: Path, extras: Collection[str] = (), others: Collection[str] = ()) -> None:
         venv.create(folder, symlinks=True, with_pip=False)
         self.python = folder / "bin" / "python"
         (site_packages,) = folder.glob("lib/python*/site-packages")
-        wheels = folder / "wheels"
-        _finish([sys.executable, "-m", "pip", "wheel", *_PIP, "--no-build-isolation", "-w", str(wheels), str(project)])
-        (wheel,) = wheels.glob("linn-*.whl")
         self.install(wheel)
+        pip = folder / "bin" / "pip"
+        settings = "PIP_NO_INDEX=1 PIP_NO_BUILD_ISOLATION=0 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1"
+        pip.write_text(f'#!/bin/sh\n{settings} exec {sys.executable} -m pip --python {self.python} "$@"\n')
+        pip.chmod(0o755)
         (linn,) = metadata.distributions(name="linn", path=[str(site_packages)])
-        for distribution in _wanted(linn, extras).values():
+        wanted = _wanted(linn, extras)
+        for name in others:
+            wanted |= {name: metadata.distribution(name), **_wanted(metadata.distribution(name), ())}
+        for distribution in wanted.values():
             for top in {
                 file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")
             }:
-                (site_packages / top).symlink_to(Path(str(distribution.locate_file(top))))
+                link = site_packages / top
+                if not link.exists():
+                    link.symlink_to(Path(str(distribution.locate_file(top))))
 
 
-def _wanted(linn: metadata.Distribution, extras: Collection[str]) -> dict[str, metadata.Distribution]:
+def _wanted(first: metadata.Distribution, extras: Collection[str]) -> dict[str, metadata.Distribution]:
     """What a distribution requires with these extras, and what that requires in turn, by name."""
     found: dict[str, metadata.Distribution] = {}
-    waiting = [(linn, frozenset(extras))]
+    waiting = [(first, frozenset(extras))]
     while waiting:
         distribution, asked = waiting.pop()
         for requirement in map(Requirement, distribution.requires or ()):

@@ -8,39 +8,38 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from code_block import CodeBlock, code_blocks
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "how-to" / "write-a-plugin.md"
+REDACT = ROOT / "examples" / "linn-redact" / "README.md"
 SUITES = ROOT / "docs" / "reference" / "testing-suites.md"
 
 
-class Excerpt(NamedTuple):
-    file: str
-    text: str
-
-
-EXCERPTS = [
-    Excerpt(file, text)
-    for file, text in re.findall(r"^```python excerpt (\S+)\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-]
+EXCERPTS = [block for block in code_blocks(GUIDE) if block.title.startswith("examples/")]
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", SUITES.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_the_guide_shows_each_example() -> None:
     examples = {path.name for path in (ROOT / "examples").iterdir() if (path / "pyproject.toml").is_file()}
-    assert {excerpt.file.split("/")[1] for excerpt in EXCERPTS} == examples
+    assert {excerpt.title.split("/")[1] for excerpt in EXCERPTS} == examples
 
 
-@pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda excerpt: excerpt.file)
-def test_an_excerpt_is_what_the_file_says(excerpt: Excerpt) -> None:
+@pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda excerpt: excerpt.title)
+def test_an_excerpt_is_what_the_file_says(excerpt: CodeBlock) -> None:
     # The guide's blocks begin at the margin, where Python can read them by themselves.
-    found = (ROOT / excerpt.file).read_text()
+    found = (ROOT / excerpt.title).read_text()
     assert any(textwrap.indent(textwrap.dedent(excerpt.text), indent) in found for indent in ("", " " * 4, " " * 8)), (
         excerpt.text
     )
+
+
+def test_the_settings_of_an_interceptor_are_those_of_its_readme() -> None:
+    (shown,) = [block.text for block in code_blocks(GUIDE) if block.title.endswith("linn-redact is installed")]
+    (whole,) = [block.text for block in code_blocks(REDACT) if block.language == "toml"]  # A test there checks it.
+    assert set(shown.splitlines()) <= set(whole.splitlines())
 
 
 def test_every_suite_on_the_page_runs_as_it_stands(tmp_path: Path) -> None:

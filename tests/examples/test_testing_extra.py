@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from fresh_environment import WheelEnvironment
+from fresh_environment import WheelEnvironment, build_wheel
 
 from linn.cli.plugin_new import KINDS
 
@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
     """linn's wheel, and what its extra `testing` asks for."""
-    return WheelEnvironment(tmp_path_factory.mktemp("wheel"), ROOT, ["testing"])
+    folder = tmp_path_factory.mktemp("installed")
+    return WheelEnvironment(folder / "environment", build_wheel(ROOT, folder / "wheels"), ["testing"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,74 @@
+"""The README, the tutorial and the how-to pages run as they stand, from linn's wheel in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from code_block import ROOT, CodeBlock, code_blocks
+from fresh_environment import WheelEnvironment, build_wheel
+from page_reader import PageReader, installed_by, typed
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
+PROGRAMS = {page: [block for block in code_blocks(page) if block.language == "python"] for page in PAGES}
+RUN = [page for page in PAGES if [*typed(page)]]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> WheelEnvironment:
+    """What any page says to install."""
+    extras, others = (set().union(*sets) for sets in zip(*map(installed_by, PAGES), strict=True))
+    return WheelEnvironment(tmp_path_factory.mktemp("everything") / ".venv", wheel, extras, others)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_a_page_runs_as_it_stands(wheel: Path, tmp_path: Path, page: Path) -> None:
+    extras, others = installed_by(page)
+    environment = WheelEnvironment(tmp_path / ".venv", wheel, extras, others | {"hatchling"})
+    with PageReader(tmp_path, environment) as reader:
+        assert ".venv" in reader.type("python -c 'import linn; print(linn.__file__)'")
+        assert reader.read(page)
+
+
+@pytest.mark.timeout(300)
+def test_every_program_passes_mypy_strictly(everything: WheelEnvironment, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")}
+    for page, programs in PROGRAMS.items():
+        folder = tmp_path / page.stem
+        folder.mkdir()
+        files = [block for block in programs if re.fullmatch(r"\w+\.py", block.title)]
+        for block in files:
+            (folder / block.title).write_text(block.text)
+        if files:
+            done = subprocess.run(
+                [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--python-executable={everything.python}",
+                 f"--cache-dir={tmp_path / 'cache'}", *[block.title for block in files]],
+                cwd=folder, env=environment, capture_output=True, text=True, timeout=200,
+            )  # fmt: skip
+            assert done.returncode == 0, f"{name_of(page)}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("block", [block for programs in PROGRAMS.values() for block in programs], ids=str)
+def test_every_python_block_is_a_file(block: CodeBlock) -> None:
+    assert re.fullmatch(r"[\w/-]+\.py", block.title)
+    assert f"`{block.title}`" in block.page.read_text(encoding="utf-8") or block.title.startswith("examples/")
+
+
+def test_the_pages_that_begin_with_linn_are_run() -> None:
+    first = {"README.md", *(f"docs/tutorial/{name}.md" for name in ("first-five-minutes", "python-client", "demo"))}
+    assert first <= {*map(name_of, RUN)}
