@@ -100,6 +100,17 @@ def test_the_copy_button_copies_commands_without_prompts_and_output(site: Path) 
     assert all(sessions)
 
 
+def test_the_copy_button_of_the_theme_looks_for_what_is_to_be_copied(site: Path) -> None:
+    (script,) = (site / "assets" / "javascripts").glob("bundle.*.min.js")
+    assert '.getAttribute("data-copy")' in script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
+def test_code_within_text_breaks_at_its_spaces_only(site: Path, page: Path) -> None:
+    for code in re.findall(r"(?<!<span></span>)<code>(.*?)</code>", html_of(site, page), re.DOTALL):
+        assert re.fullmatch(r'(<span class="word">[^<\s]+</span>\s*)*', code), code
+
+
 CHARACTER = {"small": 6.0, "title": 7.8}
 """Width of one character of these classes, on average, in the units of the pictures."""
 SVG = "{http://www.w3.org/2000/svg}"

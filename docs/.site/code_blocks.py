@@ -1,4 +1,8 @@
-"""A hook of mkdocs: the copy button of a console session copies the commands, not the prompts and the output."""
+"""A hook of mkdocs: code as a reader copies and reads it.
+
+The copy button of a console session copies the commands, not the prompts and the output. Code within text breaks
+at its spaces only: browsers break `--json` behind a hyphen as well, and no style can forbid only that.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ import re
 from typing import Any
 
 _BLOCK = re.compile(r'<div class="(?P<classes>[^"]*highlight[^"]*)">(?P<code>.*?</code></pre></div>)', re.DOTALL)
+_INLINE = re.compile(r"(?<!<span></span>)<code>([^<]*)</code>")
 _TAG = re.compile(r"<[^>]*>")
+_WORD = re.compile(r"\S+")
+_WHOLE = r'<span class="word">\g<0></span>'
 _PROMPT = '<span class="gp">'
 _OUTPUT = '<span class="go">'
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Have the copy button of a console session copy its commands."""
+    """Have the copy button of a console session copy its commands, and words of code stay whole."""
 
     def with_commands(block: re.Match[str]) -> str:
         if _PROMPT not in block["code"]:
@@ -21,7 +28,10 @@ def on_page_content(content: str, **_: Any) -> str:
         copied = html.escape(commands(block["code"]), quote=True)
         return f'<div class="{block["classes"]}" data-copy="{copied}">{block["code"]}'
 
-    return _BLOCK.sub(with_commands, content)
+    def with_words(code: re.Match[str]) -> str:
+        return f"<code>{_WORD.sub(_WHOLE, code[1])}</code>"
+
+    return _INLINE.sub(with_words, _BLOCK.sub(with_commands, content))
 
 
 def commands(code: str) -> str:
