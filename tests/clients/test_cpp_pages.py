@@ -1,12 +1,17 @@
-"""What the pages about the C++ client show is true: a project as on the page builds the program of the README."""
+"""What the pages about the C++ client show is true: a project as on the page builds the program of the README.
+
+The pieces of the page are C++, too.
+"""
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from agents import CPP, CPP_BUILD, ROOT, Commands, check, run
+from code_block import code_blocks
 from spoken import create_topic
 from trio import run as run_async
 
@@ -22,10 +27,21 @@ IN_THE_TREE, INSTALLED = (
 )
 
 
+PRELUDE = """
+#include <iostream>
+#include <optional>
+#include <string_view>
+#include <vector>
+std::vector<std::string> lines;
+bool process(std::string_view value);
+void count(std::optional<std::string_view> key, std::int64_t timestamp_ms);
+void reconnect();
+"""
+"""What the page leaves to the reader."""
+
+
 def block_of(page: Path, language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert found is not None, f"{page} has no {language}"
-    return found[1]
+    return next(block.text for block in code_blocks(page) if block.language == language)
 
 
 def test_a_project_as_on_the_page_builds_and_runs_the_program_in_the_readme(
@@ -35,8 +51,7 @@ def test_a_project_as_on_the_page_builds_and_runs_the_program_in_the_readme(
     check(run(["cmake", "--install", str(CPP_BUILD), "--prefix", str(tmp_path / "installed")]))
     project = block_of(PAGE, "cmake")
     assert IN_THE_TREE + INSTALLED in project
-    project = "cmake_minimum_required(VERSION 3.20)\n" + project.replace(IN_THE_TREE, "")
-    (tmp_path / "CMakeLists.txt").write_text(project, encoding="utf-8")
+    (tmp_path / "CMakeLists.txt").write_text(project.replace(IN_THE_TREE, ""), encoding="utf-8")
     program = block_of(CPP / "README.md", "cpp").replace(DOCS_URL, broker.url)
     (tmp_path / "main.cpp").write_text(program, encoding="utf-8")
     check(run(["cmake", "-S", ".", "-B", "build", f"-DCMAKE_PREFIX_PATH={tmp_path}/installed"], tmp_path))
@@ -45,3 +60,16 @@ def test_a_project_as_on_the_page_builds_and_runs_the_program_in_the_readme(
     done = run([str(tmp_path / "build" / "billing")], tmp_path)
     check(done)
     assert done.stdout == "hello\n"
+
+
+def test_the_pieces_on_the_page_are_one_program(tmp_path: Path) -> None:
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    pieces = [block.text for block in code_blocks(PAGE) if block.language == "cpp"]
+    assert len(pieces) > 5
+    includes = [line for piece in pieces for line in piece.splitlines() if line.startswith("#include ")]
+    # Each in a scope inside of the one before: a name may be used again, and made again.
+    bodies = [re.sub(r"^#include .*\n", "", piece, flags=re.MULTILINE) for piece in pieces]
+    program = "\n".join(includes) + PRELUDE + "int main() {\n" + "{\n".join(bodies) + "}" * len(bodies) + "\n"
+    (tmp_path / "main.cpp").write_text(program, encoding="utf-8")
+    check(run(["c++", "-std=c++20", "-Wall", "-Werror", "-fsyntax-only", f"-I{CPP}/include", "main.cpp"], tmp_path))
