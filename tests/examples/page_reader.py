@@ -18,6 +18,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +32,7 @@ _INSTALLED = re.compile(r"^(?:\$ )?(?:python3 -m venv|pip install (?!-e)).*\n", 
 _LINN = re.compile(r"\.\./linn(?:\[(?P<extras>[\w,]+)\])?")
 PORTS = ("5466", "9466")
 """Those of the pages. A reader has free ones in their place: tests run beside one another."""
+COMMAND_TIMEOUT_S = 200.0
 STOP_TIMEOUT_S = 20.0
 
 
@@ -64,10 +66,9 @@ def commands(block: CodeBlock) -> Iterator[tuple[str, list[str]]]:
         yield command, [line for line in lines if line.strip(".")]
 
 
-def missing(expected: Iterable[str], printed: str) -> str:
-    """The first line of `expected` that is not a part of one of the printed lines, in their order; or nothing."""
-    lines = iter(printed.splitlines())
-    return next((line for line in expected if not any(line in said for said in lines)), "")
+def missing(expected: Iterable[str], printed: str) -> list[str]:
+    """Which lines of `expected` are not a part of what is printed."""
+    return [line for line in expected if line not in printed]
 
 
 class PageReader:
@@ -86,6 +87,7 @@ class PageReader:
                 **kept,
                 "PATH": f"{environment.python.parent}:{os.environ['PATH']}",
                 "COLUMNS": "120",
+                "PYTHONUNBUFFERED": "1",  # As on a terminal.
                 "LINN_URL": f"linn://127.0.0.1:{self._ports['5466']}",
             },
             stdin=subprocess.PIPE,
@@ -123,19 +125,32 @@ class PageReader:
         lines = [self._moved(line) for line in expected]
         if command.endswith("&"):
             said += self._read_to(lambda text: not missing(lines, said + text), command)
-        assert not missing(lines, said), f"$ {command}\n{said}\ndoes not say: {missing(lines, said)}"
+        assert not missing(lines, said), f"$ {command}\n{said}\nlacks {missing(lines, said)}"
         self._move_files()
         return said
 
     def _read_to(self, ends: Callable[[str], bool], command: str) -> str:
-        """What is printed until `ends` says so of all of it. Raises AssertionError where the shell ends before."""
+        """What is printed until `ends` says so of all of it. Raises AssertionError where the shell ends before.
+
+        After COMMAND_TIMEOUT_S it is ended.
+        """
         assert self._bash.stdout is not None
         said = ""
-        while not ends(said):
-            line = self._bash.stdout.readline()
-            assert line, f"$ {command}\n{said}\nfailed with {self._bash.wait()}"
-            said += line
+        patience = threading.Timer(COMMAND_TIMEOUT_S, self._signal, [signal.SIGKILL])
+        patience.start()
+        try:
+            while not ends(said):
+                line = self._bash.stdout.readline()
+                assert line, f"$ {command}\n{said}\nfailed with {self._bash.wait()}"
+                said += line
+        finally:
+            patience.cancel()
         return said
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The shell leads a session: what it started is in its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, number)
 
     def _moved(self, text: str) -> str:
         """The text with this reader's ports."""
@@ -164,10 +179,9 @@ class PageReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The shell leads a session: what it started is in its group. The end of the output is the end of all of them.
-        for signals in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._bash.pid, signals)
+        # The end of the output is the end of all that writes it.
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self._signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._bash.communicate(timeout=STOP_TIMEOUT_S)
                 break

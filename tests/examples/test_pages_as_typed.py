@@ -35,7 +35,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> WheelEn
     return WheelEnvironment(tmp_path_factory.mktemp("everything") / ".venv", wheel, extras, others)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_a_page_runs_as_it_stands(wheel: Path, tmp_path: Path, page: Path) -> None:
     extras, others = installed_by(page)
