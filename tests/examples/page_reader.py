@@ -26,7 +26,7 @@ from types import TracebackType
 from code_block import CodeBlock, code_blocks
 from fresh_environment import WheelEnvironment
 
-_FILE = re.compile(r"(?P<name>[\w-]+\.\w+)(?P<more> \(more\))?")
+_FILE = re.compile(r"([\w-]+\.\w+)(?: \(more\))?")
 _INSTALLED = re.compile(r"^(?:\$ )?(?:python3 -m venv|pip install (?!-e)).*\n", re.MULTILINE)
 """Commands that a page's environment was made by before it is read."""
 _LINN = re.compile(r"\.\./linn(?:\[(?P<extras>[\w,]+)\])?")
@@ -47,6 +47,12 @@ def installed_by(page: Path) -> tuple[set[str], set[str]]:
             else:
                 others.add(word)
     return extras - {""}, others
+
+
+def file_of(block: CodeBlock) -> str:
+    """The name of the file that a block is, or is the end of; empty where it is none."""
+    named = _FILE.fullmatch(block.title)
+    return named[1] if named else ""
 
 
 def typed(page: Path) -> Iterator[CodeBlock]:
@@ -103,8 +109,8 @@ class PageReader:
         """Do what a page says. Returns how many files were written and commands typed."""
         done = 0
         for block in code_blocks(page):
-            if named := _FILE.fullmatch(block.title):
-                with (self.folder / named["name"]).open("a" if named["more"] else "w") as file:
+            if name := file_of(block):
+                with (self.folder / name).open("a" if block.title != name else "w") as file:
                     file.write(self._moved(block.text))
                 done += 1
             elif block.language in ("sh", "console") and not block.title:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from code_block import ROOT, CodeBlock, code_blocks
 from fresh_environment import WheelEnvironment, build_wheel
-from page_reader import PageReader, installed_by, typed
+from page_reader import PageReader, file_of, installed_by, typed
 
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
@@ -51,7 +51,7 @@ def test_every_program_passes_mypy_strictly(everything: WheelEnvironment, tmp_pa
     for page, programs in PROGRAMS.items():
         folder = tmp_path / page.stem
         folder.mkdir()
-        files = [block for block in programs if re.fullmatch(r"\w+\.py", block.title)]
+        files = [block for block in programs if file_of(block)]
         for block in files:
             (folder / block.title).write_text(block.text)
         if files:
@@ -63,10 +63,29 @@ def test_every_program_passes_mypy_strictly(everything: WheelEnvironment, tmp_pa
             assert done.returncode == 0, f"{name_of(page)}\n{done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("block", [block for programs in PROGRAMS.values() for block in programs], ids=str)
+BLOCKS = [block for page in PAGES for block in code_blocks(page)]
+ABOVE_LINES = 8
+SHOWN = ("text", "json")
+"""Languages of what is only to be looked at."""
+PIECES = ("cpp", "ts")
+"""Languages of which a page has one program in pieces, and says so; tests/clients compiles them."""
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_every_block_is_run_or_says_where_it_belongs(block: CodeBlock) -> None:
+    assert block.title or block.language in ("sh", "console", *SHOWN, *PIECES)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=str)
 def test_every_python_block_is_a_file(block: CodeBlock) -> None:
     assert re.fullmatch(r"[\w/-]+\.py", block.title)
-    assert f"`{block.title}`" in block.page.read_text(encoding="utf-8") or block.title.startswith("examples/")
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if file_of(block)], ids=str)
+def test_the_name_of_a_file_is_in_the_text_too(block: CodeBlock) -> None:
+    assert f"`{file_of(block)}`" in block.page.read_text(
+        encoding="utf-8"
+    )  # Not everybody who shows a page shows titles.
 
 
 def test_the_pages_that_begin_with_linn_are_run() -> None:
