@@ -56,7 +56,7 @@ def repository_files() -> list[Path]:
     )
     if listed.returncode == 0:
         return [path for name in listed.stdout.splitlines() if (path := ROOT / name).is_file()]
-    folders = ("linn", "tests", "docs", "schema", "benchmarks", "examples")
+    folders = ("linn", "tests", "docs", "schema", "benchmarks", "examples", "deploy")
     return [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.is_file())]
 
 
