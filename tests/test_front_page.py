@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
+from code_block import ROOT, code_blocks
+
 from linn.testing.process import BrokerProcess
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+PAGE = ROOT / "docs" / "index.md"
 URL = "linn://127.0.0.1:5466"
 LINES_MAX = 100
 PROGRAM_LINES_MAX = 10
@@ -19,8 +19,8 @@ TIMEOUT_S = 40
 
 def block(language: str) -> str:
     """The one block of a language."""
-    (found,) = re.findall(rf"^```{language}\b[^\n]*\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (found,) = [block for block in code_blocks(PAGE) if block.language == language]
+    return found.text
 
 
 def test_its_program_runs_against_a_broker_with_its_configuration(tmp_path: Path) -> None:
@@ -35,5 +35,5 @@ def test_its_program_runs_against_a_broker_with_its_configuration(tmp_path: Path
 
 
 def test_it_stays_short() -> None:
-    assert len(PAGE.splitlines()) <= LINES_MAX
+    assert len(PAGE.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
     assert len([line for line in block("python").splitlines() if line]) <= PROGRAM_LINES_MAX
