@@ -16,6 +16,7 @@ from linn.core.config import Config
 from linn.core.real_net import FILES_MIN, FILES_SHARE
 from linn.core.record import Record
 from linn.core.topic_settings import TopicSettings
+from linn.core.units import counted
 
 CONNECTION_BYTES = 40 << 10
 """Of memory, for a connection that waits: up to 25 KiB of the broker's, and the kernel's of its socket."""
@@ -100,7 +101,7 @@ def capacity_findings(config: Config, holds: Capacity) -> Iterator[Finding]:
         advice = "linn doctor --measure starts a broker of its own here for some seconds"
         yield Finding("holds messages per second", "ok", "not measured", advice)
     else:
-        speed, of = holds.speed, f"of {holds.size:,} bytes"
+        speed, of = holds.speed, f"of {counted(holds.size, 'byte')}"
         found = (
             f"one client, {of}: {speed.published_per_s:,.0f} published in batches, {speed.consumed_per_s:,.0f} "
             f"consumed, {speed.one_by_one_per_s:,.0f} where each is confirmed before the next"
@@ -111,7 +112,7 @@ def capacity_findings(config: Config, holds: Capacity) -> Iterator[Finding]:
 
 
 def _kept(config: Config, holds: Capacity, kept_s: float) -> Finding:
-    flow = f"{holds.rate:,g} messages of {holds.size:,} bytes a second"
+    flow = f"{holds.rate:,g} messages of {counted(holds.size, 'byte')} a second"
     found = f"{duration(kept_s)} of {flow}, uncompressed, in what is free now"
     wanted_s = max((_retention_s(topic) for topic in config.topics.values()), default=0.0)
     if wanted_s > kept_s:

@@ -16,7 +16,7 @@ from linn.core.errors import AddressInvalid
 from linn.core.problem import Problems
 from linn.core.toml_source import Path
 from linn.core.topic_settings import BindingSettings, TopicSettings
-from linn.core.units import format_size_bytes
+from linn.core.units import counted, format_size_bytes
 
 _LOOPBACK = ("127.", "::1", "localhost")
 
@@ -92,7 +92,8 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
     dead = config.topics.get(topic.dead_letter or "")
     if dead is not None and dead.dead_letter is None and dead.max_deliveries is not None and dead.kind != "stream":
         problems.warn(
-            (*path, "dead_letter"), f"{topic.dead_letter} drops records itself, after {dead.max_deliveries} attempts"
+            (*path, "dead_letter"),
+            f"{topic.dead_letter} drops records itself, after {counted(dead.max_deliveries, 'attempt')}",
         )
 
 

@@ -17,6 +17,7 @@ from linn.core.plugins import PluginManager, installed
 from linn.core.problem import Problem, Problems
 from linn.core.settings_decoder import encode_settings
 from linn.core.topic_settings import TopicSettings
+from linn.core.units import counted
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
@@ -85,12 +86,11 @@ def _show(file: str, config: Config | None, problems: Problems) -> None:
         line = escape(f"{problems.describe(problem)}{code}")
         console().print(f"[{colour}]{problem.severity}[/] {line}", soft_wrap=True)
     if config is None:
-        count = problems.error_count
-        said = f"{file}: {count} error{'s' * (count != 1)}: a broker would not start"
+        said = f"{file}: {counted(problems.error_count, 'error')}: a broker would not start"
         console().print(escape(said), soft_wrap=True)
         return
     warnings = sum(problem.severity == "warning" for problem in problems.found)
-    but = f", with {warnings} warning{'s' * (warnings != 1)}" if warnings else ""
+    but = f", with {counted(warnings, 'warning')}" if warnings else ""
     console().print(escape(f"{file} is good{but}. Data goes to {config.broker.data_dir}."), soft_wrap=True)
     _show_listeners(config)
     if config.exchanges:
@@ -172,6 +172,6 @@ def _when_it_fails(topic: TopicSettings) -> str:
     encoded = encode_settings(topic)
     if topic.lease_ms is None:
         return "not delivered again"
-    limit = "" if topic.max_deliveries is None else f", {topic.max_deliveries} times at most"
+    limit = "" if topic.max_deliveries is None else f", {counted(topic.max_deliveries, 'attempt')} at most"
     end = f", then to {topic.dead_letter}" if topic.dead_letter else ""
     return f"back after {encoded['lease']}{limit}{end}"

@@ -28,6 +28,7 @@ from linn.client.client import Client
 from linn.core.config import Config, check_config, plugin_settings
 from linn.core.errors import LinnError
 from linn.core.plugins import PluginManager, installed
+from linn.core.units import counted
 
 _MEMORY_BYTES_MIN = 512 << 20
 """A broker takes 60 MiB and its buffers; below this the page cache, which reading lives on, has no room."""
@@ -109,12 +110,12 @@ def _configuration(file: str | None) -> tuple[Config | None, PluginManager | Non
         advice = "correct it; `linn plugins list` if it is a plugin"
         return None, None, Finding("configuration", "error", str(error), advice)
     if config is None:
-        said = f"{problems.error_count} errors, such as {problems.describe(problems.in_order()[0])}"
+        said = f"{counted(problems.error_count, 'error')}, such as {problems.describe(problems.in_order()[0])}"
         return None, plugins, Finding("configuration", "error", said, f"linn check {source.file}")
     if problems.found:
-        said = f"{len(problems.found)} warnings"
+        said = counted(len(problems.found), "warning")
         return config, plugins, Finding("configuration", "warning", said, f"linn check {source.file}")
-    topics = f"{len(config.topics)} topic{'s' * (len(config.topics) != 1)}"
+    topics = counted(len(config.topics), "topic")
     return config, plugins, Finding("configuration", "ok", f"{source.file}: {topics}")
 
 
@@ -145,7 +146,8 @@ def _descriptors(config: Config) -> Finding:
 def _broker(url: str) -> Iterator[Finding]:
     async def ask(client: Client) -> tuple[str, list[str]]:
         shown = await client.admin.broker()
-        said = f"{shown['name']} answers at {url}: {shown['topics']} topics, {shown['connections']} connections"
+        said = f"{shown['name']} answers at {url}: {counted(shown['topics'], 'topic')}, "
+        said += counted(shown["connections"], "connection")
         damaged = [queue["topic"] for queue in await client.admin.subscriptions() if queue["damaged"]]
         return said, damaged
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from linn.cli.finding import Finding
 from linn.cli.machine import disk_space, existing_part
+from linn.core.units import counted
 
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05
@@ -32,7 +33,7 @@ def _cut_logs(data_dir: str) -> Iterator[Finding]:
     found = sorted(Path(data_dir).glob("*/*/*/*.cut*"))
     if found:
         size = sum(path.stat().st_size for path in found)
-        said = f"{len(found)} files hold {size:,} bytes that were cut off damaged logs, such as {found[0]}"
+        said = f"{counted(size, 'byte')} cut off damaged logs, in {counted(len(found), 'file')}, such as {found[0]}"
         yield Finding("cut logs", "warning", said, "look at what they hold, then delete them")
 
 

@@ -43,6 +43,7 @@ from linn.cli.session import broker_address, with_client
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
 from linn.core.errors import LinnError, RequestTimeout
+from linn.core.units import counted
 
 SETTINGS: Mapping[str, Any] = {"kind": "stream", "retention_bytes": 1 << 30}
 """Of the topic: what is stored goes again, so that the load is not ended by a disk that is full."""
@@ -146,7 +147,7 @@ class Fleet:
         self._is_here = address.startswith(("unix:", "127.", "[::1]", "localhost:"))
         with (
             told_when_interrupted(partial(self._tell_so_far, as_json)),
-            progress(f"{self._producers:,} producers", round(self._target(self._duration_s))) as advance,
+            progress(counted(self._producers, "producer"), round(self._target(self._duration_s))) as advance,
         ):
             with_client(url, partial(self._work, advance, address))
         data = self._data(self._duration_s)
@@ -165,8 +166,8 @@ class Fleet:
         wanted, limit = -(-self._producers // self._count) + OTHER_FILES, file_limits().hard
         if wanted > limit:
             raise LoadFailed(
-                f"{self._producers:,} connections with --processes {self._count} want {wanted:,} descriptors in each, "
-                f"and the limit is {limit:,}: raise it (ulimit -Hn {wanted}, as root), or take more --processes"
+                f"{counted(self._producers, 'connection')} with --processes {self._count}: {wanted:,} descriptors in "
+                f"each, and the limit is {limit:,}: raise it (ulimit -Hn {wanted}, as root), or take more --processes"
             )
 
     async def _check_broker(self, client: Client) -> None:
@@ -174,7 +175,7 @@ class Fleet:
         left = use["descriptors_max"] - use["descriptors"]
         if left < self._producers:
             raise LoadFailed(
-                f"{self._producers:,} connections want as many descriptors, and the broker has {left:,.0f} left: "
+                f"{counted(self._producers, 'connection')}: as many descriptors, and the broker has {left:,.0f} left: "
                 "raise its LimitNOFILE in systemd, or ulimit -Hn before linn serve"
             )
 

@@ -18,6 +18,7 @@ from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
+from linn.core.units import counted
 
 SIZE_MIN = 8
 """The bytes of a message's number, by which it is known again."""
@@ -106,7 +107,7 @@ class Latency:
         }
 
     def _show(self, data: Mapping[str, Any]) -> None:
-        title = f"{data['messages']:,} messages, one at a time, in {data['seconds']:.1f} s"
+        title = f"{counted(data['messages'], 'message')}, one at a time, in {data['seconds']:.1f} s"
         table = Table("ms", *_SHARES, title=title, title_justify="left")
         columns_right(table, 1)
         for what in ("confirmed", "delivered"):

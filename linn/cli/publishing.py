@@ -22,6 +22,7 @@ from linn.client.client import Client
 from linn.client.producer import Producer
 from linn.client.receipt import BulkReceipt, Offsets
 from linn.core.errors import LinnError, MessageTooLarge, Unroutable
+from linn.core.units import counted
 
 
 class Publishing:
@@ -76,11 +77,11 @@ class Publishing:
                 error.text = self._too_large(messages, producer.message_bytes_max) or error.text
             before = self._total.count
             if before:
-                error.text += f"; {before:,} message{'s were' if before > 1 else ' was'} confirmed before"
+                error.text += f"; confirmed before: {counted(before, 'message')}"
             raise
 
     def _say_how_far(self) -> None:
-        said = f"interrupted: {self._total.count:,} message{'s' * (self._total.count != 1)} confirmed"
+        said = f"interrupted: {counted(self._total.count, 'message')} confirmed"
         complain(f"{said}, {self._under_way:,} more may be stored" if self._under_way else said)
 
     def _too_large(self, messages: Sequence[Outgoing], bytes_max: int) -> str | None:
@@ -99,7 +100,7 @@ class Publishing:
         return Unroutable(
             f"no binding of exchange {self._target} leads message {places[0] + 1:,} to a topic"
             + (f", nor {returned - 1:,} after it" if returned > 1 else "")
-            + f"; {before + count - returned:,} messages were confirmed, {places[0]:,} of them before it",
+            + f"; confirmed: {counted(before + count - returned, 'message')}, {places[0]:,} of them before it",
             places,
         )
 
@@ -122,10 +123,10 @@ class Publishing:
 
     def _in_words(self) -> str:
         total = self._total
-        said = f"published {total.count} message{'s' * (total.count != 1)} to {self._target}"
+        said = f"published {counted(total.count, 'message')} to {self._target}"
         if self._to_exchange and total.count:
-            stored = f"{total.copies} {'copy' if total.copies == 1 else 'copies'} stored"
-            return f"{said}: {stored if total.copies else 'no binding took any'}"
+            stored = f"{counted(total.copies, 'copy')} stored" if total.copies else "no binding took any"
+            return f"{said}: {stored}"
         places = [
             f"partition {partition}, offset{'s' * (first != last)} {first}{f' to {last}' * (first != last)}"
             for partition, (first, last) in sorted(total.partitions.items())

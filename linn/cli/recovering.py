@@ -17,6 +17,7 @@ from linn.core.nearest import did_you_mean
 from linn.core.plugins import PluginManager, installed
 from linn.core.real_env import RealEnv
 from linn.core.storage import DamagedTail, PartitionId, RecoverableEngine
+from linn.core.units import counted
 
 
 def recover_logs(partition: str, file: str | None, data_dir: str | None, *, cut: bool, as_json: bool) -> bool:
@@ -73,10 +74,9 @@ def _lines(found: dict[PartitionId, DamagedTail], cut: bool) -> Iterator[str]:
         yield "no log is damaged in a way that keeps a broker from starting"
     for id, tail in found.items():
         yield f"{id}: {tail.place} is damaged at offset {tail.offset}: {tail.reason}"
-        lost = (
-            f"{tail.bytes:,} bytes with {tail.records:,} intact records in {tail.batches:,} batches behind the damage"
-        )
+        records, batches = counted(tail.records, "intact record"), counted(tail.batches, "batch")
+        lost = f"{counted(tail.bytes, 'byte')} with {records} in {batches} behind the damage"
         if cut:
-            yield f"cut at offset {tail.offset}; {lost} are kept beside the log, in files that end with .cut"
+            yield f"cut at offset {tail.offset}; kept beside the log: {lost}, in files that end with .cut"
         else:
             yield f"cutting there would set aside {lost}: linn recover {id} --cut"

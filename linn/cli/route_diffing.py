@@ -19,6 +19,7 @@ from linn.core.batch_builder import build_from_records
 from linn.core.errors import ExchangeUnknown, MessageInvalid
 from linn.core.nearest import did_you_mean
 from linn.core.record import NO_LABELS, Record
+from linn.core.units import counted
 
 LINES_MAX = 10
 """Of the sample that are named for each change."""
@@ -141,7 +142,7 @@ def _as_data(count: int, asked: Sequence[str], changes: Sequence[Change]) -> dic
 
 
 def _show(count: int, asked: Sequence[str], changes: Sequence[Change]) -> None:
-    where = f"{count:,} messages, each to {', '.join(asked) or 'no exchange: neither file has one'}"
+    where = f"{counted(count, 'message')}, each to {', '.join(asked) or 'no exchange: neither file has one'}"
     if not changes:
         console().print(escape(f"{where}: nothing changes"), soft_wrap=True)
         return

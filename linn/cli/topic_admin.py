@@ -13,6 +13,7 @@ from linn.cli.exit_code import complain
 from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.core.errors import ConfigError
+from linn.core.units import counted
 
 Topic = Mapping[str, Any]
 """A topic as the broker describes it: name, settings, partitions and, where it has one, queue."""
@@ -127,4 +128,4 @@ def delete_one(url: str, name: str, *, as_json: bool) -> None:
 def purge_one(url: str, name: str, *, as_json: bool) -> None:
     """Settle all that waits in a queue, and say how much that was. Raises LinnError."""
     purged = with_client(url, lambda client: client.admin.purge_topic(name))
-    tell({"purged": purged}, f"purged {purged:,} message{'s' * (purged != 1)} of {name}", as_json=as_json)
+    tell({"purged": purged}, f"purged {counted(purged, 'message')} of {name}", as_json=as_json)

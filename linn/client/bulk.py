@@ -22,6 +22,7 @@ from linn.core.errors import LinnError, MessageInvalid, MessageTooLarge, Unrouta
 from linn.core.partitioner import key_hash
 from linn.core.record import Headers, Labels
 from linn.core.routes import NO_PAIR, Pair
+from linn.core.units import counted
 
 _SAMPLE = 64
 """Values whose sizes foretell the first batch's."""
@@ -41,7 +42,7 @@ def _as_list(values: Any, what: str, count: int) -> Any:
         except TypeError as error:
             raise MessageInvalid(f"{what} is a sequence with an entry per message: {error}") from error
     if count >= 0 and len(found) != count:
-        raise MessageInvalid(f"{len(found)} {what} for {count} values")
+        raise MessageInvalid(f"{what} has {counted(len(found), 'entry')} for {counted(count, 'value')}")
     return found
 
 
@@ -150,7 +151,7 @@ class BulkColumns:
             if size > bytes_max:
                 place = index if self.places is None else self.places[index]
                 raise MessageTooLarge(
-                    f"message {place} has {size} bytes, more than the message_bytes_max of {bytes_max}"
+                    f"message {place} has {size:,} bytes, more than the message_bytes_max of {bytes_max:,}"
                 )
 
 
@@ -242,7 +243,7 @@ class Bulk:
             await self._changed.wait()
         error = again(self.error) if self.error is not None else self._unroutable()
         if error is not None:
-            error.add_note(f"{self._count} messages of this publish_many were confirmed")
+            error.add_note(f"confirmed of this publish_many: {counted(self._count, 'message')}")
             raise error
         return BulkReceipt(self._count, topic, self._partitions, self._copies)
 
@@ -250,4 +251,5 @@ class Bulk:
         if not self._returned:
             return None
         indexes = sorted(self._returned)
-        return Unroutable(f"{len(indexes)} messages match no binding, the first is message {indexes[0]}", indexes)
+        returned = counted(len(indexes), "message")
+        return Unroutable(f"no binding leads {returned} to a topic, the first is message {indexes[0]}", indexes)

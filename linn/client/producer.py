@@ -27,6 +27,7 @@ from linn.client.topic_watch import TopicWatch
 from linn.core.batch import Codec
 from linn.core.errors import ClientClosed, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
 from linn.core.record import Labels
+from linn.core.units import counted
 from linn.protocols.capnp.messages import Acks, Ping, Placement, TopicInfo
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Producer:
         await anyio.lowlevel.checkpoint()
         if self._errors:
             errors, self._errors = self._errors, []
-            errors[0].add_note(f"{len(errors)} batches with messages of publish_nowait were not confirmed")
+            errors[0].add_note(f"not confirmed: {counted(len(errors), 'batch')} with messages of publish_nowait")
             raise errors[0]
 
     @property
@@ -244,7 +245,7 @@ class Producer:
         if placement is None:
             return Receipt(topic, None, None, message_id, None, None)
         if placement.returned and is_returned(placement.returned, place):
-            raise self._unroutable("the message matches")
+            raise self._unroutable("the message")
         if placement.partition < 0:
             known = mandatory or not self._to_exchange or None
             return Receipt(topic, None, None, message_id, placement.copies, known if placement.copies else False)
@@ -397,7 +398,7 @@ class Producer:
             elif placement is not None and placement.returned:
                 lost = sum(is_returned(placement.returned, batch.place(index)) for index in batch.unwatched)
                 if lost:
-                    self._errors.append(self._unroutable(f"{lost} messages match"))
+                    self._errors.append(self._unroutable(counted(lost, "message")))
 
         return watch
 
@@ -408,7 +409,7 @@ class Producer:
         return self._to_exchange
 
     def _unroutable(self, what: str) -> Unroutable:
-        return Unroutable(f"{what} no binding of exchange {self._target} that leads to a topic")
+        return Unroutable(f"no binding of exchange {self._target} leads {what} to a topic")
 
     def _check_open(self) -> None:
         if self._bound < 0:
@@ -417,11 +418,13 @@ class Producer:
     def _refuse_nowait(self) -> None:
         self._check_open()
         bound = self._buffer_bytes_max
-        raise LimitExceeded(f"{bound} bytes are on their way already (buffer_bytes_max); await flush() makes room")
+        raise LimitExceeded(f"{bound:,} bytes are on their way already (buffer_bytes_max); await flush() makes room")
 
     def too_large(self, size: int) -> MessageTooLarge:
         """What a message of so many bytes is refused with."""
-        return MessageTooLarge(f"a message of {size} bytes, more than the {self.message_bytes_max} of {self._target}")
+        return MessageTooLarge(
+            f"a message of {size:,} bytes, more than the {self.message_bytes_max:,} of {self._target}"
+        )
 
     def take(self, messages: Iterable[bytes | Prepared]) -> None:
         """Publish as `publish_nowait` what was checked before; no limit is looked at."""

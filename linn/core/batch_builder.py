@@ -32,6 +32,7 @@ from linn.core.gathered_body import GatheredBody
 from linn.core.record import Headers, Record
 from linn.core.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
 from linn.core.steps import STEP_RECORDS, Steps, at_once
+from linn.core.units import counted
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
 _LOW = (1 << 64) - 1
@@ -150,7 +151,7 @@ def _check_lengths(columns: BatchColumns, count: int) -> None:
         columns.ids,
     ):
         if column is not None and len(column) != count:
-            raise MessageInvalid(f"a column of {len(column)} items beside {count} values")
+            raise MessageInvalid(f"a column of {counted(len(column), 'item')} beside {counted(count, 'value')}")
 
 
 def _body_of(columns: BatchColumns) -> Parts:

@@ -18,6 +18,7 @@ from itertools import islice
 
 from linn.core.errors import DeliveryError, GroupBusy, GroupFenced, LimitExceeded, OffsetOutOfRange, PartitionUnknown
 from linn.core.group_event import GROUP_NAME_BYTES_MAX, GenerationStarted, GroupEvent, GroupForgotten, OffsetCommitted
+from linn.core.units import counted
 
 OFFSET_MAX = 2**63 - 1
 
@@ -160,7 +161,7 @@ class ConsumerGroup:
     def check_idle(self) -> None:
         """Raises GroupBusy: it has members, which go on where they are."""
         if self._owned:
-            raise GroupBusy(f'group "{self.name}" has {len(self._owned)} members, which go on where they are')
+            raise GroupBusy(f'group "{self.name}" has {counted(len(self._owned), "member")}: stop its consumers first')
 
     def move(self, offsets: Mapping[int, int]) -> None:
         """Go on at offsets that the log has already: they are no events."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from linn.core.batch import BatchLimits, RecordBatch
 from linn.core.errors import InterceptorFailed, LinnError
+from linn.core.units import counted
 
 if TYPE_CHECKING:
     from linn.core.topic_settings import TopicSettings
@@ -76,7 +77,9 @@ class BoundInterceptor:
         if not isinstance(found, RecordBatch):
             raise TypeError(f"intercept() returned a {type(found).__name__}, not a RecordBatch")
         if found.count != batch.count:
-            raise ValueError(f"{batch.count} records came in and {found.count} out: drop a whole batch or nothing")
+            raise ValueError(
+                f"{counted(batch.count, 'record')} came in and {found.count:,} out: drop a whole batch or nothing"
+            )
         try:
             found.verify(self.limits)
         except LinnError as error:

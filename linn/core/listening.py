@@ -21,6 +21,7 @@ from linn.core.listener_traffic import ListenerTraffic, ReadTraffic
 from linn.core.log_fields import log_fields
 from linn.core.protocol import ProtocolServer
 from linn.core.turnstile import Turnstile
+from linn.core.units import counted
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -166,7 +167,9 @@ class Listening:
         about = {"connection": stream.peer, "count": crowd.count}
         self._note_refused(door, "connection from %(connection)s refused: there are %(count)d", about)
         if door.refusal is not None:
-            why = BrokerFull(f"{self._broker.name} has {crowd.count} connections, as many as connections_max lets in")
+            why = BrokerFull(
+                f"{self._broker.name} has {counted(crowd.count, 'connection')}, as many as connections_max lets in"
+            )
             with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
                 await stream.send([door.refusal(why)])
         await stream.aclose()

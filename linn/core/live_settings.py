@@ -16,6 +16,7 @@ import msgspec
 from linn.core.config import Config
 from linn.core.settings_decoder import encode_value, extra_of, fields_of
 from linn.core.topic_settings import TopicSettings
+from linn.core.units import counted
 
 _FIELDS = {field.encode_name: field for field in fields_of(TopicSettings)}
 _TRIMMING = ("retention", "retention_bytes")
@@ -87,7 +88,7 @@ def _place(config: Config, name: str, key: str) -> str:
 def _shown(key: str, value: Any) -> str:
     """A value as one writes it in TOML, or the number of bindings."""
     if key == "bindings":
-        return f"[{len(value)} bindings]"
+        return f"[{counted(len(value), 'binding')}]"
     encoded = encode_value(_FIELDS[key], value)
     return "its default" if encoded is None else json.dumps(encoded)
 

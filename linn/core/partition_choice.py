@@ -11,6 +11,7 @@ from linn.core.errors import LinnError, TopicError
 from linn.core.partitioner import DEFAULT_PARTITIONER, Partitioner
 from linn.core.publish_budget import PublishBudget
 from linn.core.steps import STEP_RECORDS, Steps, at_once
+from linn.core.units import counted
 
 
 class PartitionChoice:
@@ -76,9 +77,9 @@ class PartitionChoice:
         except Exception as error:
             raise self._failure(f"{type(error).__name__}: {error}") from error
         if count != batch.count:
-            raise self._failure(f"it chose {count} places for {batch.count} records")
+            raise self._failure(f"it chose {counted(count, 'place')} for {counted(batch.count, 'record')}")
         if not all(isinstance(partition, int) and 0 <= partition < partitions for partition in indexes):
-            raise self._failure(f"it chose a place that is none of {partitions} partitions")
+            raise self._failure(f"it chose a place that is none of {counted(partitions, 'partition')}")
         if len(indexes) == 1:
             return [(next(iter(indexes)), batch)]
         budget.look_into(batch)

@@ -269,7 +269,7 @@ class Topic:
         if held + batch.size <= bytes_max or held == 0:
             return True
         if self.settings.overflow == "reject":
-            raise TopicFull(f"topic {self.name} holds {held} bytes of {bytes_max}")
+            raise TopicFull(f"topic {self.name} is full: it holds {held:,} bytes, and its bytes_max is {bytes_max:,}")
         if self.settings.overflow == "drop-head":
             self._waits_for_room = True
             return True

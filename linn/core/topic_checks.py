@@ -18,6 +18,7 @@ from linn.core.settings_decoder import decode_items, decode_settings
 from linn.core.steps import Steps
 from linn.core.toml_source import Path
 from linn.core.topic_settings import TopicSettings, filled_in
+from linn.core.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,5 +144,6 @@ def _warn_of_attempts(filled: TopicSettings, path: Path, problems: Problems) -> 
         problems.warn((*path, "dead_letter"), "takes only rejected records: without max_deliveries attempts don't end")
     if filled.dead_letter is None and filled.max_deliveries is not None:
         problems.warn(
-            (*path, "max_deliveries"), f"without dead_letter a record is dropped after {filled.max_deliveries} attempts"
+            (*path, "max_deliveries"),
+            f"without dead_letter a record is dropped after {counted(filled.max_deliveries, 'attempt')}",
         )

@@ -4,6 +4,8 @@ The one rule of the configuration: **the unit stands in the value or in the key.
 `_s`, `bytes`, `bytes_max`) takes a plain number in that unit, or text with a unit of its own; any other duration is
 text with a unit. Values are exact: what does not come out as a whole number of milliseconds or bytes is refused, and
 writing a value out and reading it again gives the same number.
+
+`counted` writes a count for a sentence: "1 message", "2,000 messages".
 """
 
 from __future__ import annotations
@@ -68,6 +70,17 @@ def format_duration_ms(duration_ms: int) -> str:
 def format_size_bytes(size_bytes: int) -> str:
     """The shortest exact text of a size: 1,048,576 is "1MiB", 1,000 is "1000B"."""
     return _format(size_bytes, _SIZES_WRITTEN, "B")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{number:,} {noun}es"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{number:,} {noun[:-1]}ies"
+    return f"{number:,} {noun}s"
 
 
 def _parse(text: str, units: dict[str, int], noun: str, expected: str) -> int:

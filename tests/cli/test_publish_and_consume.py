@@ -123,7 +123,7 @@ def test_what_was_confirmed_before_a_failure_is_told(linn, quick, line_of, strea
     quick("topics", "alter", stream, "message_bytes_max=1KiB")
     done = linn("publish", stream, "--rate", "20/s", stdin="a\n" + "x" * 2000)
     assert done.returncode == 1
-    said = "message 2 has 2,000 bytes, more than the message_bytes_max of 1,024; 1 message was confirmed before"
+    said = "message 2 has 2,000 bytes, more than the message_bytes_max of 1,024; confirmed before: 1 message"
     assert f"{said} [message.too_large]" in line_of(done.stderr)
 
 
@@ -149,7 +149,7 @@ def test_a_message_that_is_too_large_is_counted_over_the_whole_input(linn, quick
     lines[130] = json.dumps({"value": "x" * 1000, "key": "130", "headers": {"head": "y" * 40}})
     done = linn("publish", "spread", "--rate", "2000/s", "--input", "json", stdin="\n".join(lines))
     assert "message 131 has 1,047 bytes, " in line_of(done.stderr)
-    assert "; 100 messages were confirmed before" in done.stderr
+    assert "; confirmed before: 100 messages" in done.stderr
 
 
 def test_a_message_that_is_too_large_is_counted_over_its_call_and_not_its_partition() -> None:
@@ -178,7 +178,7 @@ def test_a_mandatory_message_that_no_topic_takes_is_an_error(linn, quick, line_o
     lines = by_key("here", "here", "there", "here", "there")
     done = linn("publish", "--exchange", mail, "--mandatory", "--input", "json", stdin=lines)
     assert done.returncode == 1
-    said = "no binding of exchange mail leads message 3 to a topic, nor 1 after it; 3 messages were confirmed, 2 of "
+    said = "no binding of exchange mail leads message 3 to a topic, nor 1 after it; confirmed: 3 messages, 2 of "
     assert said in line_of(done.stderr)
     assert done.stderr.endswith("[exchange.unroutable]\n")
     assert len(printed(quick, "letters")) == before + 3

@@ -81,7 +81,7 @@ async def test_publish_many_names_those_that_reach_no_topic_and_confirms_the_oth
             with pytest.raises(Unroutable, match="286 messages") as refused:
                 await producer.publish_many(values, routing_keys=keys, mandatory=True)
             assert refused.value.indexes == list(range(0, 2_000, 7))
-            assert refused.value.__notes__ == ["1714 messages of this publish_many were confirmed"]
+            assert refused.value.__notes__ == ["confirmed of this publish_many: 1,714 messages"]
             receipt = await producer.publish_many(values, routing_keys=keys)
             assert (receipt.count, receipt.copies) == (2_000, 1_714)
             assert (await producer.publish_many(values[:3], routing_keys=key, mandatory=True)).copies == 3

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from linn.core.units import (
     UNITS_MAX,
+    counted,
     format_duration_ms,
     format_size_bytes,
     parse_duration_ms,
@@ -60,3 +61,20 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_what_is_written_is_read_back(value: int) -> None:
     assert parse_duration_ms(format_duration_ms(value)) == value
     assert parse_size_bytes(format_size_bytes(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "said"),
+    [
+        (0, "message", "0 messages"),
+        (1, "message", "1 message"),
+        (2_000, "message", "2,000 messages"),
+        (1, "batch", "1 batch"),
+        (2, "batch", "2 batches"),
+        (2, "copy", "2 copies"),
+        (2, "key", "2 keys"),
+        (2, "process", "2 processes"),
+    ],
+)
+def test_a_count_and_its_noun_agree(number: int, noun: str, said: str) -> None:
+    assert counted(number, noun) == said

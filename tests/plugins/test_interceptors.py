@@ -151,7 +151,7 @@ def raising(error: Exception) -> Change:
 FAILING: list[tuple[Change, str]] = [
     (raising(RuntimeError("broken")), "failed: RuntimeError: broken"),
     (lambda batch: "no batch", "intercept() returned a str, not a RecordBatch"),  # type: ignore[list-item, return-value]
-    (lambda batch: build_from_records([Record(value=b"x")] * 2, base_id=1), "1 records came in and 2 out"),
+    (lambda batch: build_from_records([Record(value=b"x")] * 2, base_id=1), "1 record came in and 2 out"),
     (lambda batch: RecordBatch(bytearray(batch.message[:-8]) + bytes(8)), "a batch that can't be stored"),
 ]
 

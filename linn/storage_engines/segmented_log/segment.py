@@ -15,6 +15,7 @@ from linn.core.batch import RecordBatch
 from linn.core.env import Disk, File
 from linn.core.errors import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
 from linn.core.storage import READ_BATCHES_MAX, StoredBatch
+from linn.core.units import counted
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
     NO_TIME,
@@ -310,7 +311,7 @@ class Segment:
         wanted = min(bytes_max, self.size_bytes - position)
         view = memoryview(await self.file().read(position, wanted))
         if len(view) < max(wanted, HEAD_BYTES):
-            raise self._corrupt(position, f"the file ends {wanted - len(view)} bytes too early")
+            raise self._corrupt(position, f"the file ends {counted(wanted - len(view), 'byte')} too early")
         return view
 
     def _corrupt(self, position: int, reason: str) -> LogCorrupt:
