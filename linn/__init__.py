@@ -1,7 +1,7 @@
 """linn: a message broker in which every topic is a queue, a stream, or both, chosen per topic in TOML.
 
-`linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. The broker begins in
-`linn.core.broker`.
+`linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `linn.errors` has what
+they raise. The broker begins in `linn.core.broker`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from linn import client, sync
+    from linn import client, errors, sync
     from linn.client import connect
 
-__all__ = ["__version__", "client", "connect", "sync"]
+__all__ = ["__version__", "client", "connect", "errors", "sync"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    # The clients are loaded when they are asked for, so that a broker starts without it.
+    # The clients are loaded when they are asked for, so that a broker starts without them.
     if name == "connect":
         from linn.client import connect
 
         return connect
-    if name in ("client", "sync"):
+    if name in __all__:
         return importlib.import_module(f"linn.{name}")
     raise AttributeError(f"module 'linn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

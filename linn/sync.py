@@ -26,3 +26,7 @@ __all__ = [
     "Settled",
     "connect",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,3 +26,7 @@ __all__ = [
     "Receipt",
     "connect",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -20,8 +20,20 @@ class LinnError(Exception):
         super().__init__(text)
         self.text = text
 
+    def __init_subclass__(cls) -> None:
+        _show_as_public(cls)
+
     def __str__(self) -> str:
         return f"{self.text} [{self.code}]"
+
+
+def _show_as_public(error: type[LinnError]) -> None:
+    """Have tracebacks and help name the module from which users import the class; a plugin's stays its own."""
+    if error.__module__ == __name__:
+        error.__module__ = "linn.errors"
+
+
+_show_as_public(LinnError)
 
 
 class InternalError(LinnError):

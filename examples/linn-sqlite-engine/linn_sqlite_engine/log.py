@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from linn.core.batch import RecordBatch
 from linn.core.env import Env
-from linn.core.errors import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
 from linn.core.storage import READ_BATCHES_MAX, Capabilities
+from linn.errors import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
 from linn_sqlite_engine.database import Database, files_of
 
 WAL_BYTES_MAX = 64 << 20
