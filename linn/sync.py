@@ -4,6 +4,23 @@ It has the names of `linn.client`, without `await`, and any number of threads ma
 `linn.client.blocking`.
 """
 
+from linn.client.admin_types import (
+    BindingDescription,
+    BrokerDescription,
+    ExchangeDescription,
+    GroupDescription,
+    GroupOffset,
+    MetricDescription,
+    PartitionBounds,
+    QueueConsumer,
+    QueueCounts,
+    QueueDescription,
+    QueueDetails,
+    QueuePartition,
+    RecordStates,
+    TopicDescription,
+    TopicSettings,
+)
 from linn.client.blocking import Client, connect
 from linn.client.blocking_admin import Admin
 from linn.client.blocking_consumer import Consumer
@@ -15,15 +32,30 @@ from linn.client.receipt import BulkReceipt, Offsets, Receipt
 __all__ = [
     "Admin",
     "Batch",
+    "BindingDescription",
+    "BrokerDescription",
     "BulkReceipt",
     "Client",
     "Consumer",
+    "ExchangeDescription",
     "FetchedBatches",
+    "GroupDescription",
+    "GroupOffset",
     "Message",
+    "MetricDescription",
     "Offsets",
+    "PartitionBounds",
     "Producer",
+    "QueueConsumer",
+    "QueueCounts",
+    "QueueDescription",
+    "QueueDetails",
+    "QueuePartition",
     "Receipt",
+    "RecordStates",
     "Settled",
+    "TopicDescription",
+    "TopicSettings",
     "connect",
 ]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 
 from linn.cli.console import cell, columns_right, console, tell
 from linn.cli.moment import Place
 from linn.cli.session import with_client
+from linn.client.admin_types import GroupOffset
 
 
 def list_all(url: str, topic: str | None, *, as_json: bool) -> None:
@@ -35,7 +35,7 @@ def describe_one(url: str, topic: str, group: str, *, as_json: bool) -> None:
     _show(with_client(url, lambda client: client.admin.group_offsets(topic, group)), f"{group} of {topic}", as_json)
 
 
-def _show(places: list[dict[str, Any]], title: str, as_json: bool) -> None:
+def _show(places: list[GroupOffset], title: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(places, indent=2))
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from linn.cli.session import with_client
+from linn.client.admin_types import ExchangeDescription, TopicDescription
 from linn.client.client import Client
 from linn.core.binding_table import BindingTable
 from linn.core.config import load_config, plugin_settings, read_toml
@@ -121,7 +122,7 @@ def map_of_config(file: str) -> RouteMap:
 def map_of_broker(url: str) -> RouteMap:
     """What a running broker says of itself. Raises LinnError."""
 
-    async def ask(client: Client) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    async def ask(client: Client) -> tuple[list[ExchangeDescription], list[TopicDescription]]:
         return await client.admin.exchanges(), await client.admin.topics()
 
     exchanges, topics = with_client(url, ask)

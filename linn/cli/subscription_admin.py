@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -23,7 +23,7 @@ _STATES = {
 
 def list_all(url: str, *, as_json: bool) -> None:
     """Print all queues. Raises LinnError."""
-    queues = with_client(url, lambda client: client.admin.subscriptions())
+    queues: Sequence[Mapping[str, Any]] = with_client(url, lambda client: client.admin.subscriptions())
     if as_json:
         print(json.dumps(queues, indent=2))
         return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
-from typing import Any
 
 from linn.cli.moment import Place
+from linn.client.admin_types import PartitionBounds, TopicDescription
 from linn.client.client import Client
 from linn.client.message import Message
 from linn.core.errors import OffsetOutOfRange, PartitionUnknown
@@ -50,14 +50,14 @@ class Waiting:
                 offset = messages[-1].offset + 1
                 yield [message for message in messages if message.offset < end and not _within(message, settled)]
 
-    async def _unsettled(self, topic: Mapping[str, Any]) -> dict[int, tuple[int, Ranges]]:
+    async def _unsettled(self, topic: TopicDescription) -> dict[int, tuple[int, Ranges]]:
         """Of a queue, where what is not settled begins in each partition, and what is settled beyond that."""
         if topic["settings"]["kind"] != "queue" or self._start is not None:
             return {}
         queue = await self._client.admin.subscription(self._topic)
         return {part["partition"]: (part["settled_before"], part["settled"]) for part in queue["by_partition"]}
 
-    async def _first(self, partition: int, bounds: Mapping[str, int]) -> int:
+    async def _first(self, partition: int, bounds: PartitionBounds) -> int:
         start = self._start
         if isinstance(start, datetime):
             return await self._client.find_offset(self._topic, partition, int(start.timestamp() * 1000))

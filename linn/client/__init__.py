@@ -1,6 +1,23 @@
 """The Python client: async on anyio, under trio and asyncio. Begin with `connect`; `client` is the map."""
 
 from linn.client.admin import Admin
+from linn.client.admin_types import (
+    BindingDescription,
+    BrokerDescription,
+    ExchangeDescription,
+    GroupDescription,
+    GroupOffset,
+    MetricDescription,
+    PartitionBounds,
+    QueueConsumer,
+    QueueCounts,
+    QueueDescription,
+    QueueDetails,
+    QueuePartition,
+    RecordStates,
+    TopicDescription,
+    TopicSettings,
+)
 from linn.client.any_env import AnyEnv, ClientEnv
 from linn.client.client import Client, connect
 from linn.client.consumer import Consumer
@@ -14,16 +31,31 @@ __all__ = [
     "Admin",
     "AnyEnv",
     "Batch",
+    "BindingDescription",
+    "BrokerDescription",
     "BulkReceipt",
     "Client",
     "ClientEnv",
     "ClientOptions",
     "Consumer",
+    "ExchangeDescription",
     "FetchedBatches",
+    "GroupDescription",
+    "GroupOffset",
     "Message",
+    "MetricDescription",
     "Offsets",
+    "PartitionBounds",
     "Producer",
+    "QueueConsumer",
+    "QueueCounts",
+    "QueueDescription",
+    "QueueDetails",
+    "QueuePartition",
     "Receipt",
+    "RecordStates",
+    "TopicDescription",
+    "TopicSettings",
     "connect",
 ]
 

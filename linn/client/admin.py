@@ -7,10 +7,21 @@ raises what the broker refuses with, ConnectionLost and RequestTimeout. Cancella
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from linn.client.admin_types import (
+    BrokerDescription,
+    ExchangeDescription,
+    GroupDescription,
+    GroupOffset,
+    MetricDescription,
+    QueueDescription,
+    QueueDetails,
+    TopicDescription,
+    TopicSettings,
+)
 from linn.client.arguments import checked_text
 from linn.client.starting_place import timestamp_ms_of
 from linn.core.errors import ConfigError, ProtocolError
@@ -53,7 +64,7 @@ class Admin:
 
     # --- topics ---
 
-    async def create_topic(self, /, name: str, **settings: Any) -> bool:
+    async def create_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> bool:
         """Make a topic; False where it is there already, with the same settings. Raises TopicExists, ConfigError.
 
         Example:
@@ -61,7 +72,7 @@ class Admin:
         """
         return bool((await self.perform("topic.create", name=name, settings=settings))["created"])
 
-    async def alter_topic(self, /, name: str, **settings: Any) -> list[str]:
+    async def alter_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> list[str]:
         """Change settings of a topic; those that differed. Raises TopicUnknown, ConfigNotLive, ConfigError.
 
         Example:
@@ -86,33 +97,50 @@ class Admin:
         """
         return int((await self.perform("topic.purge", name=name))["purged"])
 
-    async def topics(self) -> list[dict[str, Any]]:
+    async def topics(self) -> list[TopicDescription]:
         """All topics, as `topic` shows one.
 
         Example:
             print([topic["name"] for topic in await client.admin.topics()])
         """
-        found: list[dict[str, Any]] = await self.perform("topic.list")
+        found: list[TopicDescription] = await self.perform("topic.list")
         return found
 
-    async def topic(self, name: str) -> dict[str, Any]:
+    async def topic(self, name: str) -> TopicDescription:
         """A topic's settings, the bounds of its partitions, and what waits in its queue. Raises TopicUnknown.
 
         Example:
             print((await client.admin.topic("orders"))["queue"]["unsettled"])
         """
-        found: dict[str, Any] = await self.perform("topic.show", name=name)
+        found: TopicDescription = await self.perform("topic.show", name=name)
         return found
 
     # --- exchanges ---
 
-    async def create_exchange(self, /, name: str, **settings: Any) -> bool:
-        """Make an exchange, `type="direct"` unless said; False where it is there. Raises TopicExists, ConfigError.
+    async def create_exchange(
+        self,
+        /,
+        name: str,
+        *,
+        type: str = "direct",
+        alternate: str | None = None,
+        bindings: Sequence[Mapping[str, Any]] = (),
+        **settings: Any,
+    ) -> bool:
+        """Make an exchange; False where it is there. Raises TopicExists, ConfigError.
+
+        Args:
+            type: direct, fanout, topic, headers, content, consistent-hash, or a plugin's.
+            alternate: the exchange that takes messages which no binding of this one matches.
+            bindings: what other exchanges send here; each with `exchange`, `key`, and what that one's type takes.
+            settings: those of the exchange's type.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")
         """
-        return bool((await self.perform("exchange.create", name=name, settings=settings))["created"])
+        own: dict[str, Any] = {"type": type, "alternate": alternate, "bindings": list(bindings)}
+        asked = {key: value for key, value in own.items() if value} | settings
+        return bool((await self.perform("exchange.create", name=name, settings=asked))["created"])
 
     async def delete_exchange(self, name: str) -> None:
         """Delete an exchange that has no bindings and is nobody's alternate. Raises ExchangeUnknown, TopicError.
@@ -123,22 +151,22 @@ class Admin:
         """
         await self.perform("exchange.delete", name=name)
 
-    async def exchange(self, name: str) -> dict[str, Any]:
+    async def exchange(self, name: str) -> ExchangeDescription:
         """An exchange's type, alternate, settings and bindings. Raises ExchangeUnknown.
 
         Example:
             print((await client.admin.exchange("news"))["bindings"])
         """
-        found: dict[str, Any] = await self.perform("exchange.show", name=name)
+        found: ExchangeDescription = await self.perform("exchange.show", name=name)
         return found
 
-    async def exchanges(self) -> list[dict[str, Any]]:
+    async def exchanges(self) -> list[ExchangeDescription]:
         """All exchanges, as `exchange` shows one.
 
         Example:
             print([exchange["name"] for exchange in await client.admin.exchanges()])
         """
-        found: list[dict[str, Any]] = await self.perform("exchange.list")
+        found: list[ExchangeDescription] = await self.perform("exchange.list")
         return found
 
     async def bind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> bool:
@@ -186,29 +214,29 @@ class Admin:
 
     # --- groups, broker ---
 
-    async def groups(self, topic: str | None = None) -> list[dict[str, Any]]:
+    async def groups(self, topic: str | None = None) -> list[GroupDescription]:
         """The consumer groups of a topic, or of all: members, generation and lag. Raises TopicUnknown.
 
         Example:
             print([group["group"] for group in await client.admin.groups("prices")])
         """
         arguments = {} if topic is None else {"topic": topic}
-        found: list[dict[str, Any]] = await self.perform("group.list", **arguments)
+        found: list[GroupDescription] = await self.perform("group.list", **arguments)
         return found
 
-    async def group_offsets(self, topic: str, group: str) -> list[dict[str, Any]]:
+    async def group_offsets(self, topic: str, group: str) -> list[GroupOffset]:
         """Committed offset, lag and member by partition. Raises TopicUnknown, GroupUnknown, SubscriptionWrongKind.
 
         Example:
             for row in await client.admin.group_offsets("prices", "dashboard"):
                 print(row["partition"], row["offset"], row["lag"])
         """
-        found: list[dict[str, Any]] = await self.perform("group.show", topic=topic, group=group)
+        found: list[GroupOffset] = await self.perform("group.show", topic=topic, group=group)
         return found
 
     async def reset_group(
         self, topic: str, group: str, to: Literal["earliest", "latest"] | int | datetime, partitions: Sequence[int] = ()
-    ) -> list[dict[str, Any]]:
+    ) -> list[GroupOffset]:
         """Have a group that nobody reads with go on elsewhere, in all partitions or in some; as `group_offsets` after.
 
         An offset that a partition does not have becomes the nearest one that it has.
@@ -223,7 +251,7 @@ class Admin:
             arguments["timestamp_ms"] = timestamp_ms_of(to)
         else:
             arguments["offset" if isinstance(to, int) else "to"] = to
-        found: list[dict[str, Any]] = await self.perform("group.reset", topic=topic, group=group, **arguments)
+        found: list[GroupOffset] = await self.perform("group.reset", topic=topic, group=group, **arguments)
         return found
 
     async def delete_group(self, topic: str, group: str) -> None:
@@ -234,25 +262,25 @@ class Admin:
         """
         await self.perform("group.delete", topic=topic, group=group)
 
-    async def subscriptions(self) -> list[dict[str, Any]]:
+    async def subscriptions(self) -> list[QueueDescription]:
         """The queues: records that are ready, leased, delayed or dead, and how many consumers compete.
 
         Example:
             print([queue["topic"] for queue in await client.admin.subscriptions()])
         """
-        found: list[dict[str, Any]] = await self.perform("subscription.list")
+        found: list[QueueDescription] = await self.perform("subscription.list")
         return found
 
-    async def subscription(self, topic: str) -> dict[str, Any]:
+    async def subscription(self, topic: str) -> QueueDetails:
         """One queue, also by partition and by consumer. Raises TopicUnknown, SubscriptionWrongKind.
 
         Example:
             print(await client.admin.subscription("orders"))
         """
-        found: dict[str, Any] = await self.perform("subscription.show", topic=topic)
+        found: QueueDetails = await self.perform("subscription.show", topic=topic)
         return found
 
-    async def metrics(self, *names: str) -> list[dict[str, Any]]:
+    async def metrics(self, *names: str) -> list[MetricDescription]:
         """The broker's metrics whose names begin so, all without one: name, kind, labels and samples.
 
         Raises LimitExceeded where that is too much for one answer.
@@ -260,14 +288,14 @@ class Admin:
         Example:
             print(await client.admin.metrics("linn_topic"))
         """
-        found: list[dict[str, Any]] = await self.perform("metrics.show", names=list(names) or [""])
+        found: list[MetricDescription] = await self.perform("metrics.show", names=list(names) or [""])
         return found
 
-    async def broker(self) -> dict[str, Any]:
+    async def broker(self) -> BrokerDescription:
         """The broker's name, listeners, and counts of what it has.
 
         Example:
             print((await client.admin.broker())["name"])
         """
-        found: dict[str, Any] = await self.perform("broker.show")
+        found: BrokerDescription = await self.perform("broker.show")
         return found

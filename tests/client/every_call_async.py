@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, assert_type
+from typing import assert_type
 from uuid import UUID
 
 import anyio
@@ -15,15 +15,20 @@ from linn.client import (
     Admin,
     AnyEnv,
     Batch,
+    BrokerDescription,
     BulkReceipt,
     Client,
     ClientOptions,
     Consumer,
+    ExchangeDescription,
     FetchedBatches,
+    GroupDescription,
+    GroupOffset,
     Message,
     Offsets,
     Producer,
     Receipt,
+    TopicDescription,
 )
 from linn.core.errors import LimitExceeded
 from linn.core.record import LabelValue, Record
@@ -110,15 +115,15 @@ async def read(client: Client, topic: str) -> None:
 async def administer(admin: Admin, topic: str) -> None:
     assert_type(await admin.create_topic(topic, kind="both", partitions=1), bool)
     assert_type(await admin.alter_topic(topic, lease="1m"), list[str])
-    assert_type(await admin.topic(topic), dict[str, Any])
-    assert_type(await admin.topics(), list[dict[str, Any]])
+    assert_type(await admin.topic(topic), TopicDescription)
+    assert_type(await admin.topics(), list[TopicDescription])
     assert_type(await admin.create_exchange(f"{topic}-x", type="topic"), bool)
     await admin.bind(f"{topic}-x", topic, "a.#")
-    assert_type(await admin.exchanges(), list[dict[str, Any]])
+    assert_type(await admin.exchanges(), list[ExchangeDescription])
     await admin.unbind(f"{topic}-x", topic, "a.#")
     await admin.delete_exchange(f"{topic}-x")
-    assert_type(await admin.groups(topic), list[dict[str, Any]])
-    assert_type(await admin.broker(), dict[str, Any])
+    assert_type(await admin.groups(topic), list[GroupDescription])
+    assert_type(await admin.broker(), BrokerDescription)
 
 
 async def main(url: str, topic: str) -> None:
@@ -137,7 +142,7 @@ async def main(url: str, topic: str) -> None:
                 await batch.ack()
                 await puller.aclose()
         await read(client, topic)
-        assert_type(await client.admin.group_offsets(topic, "g"), list[dict[str, Any]])
+        assert_type(await client.admin.group_offsets(topic, "g"), list[GroupOffset])
         assert_type(await client.admin.purge_topic(topic), int)
         await client.admin.delete_topic(topic)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, assert_type
+from typing import assert_type
 from uuid import UUID
 
 import linn
@@ -14,15 +14,20 @@ from linn.core.record import LabelValue, Record
 from linn.sync import (
     Admin,
     Batch,
+    BrokerDescription,
     BulkReceipt,
     Client,
     Consumer,
+    ExchangeDescription,
     FetchedBatches,
+    GroupDescription,
+    GroupOffset,
     Message,
     Offsets,
     Producer,
     Receipt,
     Settled,
+    TopicDescription,
 )
 
 
@@ -108,15 +113,15 @@ def read(client: Client, topic: str) -> None:
 def administer(admin: Admin, topic: str) -> None:
     assert_type(admin.create_topic(topic, kind="both", partitions=1), bool)
     assert_type(admin.alter_topic(topic, lease="1m"), list[str])
-    assert_type(admin.topic(topic), dict[str, Any])
-    assert_type(admin.topics(), list[dict[str, Any]])
+    assert_type(admin.topic(topic), TopicDescription)
+    assert_type(admin.topics(), list[TopicDescription])
     assert_type(admin.create_exchange(f"{topic}-x", type="topic"), bool)
     admin.bind(f"{topic}-x", topic, "a.#")
-    assert_type(admin.exchanges(), list[dict[str, Any]])
+    assert_type(admin.exchanges(), list[ExchangeDescription])
     admin.unbind(f"{topic}-x", topic, "a.#")
     admin.delete_exchange(f"{topic}-x")
-    assert_type(admin.groups(topic), list[dict[str, Any]])
-    assert_type(admin.broker(), dict[str, Any])
+    assert_type(admin.groups(topic), list[GroupDescription])
+    assert_type(admin.broker(), BrokerDescription)
 
 
 def main(url: str, topic: str) -> None:
@@ -134,7 +139,7 @@ def main(url: str, topic: str) -> None:
                 batch.ack()
                 puller.close()
         read(client, topic)
-        assert_type(client.admin.group_offsets(topic, "g"), list[dict[str, Any]])
+        assert_type(client.admin.group_offsets(topic, "g"), list[GroupOffset])
         assert_type(client.admin.purge_topic(topic), int)
         client.admin.delete_topic(topic)
 

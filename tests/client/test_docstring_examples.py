@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, is_typeddict
 
 import anyio
 import pytest
@@ -28,6 +28,8 @@ def described(module: Any) -> dict[str, object]:
     """What is to have an example, by name."""
     found: dict[str, object] = {"connect": module.connect}
     for public in public_classes(module):
+        if is_typeddict(public):
+            continue
         found[public.__name__] = public
         found |= {f"{public.__name__}.{name}": method for name, method in public_methods(public).items()}
     return found

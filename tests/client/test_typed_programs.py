@@ -21,6 +21,12 @@ def publish(producer: linn.sync.Producer) -> str:
 async def settle(message: linn.client.Message) -> None:
     message.ack(1)
     await message.batch.nak()
+
+async def administer(admin: linn.client.Admin, blocking: linn.sync.Admin) -> None:
+    await admin.create_topic("orders", lesae="30s")
+    blocking.create_topic("orders", kind="stack")
+    await admin.alter_topic("orders", partitions="two")
+    (await admin.topic("orders"))["partition"]
 """
 
 
@@ -46,6 +52,10 @@ def test_mypy_knows_every_type_and_sees_what_is_wrong(tmp_path: Path) -> None:
         "wrong.py:6:",
         "wrong.py:9:",
         "wrong.py:10:",
+        "wrong.py:13:",
+        "wrong.py:14:",
+        "wrong.py:15:",
+        "wrong.py:16:",
     ], done.stdout
 
 

@@ -1,0 +1,168 @@
+"""Settings that `Admin` takes and descriptions that it returns, as an editor and a type checker see them.
+
+All are plain dicts at run time. A key that a topic or a binding does not have is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NotRequired, TypedDict
+
+Duration = str
+"""A number with a unit: "30s", "14d"."""
+Size = int | str
+"""Bytes, or a number with a unit: "64MiB"."""
+
+
+class TopicSettings(TypedDict, total=False):
+    """The keys of `[topics.NAME]`, as `create_topic` and `alter_topic` take them; each may be left out."""
+
+    kind: Literal["queue", "stream", "both"]
+    partitions: int
+    partitioner: str
+    storage: str
+    delivery: str
+    retention: Duration
+    """ "forever": never dropped for their age."""
+    retention_bytes: Size
+    """ "unlimited": never dropped for their size."""
+    max_deliveries: int
+    dead_letter: str
+    lease: Duration
+    redelivery_delay: Duration
+    redelivery_delay_max: Duration
+    redelivery_backoff: Literal["fixed", "linear", "exponential"]
+    message_bytes_max: Size
+    bytes_max: Size
+    """ "unlimited": `overflow` never applies."""
+    overflow: Literal["block", "reject", "drop-head"]
+    interceptors: Sequence[str]
+    bindings: Sequence[dict[str, Any]]
+    """Each with `exchange`, `key` and what the exchange's type takes besides."""
+
+
+class PartitionBounds(TypedDict):
+    """One partition: its first offset, the one behind its last record, and the bytes that it holds."""
+
+    start: int
+    end: int
+    bytes: int
+
+
+class QueueCounts(TypedDict):
+    """Records of a queue that are not settled, those of them that are leased, and how many consumers compete."""
+
+    unsettled: int
+    leased: int
+    consumers: int
+
+
+class TopicDescription(TypedDict):
+    """One topic; `queue` is left out for a stream."""
+
+    name: str
+    settings: TopicSettings
+    partitions: list[PartitionBounds]
+    queue: NotRequired[QueueCounts]
+
+
+class BindingDescription(TypedDict):
+    """What an exchange sends on; it leads to a `topic` or to an `exchange`."""
+
+    topic: NotRequired[str]
+    exchange: NotRequired[str]
+    key: str
+    arguments: dict[str, Any]
+
+
+class ExchangeDescription(TypedDict):
+    """One exchange; `settings` are those of its type."""
+
+    name: str
+    type: str
+    alternate: str | None
+    settings: dict[str, Any]
+    bindings: list[BindingDescription]
+
+
+class GroupDescription(TypedDict):
+    """One consumer group of one topic."""
+
+    topic: str
+    group: str
+    members: int
+    generation: int
+    lag: int
+
+
+class GroupOffset(TypedDict):
+    """A group's place in one partition, the partition's bounds, and the member that reads it."""
+
+    partition: int
+    offset: int | None
+    lag: int
+    start: int
+    end: int
+    member: str | None
+
+
+class RecordStates(TypedDict):
+    """Records of a queue by state; `returned` counts those of `ready` and `delayed` that had a consumer before."""
+
+    ready: int
+    returned: int
+    leased: int
+    delayed: int
+    dead: int
+
+
+class QueueDescription(RecordStates):
+    """One queue."""
+
+    topic: str
+    unsettled: int
+    damaged: int
+    consumers: int
+
+
+class QueuePartition(RecordStates):
+    """One partition of a queue; `settled` and `damaged` are ranges from an offset to the one behind the last."""
+
+    partition: int
+    settled_before: int
+    end: int
+    settled: list[list[int]]
+    damaged: list[list[int]]
+
+
+class QueueConsumer(TypedDict):
+    """One consumer of a queue, and how many records it holds."""
+
+    consumer: int
+    leased: int
+
+
+class QueueDetails(QueueDescription):
+    """One queue, also by partition and by consumer."""
+
+    by_partition: list[QueuePartition]
+    by_consumer: list[QueueConsumer]
+
+
+class MetricDescription(TypedDict):
+    """One metric: the names of its labels, and samples of [values of the labels, value]."""
+
+    name: str
+    kind: str
+    labels: list[str]
+    samples: list[Any]
+
+
+class BrokerDescription(TypedDict):
+    """The broker: the addresses of its listeners by name, and counts."""
+
+    name: str
+    listeners: dict[str, str]
+    connections: int
+    topics: int
+    exchanges: int

@@ -1,0 +1,92 @@
+"""The types of `Admin` are those of the broker: the same settings, and descriptions with the same keys."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+
+import linn
+from linn.client import admin_types
+from linn.core import topic_settings
+from linn.core.settings_decoder import fields_of, plain_types, unit_of
+
+
+def test_the_settings_of_topics_are_those_that_the_broker_knows() -> None:
+    known = {field.encode_name: field for field in fields_of(topic_settings.TopicSettings)}
+    typed = get_type_hints(admin_types.TopicSettings)
+    assert list(typed) == list(known)
+    for key, field in known.items():
+        plain = [one for one in plain_types(field.type) if one is not type(None)]
+        if get_origin(plain[0]) is Literal:
+            assert set(get_args(typed[key])) == set(get_args(plain[0])), key
+        elif unit_of(field.name) is None and plain[0] in (int, str):
+            assert typed[key] is plain[0], key
+        elif unit_of(field.name) is not None:
+            assert typed[key] in (admin_types.Duration, admin_types.Size), key
+            assert (typed[key] is admin_types.Duration) == (unit_of(field.name) == "ms"), key
+
+
+def check(description: Any, described: Any) -> None:
+    """Reading a description as its type changes nothing: no key is missing, unknown or of another type."""
+    assert msgspec.convert(description, described) == description
+
+
+@pytest.fixture
+def admin(broker: str) -> Any:
+    with linn.sync.connect(broker) as client:
+        yield client.admin
+
+
+def test_descriptions_of_topics_and_queues(admin: Any, name: str) -> None:
+    admin.create_topic(name, kind="both", partitions=2, lease="30s", bindings=[{"exchange": "events", "key": "a.#"}])
+    admin.create_topic(f"{name}-stream", kind="stream", retention="forever")
+    for topic in (admin.topic(name), admin.topic(f"{name}-stream")):
+        check(topic, admin_types.TopicDescription)
+    check(admin.topics(), list[admin_types.TopicDescription])
+    check(admin.subscriptions(), list[admin_types.QueueDescription])
+
+
+def test_the_description_of_a_queue_with_a_consumer(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.producer(name) as producer, client.consumer(name) as consumer:
+            producer.publish(b"1")
+            assert consumer.get() is not None
+            queue = client.admin.subscription(name)
+    assert queue["by_consumer"]
+    assert queue["by_partition"]
+    check(queue, admin_types.QueueDetails)
+
+
+def test_descriptions_of_exchanges(admin: Any, name: str) -> None:
+    bindings = [{"exchange": "events", "key": "b.#"}]
+    assert admin.create_exchange(name, bindings=bindings)
+    assert not admin.create_exchange(name, type="direct", bindings=bindings)
+    assert admin.create_exchange(f"{name}-other", type="topic", alternate=name)
+    exchange = admin.exchange("events")
+    assert exchange["bindings"]
+    check(exchange, admin_types.ExchangeDescription)
+    check(admin.exchanges(), list[admin_types.ExchangeDescription])
+
+
+def test_descriptions_of_groups(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name, kind="stream")
+        with client.producer(name) as producer, client.consumer(name, group="readers") as consumer:
+            producer.publish(b"1")
+            message = consumer.get()
+            assert message is not None
+            message.ack().wait()
+            groups, offsets = client.admin.groups(name), client.admin.group_offsets(name, "readers")
+        assert groups
+        assert offsets
+        check(groups, list[admin_types.GroupDescription])
+        check(offsets, list[admin_types.GroupOffset])
+        check(client.admin.reset_group(name, "readers", "earliest"), list[admin_types.GroupOffset])
+
+
+def test_descriptions_of_the_broker(admin: Any) -> None:
+    check(admin.broker(), admin_types.BrokerDescription)
+    check(admin.metrics(), list[admin_types.MetricDescription])
