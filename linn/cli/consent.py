@@ -1,8 +1,9 @@
-"""A question before something is deleted or moved, for who did not give --yes."""
+"""A question before something is deleted or moved, where --yes was not given; first, whether it can be done at all."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
@@ -10,6 +11,19 @@ from linn.cli.exit_code import complain
 
 _YES = ("y", "yes")
 _NO = ("", "n", "no")
+
+
+def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -> None:
+    """Have the broker check a change, say what it warns of, and go on only where somebody says yes, as `ask`.
+
+    Raises the LinnError with which it would refuse the change; typer.Exit.
+    """
+    from linn.cli.session import with_client  # A client takes long to load.
+
+    checked = with_client(url, lambda client: client.admin.perform(verb, validate_only=True, **arguments))
+    for warning in checked.get("warnings", ()):
+        complain(f"warning: {warning['text']}")
+    ask(question, undone)
 
 
 def ask(question: str, undone: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.consent import ask
+from linn.cli.consent import confirm
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 app = typer.Typer(help="Look at exchanges, make and delete them.", no_args_is_help=True)
@@ -47,7 +47,7 @@ def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_jso
 def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Delete an exchange that has no bindings any more."""
     if not yes:
-        ask(f"Delete the exchange {name}?", "not deleted")
+        confirm(url, "exchange.delete", f"Delete the exchange {name}?", "not deleted", name=name)
     from linn.cli.exchange_admin import delete_one
 
     delete_one(url, name, as_json=as_json)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.consent import ask
+from linn.cli.consent import confirm
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 app = typer.Typer(help="Look at consumer groups of streams, move and delete them.", no_args_is_help=True)
@@ -59,7 +59,9 @@ def reset(
 
     place = place_of(to, "--to")
     if not yes:
-        ask(f"Move the group {group} of {topic} to {to}?", "not moved")
+        question = f"Move the group {group} of {topic} to {to}?"
+        only = {"partitions": partition} if partition else {}
+        confirm(url, "group.reset", question, "not moved", topic=topic, group=group, to="latest", **only)
     from linn.cli.group_admin import reset_one
 
     reset_one(url, topic, group, place, partition or (), as_json=as_json)
@@ -69,7 +71,8 @@ def reset(
 def delete(topic: Topic, group: Group, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Forget a group and where it was. Its consumers must be stopped."""
     if not yes:
-        ask(f"Delete the group {group} of {topic}?", "not deleted")
+        question = f"Delete the group {group} of {topic}?"
+        confirm(url, "group.delete", question, "not deleted", topic=topic, group=group)
     from linn.cli.group_admin import delete_one
 
     delete_one(url, topic, group, as_json=as_json)

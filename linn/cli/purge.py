@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.consent import ask
+from linn.cli.consent import confirm
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.")]
@@ -15,7 +15,7 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.")]
 def purge(topic: Topic, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Settle all that waits in a queue, without delivering it. What a consumer holds stays with it."""
     if not yes:
-        ask(f"Drop everything that waits in {topic}?", "not purged")
+        confirm(url, "topic.purge", f"Drop everything that waits in {topic}?", "not purged", name=topic)
     from linn.cli.topic_admin import purge_one
 
     purge_one(url, topic, as_json=as_json)

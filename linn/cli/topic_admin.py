@@ -119,9 +119,11 @@ def _alter_and_write(url: str, name: str, settings: Mapping[str, Any], file: str
     return with_client(url, change) | {"warnings": []}
 
 
-def delete_one(url: str, name: str, *, as_json: bool) -> None:
-    """Delete a topic, and say so. Raises LinnError."""
-    with_client(url, lambda client: client.admin.delete_topic(name))
+def delete_one(url: str, name: str, *, warn: bool, as_json: bool) -> None:
+    """Delete a topic, and say so; `warn`: and that the next start makes it again, if so. Raises LinnError."""
+    done = with_client(url, lambda client: client.admin.perform("topic.delete", name=name))
+    for warning in done["warnings"] if warn else ():
+        complain(f"warning: {warning['text']}")
     tell({"deleted": name}, f"deleted {name}", as_json=as_json)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.consent import ask
+from linn.cli.consent import confirm
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
@@ -80,7 +80,7 @@ def alter(
 def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Delete a topic and everything in it."""
     if not yes:
-        ask(f"Delete the topic {name} and everything in it?", "not deleted")
+        confirm(url, "topic.delete", f"Delete the topic {name} and everything in it?", "not deleted", name=name)
     from linn.cli.topic_admin import delete_one
 
-    delete_one(url, name, as_json=as_json)
+    delete_one(url, name, warn=yes, as_json=as_json)

@@ -38,7 +38,7 @@ from linn.core.errors import (
 from linn.core.exchange import Target
 from linn.core.exchange_administration import ExchangeAdministration, text_of
 from linn.core.kinds import kind_named
-from linn.core.live_settings import live_keys_after, merged, replaced, warnings_of
+from linn.core.live_settings import live_keys_after, merged, replaced, warnings_of, warnings_of_deletion
 from linn.core.log_examination import examine_logs
 from linn.core.log_fields import log_fields
 from linn.core.long_work import in_turns
@@ -54,7 +54,7 @@ from linn.core.topic_checks import decode_topic
 from linn.core.topic_description import JsonText, topic_as_json, topics_as_json
 from linn.core.topic_folders import foreign_topic_folders
 from linn.core.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
-from linn.core.verb import Arguments, Verb, check_size, decode_arguments
+from linn.core.verb import Arguments, Verb, check_size, decode_arguments, only_validates
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -65,7 +65,7 @@ METRIC_NAMES_MAX = 256
 """That `metrics.show` takes: each is held against the name of every metric, and there are not that many."""
 T = TypeVar("T")
 _BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
-_RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions")
+_RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions", "validate_only")
 
 
 class Administration:
@@ -84,12 +84,12 @@ class Administration:
         self.verbs: dict[str, Verb] = {
             "topic.create": Verb(self._create_topic, ("name", "settings")),
             "topic.alter": Verb(self._alter_topic, ("name", "settings")),
-            "topic.delete": Verb(self._delete_topic, ("name",)),
+            "topic.delete": Verb(self._delete_topic, ("name", "validate_only")),
             "topic.show": Verb(self._show_topic, ("name",), changes=False),
             "topic.list": Verb(self._list_topics, (), changes=False),
-            "topic.purge": Verb(self._purge_topic, ("name",)),
+            "topic.purge": Verb(self._purge_topic, ("name", "validate_only")),
             "exchange.create": Verb(self._exchanges.create, ("name", "settings")),
-            "exchange.delete": Verb(self._exchanges.delete, ("name",)),
+            "exchange.delete": Verb(self._exchanges.delete, ("name", "validate_only")),
             "exchange.show": Verb(self._exchanges.show, ("name",), changes=False),
             "exchange.list": Verb(self._exchanges.list_all, (), changes=False),
             "exchange.bind": Verb(self._exchanges.bind, _BINDING),
@@ -97,7 +97,7 @@ class Administration:
             "group.list": Verb(self._subscriptions.list_groups, ("topic",), changes=False),
             "group.show": Verb(self._subscriptions.show_group, ("topic", "group"), changes=False),
             "group.reset": Verb(self._subscriptions.reset_group, _RESET),
-            "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group")),
+            "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group", "validate_only")),
             "subscription.list": Verb(self._subscriptions.list_subscriptions, (), changes=False),
             "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",), changes=False),
             "broker.show": Verb(self._show_broker, (), changes=False),
@@ -380,17 +380,23 @@ class Administration:
 
     async def _delete_topic(self, arguments: Arguments) -> Any:
         broker, name = self._broker, text_of(arguments, "name")
-        if name not in self._half_deleted:
-            await self._begin_deleting(broker.topic(name))
-        await self._finish_deleting(name)
-        broker.plugins.observers.topic_deleted(name)
-        return {}
+        topic = None if name in self._half_deleted else broker.topic(name)
+        if topic is not None:
+            self._check_unused(topic)
+        if not only_validates(arguments):
+            if topic is not None:
+                await self._begin_deleting(topic)
+            await self._finish_deleting(name)
+            broker.plugins.observers.topic_deleted(name)
+        return {"warnings": warnings_of_deletion(name, broker.config)}
+
+    def _check_unused(self, topic: Topic) -> None:
+        users = [other.name for other in self._broker.topics.values() if other.settings.dead_letter == topic.name]
+        if users:
+            raise TopicError(f"topic {topic.name} takes the dead letters of {', '.join(sorted(users))}")
 
     async def _begin_deleting(self, topic: Topic) -> None:
         broker = self._broker
-        users = [other.name for other in broker.topics.values() if other.settings.dead_letter == topic.name]
-        if users:
-            raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
         settings = await self._table(topic.name, topic.settings)
         await self.put(_TOPIC + topic.name, {**_stored_topic(settings, (), ()), "deleted": True})
         await broker.drop_topic(topic.name)
@@ -416,6 +422,8 @@ class Administration:
         topic = self._broker.topic(text_of(arguments, "name"))
         if topic.queue is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a stream: its records go by retention")
+        if only_validates(arguments):
+            return {"purged": 0}
         dispatches = topic.queue.dispatches
         purged = sum(dispatch.purge() for dispatch in dispatches)
         for dispatch in dispatches:

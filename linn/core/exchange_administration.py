@@ -32,6 +32,7 @@ from linn.core.router import Router
 from linn.core.settings_decoder import decode_items, decode_settings, encode_settings, known_keys
 from linn.core.toml_source import Path
 from linn.core.topic_settings import BindingSettings
+from linn.core.verb import only_validates
 
 if TYPE_CHECKING:
     from linn.core.administration import Administration
@@ -190,6 +191,8 @@ class ExchangeAdministration:
         users = self._broker.exchanges.alternate_of(router.name)
         if users:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
+        if only_validates(arguments):
+            return {}
         await self._catalogue.remove(EXCHANGE + router.name)
         target, bindings = Target(router.name, is_exchange=True), (*router.declared, *router.live_bindings)
         await in_turns(self._broker, unbind(self._broker, target, bindings), at_once=True)

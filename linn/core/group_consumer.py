@@ -16,7 +16,6 @@ from linn.core.delivery import Delivery, Patience, Settlement, SettleOutcome, no
 from linn.core.errors import (
     DescriptorsExhausted,
     DiskFull,
-    GroupBusy,
     GroupFenced,
     GroupUnknown,
     LinnError,
@@ -38,7 +37,6 @@ from linn.core.nearest import did_you_mean
 from linn.core.partition import Partition, Spawn
 from linn.core.state_log import ROOM_RETRY_S, StateLog
 from linn.core.stream_reader import StreamReader
-from linn.core.units import counted
 
 Start = Callable[[int], int]
 """Where reading begins in a partition in which the group has committed nothing, as of when the member joined."""
@@ -272,9 +270,7 @@ class Groups:
 
     async def forget(self, name: str) -> None:
         """Delete a group; durable when this returns. Raises GroupUnknown, GroupBusy, StorageError."""
-        self.known(name)
-        if self.members(name):
-            raise GroupBusy(f'group "{name}" has {counted(self.members(name), "member")}: stop its consumers first')
+        self.known(name).check_idle()
         if self.state is not None:
             self.state.append(encode_group_events(name, [GroupForgotten()]))
         self.groups.pop(name).drop_events()  # Nobody writes them behind its end.

@@ -77,6 +77,14 @@ def warnings_of(name: str, config: Config, settings: TopicSettings, keys: Iterab
     return found
 
 
+def warnings_of_deletion(name: str, config: Config) -> list[dict[str, Any]]:
+    """What `topic.delete` says of a topic that the file names."""
+    if name not in config.topics:
+        return []
+    text = f"{config.file} has a topic {name}: the next start makes it again, empty"
+    return [{"file": config.file, "text": text}]
+
+
 def _value(settings: TopicSettings, key: str) -> Any:
     return getattr(settings, _FIELDS[key].name)
 

@@ -15,6 +15,7 @@ from linn.core.partition import Partition
 from linn.core.queue import Queue
 from linn.core.shared_dispatch import SharedDispatch
 from linn.core.topic_settings import PARTITIONS_MAX
+from linn.core.verb import only_validates
 
 if TYPE_CHECKING:
     from linn.core.broker import Broker
@@ -80,13 +81,19 @@ class SubscriptionAdministration:
         if len(chosen) > PARTITIONS_MAX:
             raise LimitExceeded(f"{len(chosen)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
         offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
+        if only_validates(arguments):
+            groups.known(name).check_idle()
+            return {}
         await groups.reset(name, offsets)
         return await self.show_group(arguments)
 
     async def delete_group(self, arguments: Arguments) -> Any:
         """Forget a group and its offsets."""
         _, groups, name = self._group(arguments)
-        await groups.forget(name)
+        if only_validates(arguments):
+            groups.known(name).check_idle()
+        else:
+            await groups.forget(name)
         return {}
 
     def _group(self, arguments: Arguments) -> tuple[Topic, Groups, str]:

@@ -68,6 +68,17 @@ def decode_arguments(verb: str, takes: tuple[str, ...], text: str) -> dict[str, 
     return decoded
 
 
+def only_validates(arguments: Arguments) -> bool:
+    """Whether a change is only to be checked: it is refused as it would be, and else nothing happens.
+
+    Raises ConfigError: `validate_only` is not true or false.
+    """
+    value = arguments.get("validate_only", False)
+    if not isinstance(value, bool):
+        raise ConfigError('the argument "validate_only" is true or false')
+    return value
+
+
 def _is_deeper(value: list[Any] | dict[str, Any], levels: int) -> bool:
     """Whether an array or object of JSON has others inside it in more levels than these."""
     parts: list[Any] = [value]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import linn
 from linn.cli.app import app
 from linn.cli.reference import commands
 from linn.testing.process import BrokerProcess
@@ -81,38 +82,94 @@ def test_an_option_that_there_is_not_ends_with_2(within, path: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.fixture(scope="module")
+def stock(broker: BrokerProcess) -> str:
+    """What the commands of ASKING can delete or move: a queue, a stream with a group, an exchange."""
+    with linn.sync.connect(broker.url) as client:
+        client.admin.create_topic("q")
+        client.admin.create_topic("t", kind="stream")
+        client.admin.create_exchange("x")
+        with client.producer("t") as producer, client.consumer("t", group="g") as consumer:
+            producer.publish(b"1")
+            message = consumer.get()
+            assert message is not None
+            message.ack().wait()
+    return broker.url
+
+
 @pytest.mark.parametrize("command", ASKING, ids=" ".join)
-def test_nothing_is_deleted_or_moved_unasked(within, line_of, command: tuple[str, ...]) -> None:
-    """Stdin is at its end: nobody says yes. It asks before it looks for a broker."""
-    done = within(*command, url=NOBODY)
+def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, command: tuple[str, ...]) -> None:
+    """Stdin is at its end: nobody says yes."""
+    done = within(*(("purge", "q") if command[0] == "purge" else command), url=stock)
     assert (done.returncode, done.stdout) == (1, "")
     assert line_of(done.stderr).startswith("linn: not ")
     assert line_of(done.stderr).endswith('?"; give --yes')
+    with linn.sync.connect(stock) as client:
+        assert {topic["name"] for topic in client.admin.topics()} >= {"q", "t"}
+        assert client.admin.exchange("x")
+        assert [place["offset"] for place in client.admin.group_offsets("t", "g")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (("topics", "delete", "nothing"), "topic.unknown"),
+        (("topics", "delete", "graves"), "topic.invalid"),
+        (("purge", "nothing"), "topic.unknown"),
+        (("purge", "t"), "delivery.wrong_kind"),
+        (("exchanges", "delete", "nothing"), "exchange.unknown"),
+        (("exchanges", "delete", "bound"), "topic.invalid"),
+        (("groups", "delete", "t", "nothing"), "group.unknown"),
+        (("groups", "delete", "t", "read"), "group.busy"),
+        (("groups", "reset", "t", "read", "--to", "earliest"), "group.busy"),
+        (("groups", "reset", "t", "g", "--to", "earliest", "--partition", "7"), "topic.partition_unknown"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else part,
+)
+def test_what_cannot_be_done_is_refused_before_anybody_is_asked(
+    within, line_of, stock: str, command: tuple[str, ...], code: str
+) -> None:
+    with linn.sync.connect(stock) as client:
+        client.admin.create_topic("graves")
+        client.admin.create_topic("mortal", dead_letter="graves")
+        client.admin.create_exchange("bound")
+        client.admin.bind("bound", "q", "key")
+        with client.consumer("t", group="read") as reader:
+            if "read" in command:
+                assert reader.get() is not None
+            done = within(*command, url=stock)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"[{code}]" in line_of(done.stderr)
+    assert "not " + command[1] not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("answer", "said", "code"),
     [
-        ("y\n", "[connection.failed]", 4),
-        ("YES", "[connection.failed]", 4),
+        ("y\n", "deleted jobs", 0),
+        ("YES", "deleted jobs", 0),
         ("n\n", "not deleted: the answer was no", 1),
         ("\n", "not deleted: the answer was no", 1),
         ("yes, but\n", "not deleted: the answer was no", 1),
         ("\udcff\n", "not deleted: the answer was no", 1),
     ],
 )
-def test_an_answer_may_come_through_a_pipe(line_of, answer: str, said: str, code: int) -> None:
+def test_an_answer_may_come_through_a_pipe(line_of, stock: str, answer: str, said: str, code: int) -> None:
+    with linn.sync.connect(stock) as client:
+        client.admin.create_topic("jobs")
     given = answer.encode(errors="surrogateescape")
-    done = CliRunner().invoke(app, ["topics", "delete", "jobs", "--url", NOBODY], input=given)
+    done = CliRunner().invoke(app, ["topics", "delete", "jobs", "--url", stock], input=given)
     assert done.exit_code == code
-    assert said in line_of(done.stderr)
+    assert said in (line_of(done.stderr) if code else done.stdout)
 
 
-def test_at_a_terminal_it_asks_until_it_is_answered_or_interrupted() -> None:
+def test_at_a_terminal_it_asks_until_it_is_answered_or_interrupted(stock: str) -> None:
+    with linn.sync.connect(stock) as client:
+        client.admin.create_topic("asked")
     ours, its_end = pty.openpty()
-    command = [sys.executable, "-m", "linn", "topics", "delete", "jobs", "--url", NOBODY]
-    question = b"Delete the topic jobs and everything in it? [y/N]: "
-    for typed, code in ((b"what\nn\n", 1), (b"\x04", 1), (b"y\n", 4)):
+    command = [sys.executable, "-m", "linn", "topics", "delete", "asked", "--url", stock]
+    question = b"Delete the topic asked and everything in it? [y/N]: "
+    for typed, code in ((b"what\nn\n", 1), (b"\x04", 1), (b"NO\n", 1)):
         with subprocess.Popen(command, stdin=its_end, stderr=subprocess.PIPE) as asking:
             os.write(ours, typed)
             _, said = asking.communicate(timeout=30)
@@ -257,3 +314,15 @@ def test_a_broker_that_does_not_know_a_verb_is_said_to_be_older(broker: BrokerPr
     assert done.returncode == 1
     assert "is older than this command [protocol.request_unknown]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_deleting_a_topic_of_the_file_says_that_it_comes_back(within, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, "[topics.orders]\n") as process:
+        asked = within("topics", "delete", "orders", url=process.url)
+        done = within("topics", "delete", "orders", "--yes", url=process.url)
+    warning = "linn.toml has a topic orders: the next start makes it again, empty\n"
+    assert asked.stderr.splitlines()[0].endswith(warning.strip())
+    assert asked.stderr.startswith("linn: warning: ")
+    assert "not deleted" in asked.stderr
+    assert done.stdout == "deleted orders\n"
+    assert done.stderr.endswith(warning)
