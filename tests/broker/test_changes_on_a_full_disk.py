@@ -174,7 +174,7 @@ async def test_a_topic_is_deleted_without_making_what_it_never_had(env: SimEnv) 
         await prepare(client, "stream")
         env.disk.capacity_bytes = env.disk.used_bytes
         first = len(env.disk.operations)
-        assert await client.administer("topic.delete", name="t") == {}
+        assert await client.administer("topic.delete", name="t") == {"warnings": []}
         made = [path for operation, path in env.disk.operations[first:] if operation in ("create", "make_dir")]
         assert [path for path in made if path.startswith(FOLDER)] == []
         assert env.disk.list_dir(FOLDER) == ["__g.keep", "keep"]
@@ -204,7 +204,7 @@ async def test_what_can_not_be_deleted_is_left_for_later_and_keeps_no_broker_fro
             await client.administer("topic.create", name="t")
         assert await names(client) == ["keep"]
         env.disk.remove_dir(stray)
-        assert await client.administer("topic.delete", name="t") == {}
+        assert await client.administer("topic.delete", name="t") == {"warnings": []}
         assert env.disk.list_dir(FOLDER) == ["__g.keep", "keep"]
         with pytest.raises(Refused, match=r"topic\.unknown"):
             await client.administer("topic.delete", name="t")
