@@ -11,9 +11,10 @@ from rich.table import Table
 
 from linn.cli.config_lint import lint
 from linn.cli.console import console
+from linn.cli.installed_plugins import loadable
 from linn.cli.listener_trial import unmade_listeners
-from linn.core.config import Config, check_config, plugin_settings, read_toml
-from linn.core.plugins import PluginManager, installed
+from linn.core.config import Config, examine_config, read_toml
+from linn.core.config_checks import plugin_table
 from linn.core.problem import Problem, Problems
 from linn.core.settings_decoder import encode_settings
 from linn.core.topic_settings import TopicSettings
@@ -26,17 +27,18 @@ def report(file: str, *, as_json: bool, strict: bool) -> bool:
     """Print everything there is to say; whether a broker would start with this file. `strict`: and nothing is odd.
 
     Raises:
-        ConfigUnreadable: the file is missing or not TOML. PluginError: a plugin that it names can't be loaded.
+        ConfigUnreadable: the file is missing or not TOML.
     """
     source = read_toml(file)
-    plugins = PluginManager(plugin_settings(source), installed())
-    config, problems = check_config(source, plugins)
+    plugins, failed = loadable(plugin_table(source.data, Problems(source)))
+    examined, problems = examine_config(source, plugins)
+    for error in failed:
+        problems.add(("plugins",), error.text, error=type(error))
+    for name, reason in unmade_listeners(examined, plugins):
+        problems.add(("listeners", name, "protocol"), reason.text, error=type(reason))
+    config = None if problems.error_count else examined
     if config is not None:
         lint(config, problems)
-        for name, error in unmade_listeners(config, plugins):
-            problems.add(("listeners", name, "protocol"), error.text, error=type(error))
-        if problems.error_count:
-            config = None
     if as_json:
         print(json.dumps(_as_data(file, config, problems), indent=2))
     else:

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from linn.cli.console import console
+from linn.cli.listener_trial import unmade
 from linn.core.config import plugin_settings, read_toml
 from linn.core.config_tables import PluginSettings
 from linn.core.errors import PluginError, PluginUnknown
@@ -43,7 +44,7 @@ class Plugin:
     module: str
     distribution: str
     state: str
-    """loaded, blocked or failed."""
+    """loaded, incomplete (something that it needs is not installed), blocked or failed."""
     error: str | None = None
     brings: Mapping[tuple[str, str], Kind | None] = field(default_factory=dict)
     """(what a person calls it, name) -> the kind; None for an observer, which has no settings."""
@@ -63,8 +64,11 @@ class Plugin:
 def found(config: str | None) -> list[Plugin]:
     """Every installed plugin, and those that a configuration loads. Raises ConfigError."""
     settings = PluginSettings() if config is None else plugin_settings(read_toml(config))
-    entries = [*installed(), *(EntryPoint(module, module, ENTRY_POINT_GROUP) for module in settings.load)]
-    return [_look(entry, settings) for entry in entries]
+    return [_look(entry, settings) for entry in _entries(settings)]
+
+
+def _entries(settings: PluginSettings) -> list[EntryPoint]:
+    return [*installed(), *(EntryPoint(module, module, ENTRY_POINT_GROUP) for module in settings.load)]
 
 
 def _look(entry: EntryPoint, settings: PluginSettings) -> Plugin:
@@ -76,7 +80,32 @@ def _look(entry: EntryPoint, settings: PluginSettings) -> Plugin:
         manager = PluginManager(PluginSettings(), [entry])
     except PluginError as error:
         return make("failed", str(error))
-    return make("loaded", None, dict(_brought(manager)))
+    brings = dict(_brought(manager))
+    for kind in manager.protocols.values():
+        reason = unmade(manager, kind)
+        if reason is not None:
+            return make("incomplete", str(reason), brings)
+    return make("loaded", None, brings)
+
+
+def loadable(settings: PluginSettings) -> tuple[PluginManager, list[PluginError]]:
+    """A manager with all plugins that can be loaded, and what is wrong with the others, one error for each."""
+    try:
+        return PluginManager(settings, installed()), []
+    except PluginError as error:
+        first = error
+    failed: dict[str, PluginError] = {}
+    for entry in _entries(settings):
+        try:
+            PluginManager(PluginSettings(), [] if entry.name in settings.block else [entry])
+        except PluginError as error:
+            failed[entry.name] = error
+    kept = msgspec.structs.replace(settings, block=(*settings.block, *failed))
+    try:
+        return PluginManager(kept, installed()), list(failed.values())
+    except PluginError as at_odds:
+        own = [entry for entry in installed() if entry.dist is not None and entry.dist.name == "linn"]
+        return PluginManager(PluginSettings(), own), [*failed.values(), at_odds] if failed else [first]
 
 
 def _brought(manager: PluginManager) -> Iterator[tuple[tuple[str, str], Kind | None]]:
@@ -115,7 +144,7 @@ def _show(plugins: list[Plugin]) -> None:
     table = Table("plugin", "from", "brings", "state")
     for plugin in plugins:
         brings = ", ".join(f"{what} {name}" for what, name in plugin.brings)
-        colour = {"failed": "red", "blocked": "yellow"}.get(plugin.state, "green")
+        colour = {"failed": "red", "incomplete": "yellow", "blocked": "yellow"}.get(plugin.state, "green")
         table.add_row(
             escape(plugin.name), escape(plugin.distribution), escape(brings), f"[{colour}]{plugin.state}[/{colour}]"
         )

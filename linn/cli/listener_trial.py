@@ -16,23 +16,33 @@ from linn.core.address import parse_address
 from linn.core.config import Config
 from linn.core.errors import LinnError
 from linn.core.plugins import PluginManager
+from linn.core.protocol import ProtocolKind
 
 
 def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[str, LinnError]]:
     """The names of those whose protocol does not come up, and why: often an extra that is not installed."""
     for name, listener in config.listeners.items():
-        try:
-            plugins.make(plugins.protocols[listener.protocol], listener.settings)
-        except LinnError as error:
+        kind = plugins.protocols.get(listener.protocol)
+        error = None if kind is None else unmade(plugins, kind, listener.settings)
+        if error is not None:
             yield name, error
+
+
+def unmade(plugins: PluginManager, kind: ProtocolKind, settings: object = None) -> LinnError | None:
+    """Why a protocol does not come up, if so. `settings`: the defaults unless given."""
+    try:
+        plugins.make(kind, settings or (kind.settings and kind.settings()))
+    except LinnError as error:
+        return error
+    return None
 
 
 def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Finding]:
     """One for each listener. Binds for a moment; nobody can connect meanwhile."""
-    unmade = dict(unmade_listeners(config, plugins))
+    missing = dict(unmade_listeners(config, plugins))
     for name, listener in config.listeners.items():
-        if name in unmade:
-            yield Finding(f"listener {name}", "error", unmade[name].text, "install it, or leave the listener out")
+        if name in missing:
+            yield Finding(f"listener {name}", "error", missing[name].text, "install it, or leave the listener out")
             continue
         speaks_linn = plugins.protocols[listener.protocol].url_scheme == "linn"
         yield _try(f"listener {name}", listener.address, speaks_linn)

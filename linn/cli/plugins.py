@@ -21,7 +21,10 @@ Config = Annotated[
 
 @app.command("list")
 def list_plugins(config: Config = None, as_json: Json = False) -> None:
-    """All plugins with what each brings. Ends with 3 where one can't be loaded: a broker would not start."""
+    """All plugins with what each brings. Ends with 3 where one can't be loaded: a broker would not start.
+
+    One that is incomplete is loaded, but something that it needs is not installed: what uses it fails.
+    """
     from linn.cli.installed_plugins import list_all
 
     if not list_all(config, as_json=as_json):

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from linn.core.config_checks import ConfigChecker, Configured, ConfiguredExchange, Listener
+from linn.core.config_checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
 from linn.core.config_tables import BrokerSettings, LogSettings, PluginSettings
 from linn.core.errors import ConfigUnreadable
 from linn.core.kinds import Kinds
 from linn.core.problem import Problems, one_line
-from linn.core.settings_decoder import decode_settings
 from linn.core.toml_source import TomlSource
 from linn.core.topic_checks import Surroundings
 from linn.core.topic_settings import TopicSettings
@@ -83,9 +82,8 @@ def plugin_settings(source: TomlSource) -> PluginSettings:
         ConfigError: the first thing that is wrong with that table.
     """
     problems = Problems(source)
-    settings = decode_settings(PluginSettings, source.data.get("plugins", {}), ("plugins",), problems)
+    settings = plugin_table(source.data, problems)
     problems.raise_first()
-    assert settings is not None, "a table without problems decodes"
     return settings
 
 
@@ -103,6 +101,12 @@ def load_config(source: TomlSource, kinds: Kinds) -> Config:
 
 def check_config(source: TomlSource, kinds: Kinds) -> tuple[Config | None, Problems]:
     """The configuration, or None where there is an error, and all problems of the file, warnings included."""
+    config, problems = examine_config(source, kinds)
+    return (None if problems.error_count else config), problems
+
+
+def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
+    """What is right in the configuration, with defaults for what is wrong, and all problems of the file."""
     checker = ConfigChecker(source, kinds)
     checker.unknown_tables()
     config = Config(
@@ -118,8 +122,6 @@ def check_config(source: TomlSource, kinds: Kinds) -> tuple[Config | None, Probl
     )
     around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds.partitioners)
     topics = checker.topics(around, config.exchanges)
-    if checker.problems.error_count:
-        return None, checker.problems
     tables = checker.names("topics")
     lines = {name: {key: source.line_of(("topics", name, key)) for key in tables[name]} for name in topics}
     return replace(config, topics=topics, file=source.file, topic_lines=lines), checker.problems

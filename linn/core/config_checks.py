@@ -1,7 +1,8 @@
 """Checks a whole configuration file, table by table, against itself and against what plugins brought.
 
-Laws: every table is looked at, whatever is wrong with another, so that one run shows all problems; a table that is
-wrong still counts as existing, so that what refers to it is not reported as well.
+Laws: every table is looked at, whatever is wrong with another, and what is right in it is held against the others, so
+that one run shows all problems; a table that is wrong still counts as existing, so that what refers to it is not
+reported as well, and nothing is concluded from a key that is wrong.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ from linn.core.topic_checks import Surroundings, check_name, check_topic
 from linn.core.topic_settings import BindingSettings, TopicSettings
 
 S = TypeVar("S", bound=msgspec.Struct)
+
+_SELECTORS = ("protocol", "engine", "semantics", "interceptor", "type")
+"""Keys by which a table chooses a kind."""
 
 _NOUNS = {
     "listeners": "protocol",
@@ -76,6 +80,12 @@ class Listener:
     """An instance of the protocol's settings, or None for a protocol that has none."""
 
 
+def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
+    """`[plugins]`, what is right in it; what is wrong is added to `problems`."""
+    found = decode_settings(PluginSettings, data.get("plugins", {}), ("plugins",), problems, partial=True)
+    return found or PluginSettings()
+
+
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a kind that has none: every key is unknown."""
 
@@ -96,7 +106,8 @@ class ConfigChecker:
 
     def broker(self) -> BrokerSettings:
         """`[broker]`, or the defaults where it is wrong."""
-        settings = decode_settings(BrokerSettings, self._data.get("broker", {}), ("broker",), self.problems)
+        table = self._data.get("broker", {})
+        settings = decode_settings(BrokerSettings, table, ("broker",), self.problems, partial=True)
         settings = settings or BrokerSettings()
         self._default_exists("storage", settings.default_storage, self._kinds.engines)
         self._default_exists("delivery", settings.default_delivery, self._kinds.semantics)
@@ -108,8 +119,7 @@ class ConfigChecker:
 
     def plugins(self) -> PluginSettings:
         """`[plugins]`; a name that is blocked in vain is a warning, for its plugin may just not be installed here."""
-        settings = decode_settings(PluginSettings, self._data.get("plugins", {}), ("plugins",), self.problems)
-        settings = settings or PluginSettings()
+        settings = plugin_table(self._data, self.problems)
         for index, name in enumerate(settings.block):
             if name not in self._kinds.plugin_names:
                 meant = did_you_mean(name, self._kinds.plugin_names)
@@ -124,9 +134,8 @@ class ConfigChecker:
             path: Path = ("listeners", name)
             head, own = self._split(ListenerTable, table, path)
             if head is not None:
-                settings = self._kind_settings(
-                    self._kinds.protocols, head.protocol, own, (*path, "protocol"), ListenerTable
-                )
+                at = (*path, "protocol")
+                settings = self._kind_settings(self._kinds.protocols, head.protocol, own, at, ListenerTable)
                 found[name] = Listener(name, head.address, head.protocol, settings)
         self._check_addresses(found)
         return found
@@ -166,8 +175,9 @@ class ConfigChecker:
                 self._try_binding(path, Target(name, is_exchange=True), binding, trial)
         found: dict[str, TopicSettings] = {}
         for name, table in self._tables("topics").items():
-            topic = decode_settings(TopicSettings, table, ("topics", name), self.problems)
+            topic = decode_settings(TopicSettings, table, ("topics", name), self.problems, partial=True)
             if topic is None:
+                check_name(name, ("topics", name), self.problems)
                 continue
             found[name] = check_topic(name, topic, around, self.problems)
             for index, binding in enumerate(topic.bindings):
@@ -217,7 +227,8 @@ class ConfigChecker:
             self.problems.add(path, "must be a table")
             return None, {}
         heads = known_keys(head_type)
-        head = decode_settings(head_type, {key: table[key] for key in heads if key in table}, path, self.problems)
+        known = {key: table[key] for key in heads if key in table}
+        head = decode_settings(head_type, known, path, self.problems, partial=True)
         return head, {key: value for key, value in table.items() if key not in heads}
 
     def _kind_settings(
@@ -225,6 +236,9 @@ class ConfigChecker:
     ) -> Any:
         """A kind's own settings; None where it has none, is unknown (an error at `at`), or they are wrong."""
         path, heads = at[:2], known_keys(head_type)
+        if self.problems.any_wrong(path, *_SELECTORS):
+            self._misspelt(own, heads, path)
+            return None
         kind = kinds.get(kind_name)
         if kind is not None:
             settings = decode_settings(kind.settings or NoSettings, own, path, self.problems, also_known=heads)
@@ -250,6 +264,8 @@ class ConfigChecker:
                 place = parse_address(listener.address)
             except AddressInvalid as error:
                 self.problems.add(path, error.text)
+                continue
+            if self.problems.any_wrong(("listeners", name), "address"):
                 continue
             if place in taken:
                 self.problems.add(path, f'{listener.address} is the address of listener "{taken[place]}" as well')

@@ -32,6 +32,7 @@ class Problems:
 
     def __init__(self, source: TomlSource | None = None) -> None:
         self._source = source
+        self._wrong: set[str] = set()
         self.found: list[Problem] = []
 
     @property
@@ -41,7 +42,13 @@ class Problems:
 
     def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
         """Note an error at `path`."""
-        self.found.append(Problem(self._line(path), dotted(path), one_line(text), "error", error))
+        key = dotted(path)
+        self._wrong.add(key)
+        self.found.append(Problem(self._line(path), key, one_line(text), "error", error))
+
+    def any_wrong(self, path: Path, *keys: str) -> bool:
+        """Whether there is an error at one of these keys of the table at `path`: nothing follows from its value."""
+        return bool(self._wrong) and any(dotted((*path, key)) in self._wrong for key in keys)
 
     def warn(self, path: Path, text: str) -> None:
         """Note something that works, but perhaps not as meant."""

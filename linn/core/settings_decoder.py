@@ -77,12 +77,20 @@ def decode_items(settings: type[S], table: object, path: Path, problems: FirstPr
 
 
 def decode_settings(
-    settings: type[S], table: object, path: Path, problems: Problems, *, also_known: Iterable[str] = ()
+    settings: type[S],
+    table: object,
+    path: Path,
+    problems: Problems,
+    *,
+    also_known: Iterable[str] = (),
+    partial: bool = False,
 ) -> S | None:
     """The struct that `table` (at `path`) says, or None after adding what is wrong with it to `problems`.
 
     Every key is looked at, so that one call finds all problems. `also_known` are keys that were taken out of the table
-    before; they only help to name the nearest valid key. Items of arrays may be decoded already.
+    before; they only help to name the nearest valid key. Items of arrays may be decoded already. `partial`: with
+    errors, what is right all the same, and defaults for the rest, so that it can be held against other tables; None
+    only where the table has no such struct.
     """
     if not isinstance(table, dict):
         problems.add(path, "must be a table")
@@ -93,7 +101,7 @@ def decode_settings(
     for key, raw in table.items():
         known = fields.get(key)
         if known is not None and known.field is not rest:
-            _decode_field(known, raw, (*path, key), values, problems)
+            _decode_field(known, raw, (*path, key), values, problems, partial)
         elif rest is not None:
             values.setdefault(rest.name, {})[key] = raw
         else:
@@ -102,12 +110,13 @@ def decode_settings(
     for key, known in fields.items():
         if known.field.required and key not in table:
             problems.add(path, f'the key "{key}" is missing')
-    if problems.error_count > errors_before:
+    if problems.error_count > errors_before and not partial:
         return None
     try:
         return settings(**values)
     except (ValueError, TypeError) as error:
-        problems.add(path, str(error))
+        if problems.error_count == errors_before:
+            problems.add(path, str(error))
         return None
 
 
@@ -218,13 +227,19 @@ def plain_types(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _decode_field(known: _Known, raw: object, path: Path, values: dict[str, Any], problems: Problems) -> None:
+def _decode_field(
+    known: _Known, raw: object, path: Path, values: dict[str, Any], problems: Problems, partial: bool
+) -> None:
     """Put a field's decoded value into `values`, or add what is wrong with it."""
     name = known.field.name
     if known.struct is not None:
-        values[name] = decode_settings(known.struct, raw, path, problems)
+        struct = decode_settings(known.struct, raw, path, problems, partial=partial)
+        if struct is not None:
+            values[name] = struct
     elif known.item is not None:
-        values[name] = _decode_structs(known.item, raw, path, problems)
+        items = _decode_structs(known.item, raw, path, problems, partial)
+        if None not in items:
+            values[name] = items
     else:
         try:
             values[name] = _decode_value(known, raw)
@@ -232,12 +247,12 @@ def _decode_field(known: _Known, raw: object, path: Path, values: dict[str, Any]
             problems.add(path, str(error))
 
 
-def _decode_structs(item: type[S], raw: object, path: Path, problems: Problems) -> tuple[S | None, ...]:
+def _decode_structs(item: type[S], raw: object, path: Path, problems: Problems, partial: bool) -> tuple[S | None, ...]:
     if not isinstance(raw, list | tuple):
         problems.add(path, f"must be an array of tables: [[{path[-1]}]]")
         return ()
     return tuple(
-        table if type(table) is item else decode_settings(item, table, (*path, index), problems)
+        table if type(table) is item else decode_settings(item, table, (*path, index), problems, partial=partial)
         for index, table in enumerate(raw)
     )
 

@@ -50,7 +50,10 @@ def decode_topic(name: str, table: object, around: Surroundings) -> Steps[TopicS
 
 
 def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems: Problems) -> TopicSettings:
-    """Add what is wrong with a topic to `problems`; returns it with all defaults filled in."""
+    """Add what is wrong with a topic to `problems`; returns it with all defaults filled in.
+
+    Of a topic that is decoded in part, nothing is concluded from a key that is wrong.
+    """
     path: Path = ("topics", name)
     check_name(name, path, problems)
     defaults = {
@@ -108,12 +111,16 @@ def must_exist(
 
 def _check_limits(filled: TopicSettings, broker: BrokerSettings, path: Path, problems: Problems) -> None:
     message_bytes_max = filled.message_bytes_max or broker.message_bytes_max
-    if message_bytes_max > broker.message_bytes_max:
-        limit = broker.message_bytes_max
-        problems.add((*path, "message_bytes_max"), f"is over the broker's message_bytes_max of {limit}")
-    if filled.bytes_max is not None and filled.bytes_max < message_bytes_max:
-        problems.add((*path, "bytes_max"), f"is less than one message may have: {message_bytes_max}")
-    if (filled.redelivery_delay_ms or 0) > (filled.redelivery_delay_max_ms or filled.redelivery_delay_ms or 0):
+    limit_known = not problems.any_wrong(("broker",), "message_bytes_max")
+    if limit_known and not problems.any_wrong(path, "message_bytes_max", "bytes_max"):
+        if message_bytes_max > broker.message_bytes_max:
+            limit = broker.message_bytes_max
+            problems.add((*path, "message_bytes_max"), f"is over the broker's message_bytes_max of {limit}")
+        if filled.bytes_max is not None and filled.bytes_max < message_bytes_max:
+            problems.add((*path, "bytes_max"), f"is less than one message may have: {message_bytes_max}")
+    delays_known = not problems.any_wrong(path, "delivery", "redelivery_delay", "redelivery_delay_max")
+    delay_ms = filled.redelivery_delay_ms or 0
+    if delays_known and delay_ms > (filled.redelivery_delay_max_ms or delay_ms):
         problems.add((*path, "redelivery_delay"), "is over redelivery_delay_max")
 
 
@@ -130,15 +137,20 @@ def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> 
         "redelivery_backoff": "redelivery_backoff",
     }
     idle = stream_only if topic.kind == "queue" else queue_only if topic.kind == "stream" else {}
+    if problems.any_wrong(path, "kind"):
+        idle = {}
     for key, field in idle.items():
         if getattr(topic, field) != getattr(default, field):
             problems.warn((*path, key), f'has no effect while kind is "{topic.kind}"')
-    if topic.overflow != default.overflow and topic.bytes_max is None:
+    limited = topic.bytes_max is not None or problems.any_wrong(path, "bytes_max")
+    if topic.overflow != default.overflow and not limited:
         problems.warn((*path, "overflow"), "has no effect without bytes_max")
 
 
 def _warn_of_attempts(filled: TopicSettings, path: Path, problems: Problems) -> None:
     if filled.kind == "stream" or filled.lease_ms is None:
+        return
+    if problems.any_wrong(path, "kind", "delivery", "dead_letter", "max_deliveries"):
         return
     if filled.dead_letter is not None and filled.max_deliveries is None:
         problems.warn((*path, "dead_letter"), "takes only rejected records: without max_deliveries attempts don't end")

@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from linn.cli.demo.broker_config import TOML
 
 WRONG = """\
@@ -25,6 +27,89 @@ def test_it_lists_every_problem_with_line_key_and_nearest_key(tmp_path: Path, ru
     assert 'wrong.toml:5: topics.delays.kind: must be one of "queue", "stream", "both"' in done.stdout
     assert "wrong.toml:6: topics.delays.lease: 30 of what?" in done.stdout
     assert done.stderr == ""
+
+
+EVERYTHING_WRONG = """\
+[broker]
+default_storage = "nope"
+drain_timeout = 5
+[plugins]
+blok = []
+load = ["no_such_module"]
+[exchanges.ex]
+type = "topic"
+alternate = "nowhere"
+color = 1
+[listeners.m]
+protocol = "metrics"
+address = 7
+pth = 1
+[topics.a]
+kind = "stak"
+retention = 5
+dead_letter = "b"
+storage = "fast"
+lease = "30s"
+[[topics.a.bindings]]
+exchange = "nox"
+key = "a"
+[[topics.a.bindings]]
+exchange = "ex"
+key = 4
+[topics.c]
+bytes_max = 10
+lese = "4s"
+message_bytes_max = "1GiB"
+"""
+
+
+def test_no_problem_hides_another_one(tmp_path: Path, within, monkeypatch) -> None:
+    """Of values, keys, names, plugins, and what a listener needs; within one table and across tables."""
+    file = tmp_path / "wrong.toml"
+    file.write_text(EVERYTHING_WRONG)
+    monkeypatch.delitem(sys.modules, "linn.protocols.http.server", raising=False)
+    monkeypatch.setitem(sys.modules, "hypercorn.config", None)  # As where it is not installed.
+    found = json.loads(within("check", str(file), "--json").stdout)["problems"]
+    assert [(problem["line"], problem["key"]) for problem in found] == [
+        (2, "broker.default_storage"),
+        (3, "broker.drain_timeout"),
+        (4, "plugins"),
+        (5, "plugins.blok"),
+        (9, "exchanges.ex.alternate"),
+        (10, "exchanges.ex.color"),
+        (12, "listeners.m.protocol"),
+        (13, "listeners.m.address"),
+        (14, "listeners.m.pth"),
+        (16, "topics.a.kind"),
+        (17, "topics.a.retention"),
+        (18, "topics.a.dead_letter"),
+        (19, "topics.a.storage"),
+        (22, "topics.a.bindings[0].exchange"),
+        (26, "topics.a.bindings[1].key"),
+        (28, "topics.c.bytes_max"),
+        (29, "topics.c.lese"),
+        (30, "topics.c.message_bytes_max"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[topics.a]\nkind = "stak"\nretention = "1d"\n',
+        '[topics.a]\nmessage_bytes_max = "x"\nbytes_max = 10\n',
+        '[topics.a]\nredelivery_delay = "1h"\nredelivery_delay_max = 1\n',
+        '[topics.a]\nbytes_max = "x"\noverflow = "reject"\n',
+        '[broker]\nmessage_bytes_max = "x"\n[topics.a]\nmessage_bytes_max = "1GiB"\n',
+        "[listeners.a]\nprotocol = 1\nper_connection = true\n",
+        "[listeners.a]\naddress = 1\n[listeners.b]\n",
+        '[exchanges.a]\ntype = 1\nhash_label = "x"\n[topics.t]\nbindings = [{exchange = "a", weight = 3}]\n',
+    ],
+)
+def test_nothing_follows_from_a_value_that_is_wrong(tmp_path: Path, within, text: str) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    found = json.loads(within("check", str(file), "--json").stdout)["problems"]
+    assert len(found) == 1, found
 
 
 def test_the_same_as_json(tmp_path: Path, run) -> None:
@@ -77,3 +162,10 @@ def test_a_listener_whose_extra_is_not_installed_is_an_error(tmp_path: Path, wit
     examined = json.loads(within("doctor", str(file), "--json").stdout)
     states = {finding["name"]: finding["state"] for finding in examined["findings"]}
     assert (examined["ok"], states["listener watch"]) == (False, "error")
+    listed = json.loads(within("plugins", "list", "--json").stdout)
+    (plugin,) = [plugin for plugin in listed["plugins"] if {"what": "protocol", "name": "metrics"} in plugin["brings"]]
+    assert plugin["state"] == "incomplete"
+    assert 'pip install "linn[metrics]"' in plugin["error"]
+    shown = within("plugins", "list")
+    assert (shown.returncode, "incomplete" in shown.stdout) == (0, True), "a broker without that listener starts"
+    assert 'pip install "linn[metrics]"' in shown.stdout
