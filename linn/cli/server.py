@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import FrameType
 from typing import NoReturn
@@ -52,6 +52,8 @@ _LOG_FILES = 2
 """A log's segment and its index are open."""
 _OTHER_FILES = 100
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+TOPICS_SHOWN_MAX = 10
+"""That the line for people names."""
 
 logger = logging.getLogger("linn.serve")
 
@@ -98,7 +100,7 @@ class Server:
                     with self._watched() as watchdog:
                         if watchdog is not None:
                             broker.metrics.loop_held = watchdog.held
-                        announce(self.config, self.plugins, broker.addresses)
+                        announce(self.config, self.plugins, broker.addresses, broker.topics)
                         await broker.wait_stopped()
                 nursery.cancel_scope.cancel()
             logger.info("stopped")
@@ -201,13 +203,17 @@ def overridden(config: Config, plugins: PluginManager, data_dir: str | None, lis
     return config
 
 
-def announce(config: Config, plugins: PluginManager, addresses: Mapping[str, str]) -> None:
-    """One line per listener for programs, and one for people."""
+def announce(config: Config, plugins: PluginManager, addresses: Mapping[str, str], topic_names: Iterable[str]) -> None:
+    """One line per listener for programs, and one for people. `topic_names`: also of those made live."""
     for name, address in addresses.items():
         scheme = plugins.protocols[config.listeners[name].protocol].url_scheme
         print(f"ready {url_of(address, scheme)}")
-    topics = ", ".join(config.topics) or "none yet"
-    print(f"linn {__version__}, data in {config.broker.data_dir}, topics: {topics[:200]}. Ctrl-C stops it.", flush=True)
+    names = sorted(topic_names)
+    shown = names[:TOPICS_SHOWN_MAX]
+    if len(names) > len(shown):
+        shown.append(f"and {len(names) - len(shown):,} more")
+    topics = ", ".join(shown) or "none yet"
+    print(f"linn {__version__}, data in {config.broker.data_dir}, topics: {topics}. Ctrl-C stops it.", flush=True)
 
 
 def url_of(address: str, scheme: str = "linn") -> str:

@@ -38,7 +38,7 @@ from linn.core.errors import (
 from linn.core.exchange import Target
 from linn.core.exchange_administration import ExchangeAdministration, text_of
 from linn.core.kinds import kind_named
-from linn.core.live_settings import live_keys_after, merged, replaced, warnings_of, warnings_of_deletion
+from linn.core.live_settings import differences, live_keys_after, merged, replaced, warnings_of, warnings_of_deletion
 from linn.core.log_examination import examine_logs
 from linn.core.log_fields import log_fields
 from linn.core.long_work import in_turns
@@ -305,7 +305,7 @@ class Administration:
         if existing is not None:
             if existing.settings == settings:
                 return {"created": False}
-            raise TopicExists(f"topic {name} exists with other settings")
+            raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
         await self._check_bindings(name, settings.bindings)
         if name in self._half_deleted:
             await self._finish_deleting(name)

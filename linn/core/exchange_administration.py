@@ -10,6 +10,7 @@ it must not keep a broker from starting.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -144,14 +145,10 @@ class ExchangeAdministration:
         head, router = self._decode(name, table)
         existing = self._routers.get(name)
         if existing is not None:
-            if (existing.kind, existing.alternate, existing.settings, existing.declared) == (
-                router.kind,
-                head.alternate,
-                router.settings,
-                head.bindings,
-            ):
+            different = _differences(existing, router, head)
+            if not different:
                 return {"created": False}
-            raise TopicExists(f"exchange {name} exists with type {existing.kind}, or with other settings")
+            raise TopicExists(f"exchange {name} exists with other settings: {different}")
         if head.alternate is not None:
             self._check_alternate(name, head.alternate)
             router.alternate = head.alternate
@@ -278,6 +275,21 @@ class ExchangeAdministration:
             raise ConfigError("a binding's arguments are a JSON object")
         source = self.router(text_of(arguments, "exchange"))
         return target, BindingSettings(source.name, text_of(arguments, "key", ""), extra)
+
+
+def _differences(existing: Router, asked: Router, head: ExchangeTable) -> str:
+    """The settings in which an exchange differs from what is asked for, for the end of an error's line."""
+    has = {"type": existing.kind, "alternate": existing.alternate, **existing.settings}
+    wanted = {"type": asked.kind, "alternate": head.alternate, **asked.settings}
+    pairs = {key: (has.get(key), wanted.get(key)) for key in dict.fromkeys([*has, *wanted])}
+    different = [f"{key} is {_said(one)}, not {_said(other)}" for key, (one, other) in pairs.items() if one != other]
+    if existing.declared != head.bindings:
+        different.append("it has other bindings")
+    return "; ".join(different)
+
+
+def _said(value: object) -> str:
+    return "none" if value is None else json.dumps(value)
 
 
 def describe_exchange(router: Router) -> dict[str, Any]:

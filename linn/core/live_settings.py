@@ -85,6 +85,16 @@ def warnings_of_deletion(name: str, config: Config) -> list[dict[str, Any]]:
     return [{"file": config.file, "text": text}]
 
 
+def differences(existing: TopicSettings, asked: TopicSettings) -> str:
+    """The settings in which two topics differ, for the end of an error's line."""
+    pairs = {key: (_value(existing, key), _value(asked, key)) for key in _FIELDS}
+    return "; ".join(
+        "it has other bindings" if key == "bindings" else f"{key} is {_shown(key, has)}, not {_shown(key, wanted)}"
+        for key, (has, wanted) in pairs.items()
+        if has != wanted
+    )
+
+
 def _value(settings: TopicSettings, key: str) -> Any:
     return getattr(settings, _FIELDS[key].name)
 

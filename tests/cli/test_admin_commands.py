@@ -100,6 +100,22 @@ def test_purge_empties_a_queue_and_no_stream(quick, line_of) -> None:
     assert "[delivery.wrong_kind]" in line_of(done.stderr)
 
 
+def test_what_exists_with_other_settings_is_told_apart(quick, line_of) -> None:
+    quick("topics", "create", "kept", "lease=30s", "partitions=2")
+    told = line_of(quick("topics", "create", "kept", "kind=stream", "lease=1m", "retention=forever").stderr)
+    assert told == (
+        'linn: topic kept exists with other settings: kind is "queue", not "stream"; partitions is 2, not 1; '
+        'retention is "14d", not "forever"; lease is "30s", not "1m" [topic.exists]'
+    )
+    quick("exchanges", "create", "side")
+    quick("exchanges", "create", "split", "type=consistent-hash", "alternate=side")
+    told = line_of(quick("exchanges", "create", "split", "type=consistent-hash", "hash_on=key").stderr)
+    assert told.startswith('linn: exchange split exists with other settings: alternate is "side", not none; ')
+    assert 'hash_on is "routing_key", not "key"' in told
+    told = line_of(quick("exchanges", "create", "split", "type=topic").stderr)
+    assert 'type is "consistent-hash", not "topic"' in told
+
+
 def test_exchanges_and_bindings_lead_a_message_and_are_taken_back(quick, line_of) -> None:
     quick("topics", "create", "inbox")
     assert quick("exchanges", "create", "front", "type=topic").stdout == "created front\n"

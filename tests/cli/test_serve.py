@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import linn
 from linn.testing.process import BrokerNotReady, BrokerProcess
 
 READY_S_MAX = 0.7
@@ -259,3 +260,27 @@ def test_a_data_folder_that_another_broker_uses(tmp_path: Path) -> None:
         failure = refused(second, options=["--data-dir", str(first.data_dir)])
     assert failure.returncode == 5
     assert "[storage.locked]" in failure.text
+
+
+def topics_said(broker: BrokerProcess) -> str:
+    """What `linn serve` says of topics when it starts on that broker's data."""
+    command = [sys.executable, "-m", "linn", "serve", "--data-dir", str(broker.data_dir), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready ")
+        said = process.stdout.readline()
+        process.terminate()
+        assert process.wait(30) == 0
+    return said.partition("topics: ")[2].partition(". Ctrl-C")[0]
+
+
+def test_a_start_names_the_topics_that_were_made_live(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    assert topics_said(broker) == "none yet"
+    with broker:
+        make_topic(broker)
+    assert topics_said(broker) == "jobs"
+    with BrokerProcess(tmp_path) as broker, linn.sync.connect(broker.url) as client:
+        for number in range(1, 14):
+            client.admin.create_topic(f"t{number:02}")
+    assert topics_said(broker) == "jobs, t01, t02, t03, t04, t05, t06, t07, t08, t09, and 4 more"
