@@ -50,7 +50,7 @@ async def first_requests(client: Client, topic: str, group: str, start: Start) -
 async def _requests_by_time(client: Client, topic: str, group: str, timestamp_ms: int) -> list[Request]:
     (info,) = (await client.describe(topic)).topics
     if info.kind != "stream" and not group:
-        return [(Subscribe(topic), {})]  # A queue has no start; an unknown topic is the broker's to name.
+        return [(Subscribe(topic, start=START_LATEST), {})]  # The broker's to refuse: a queue has no start.
     partitions = range(len(info.partitions))
     found = [await client.find_offset(topic, partition, timestamp_ms) for partition in partitions]
     if group:

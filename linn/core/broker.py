@@ -408,6 +408,10 @@ class Broker:
                 raise SubscriptionWrongKind(f"topic {name} is a queue: consumers compete without naming a group")
             return 1, topic.groups.join(group, _start_of(topic, start, starts), on_assigned)
         if topic.queue is not None:
+            if start != START_EARLIEST or starts or partitions:
+                raise SubscriptionWrongKind(
+                    f"topic {name} is a queue: its consumers get what is not settled, and choose no start or partition"
+                )
             lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
             return 0, topic.queue.join(lease_ms)
         for index in partitions:

@@ -253,8 +253,10 @@ class Topic:
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
         if batch.is_plain or self.queue is None:
             return batch
-        if batch.delays_ms is not None or batch.ttls_ms is not None:
-            raise FeatureUnsupported(f"topic {self.name} is a queue, which does not serve delays and TTLs yet")
+        asked = (batch.priorities, batch.delays_ms, batch.ttls_ms)
+        for what, values in zip(("priorities", "delays", "TTLs"), asked, strict=True):
+            if values is not None:
+                raise FeatureUnsupported(f"topic {self.name} is a queue, and queues do not serve {what} yet")
         return batch
 
     def has_room(self, batch: RecordBatch) -> bool:

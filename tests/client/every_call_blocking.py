@@ -40,7 +40,7 @@ def publish(producer: Producer) -> None:
         headers={"name": b"value", "none": None},
         id=UUID(int=1),
         timestamp_ms=1,
-        priority=1,
+        priority=0,
         delay_ms=0,
         ttl_ms=0,
         mandatory=False,

@@ -103,7 +103,7 @@ def test_what_fails_without_anybody_waiting_is_raised_by_flush_and_by_closing(br
         producer.publish_nowait(b"1")
         with pytest.raises(TopicUnknown) as caught:
             producer.flush()
-        assert "1 batches with messages of publish_nowait" in caught.value.__notes__[0]
+        assert "not confirmed: 1 batch with messages of publish_nowait" in caught.value.__notes__[0]
         producer.flush()
         producer.publish_nowait(b"2", key=b"k")
         with pytest.raises(TopicUnknown):

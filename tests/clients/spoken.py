@@ -99,6 +99,11 @@ def everything(language: str) -> list[Said]:
     ]
 
 
+def everything_for_a_queue(language: str) -> list[Said]:
+    """The same, but for what queues do not serve yet."""
+    return [record | {"priority": 0} for record in everything(language)]
+
+
 async def create_topic(url: str, name: str) -> None:
     async with linn.connect(url) as client:
         await client.admin.create_topic(name)

@@ -17,6 +17,7 @@ from spoken import (
     code_of,
     content_of,
     everything,
+    everything_for_a_queue,
     nothing_comes,
     plain,
     settle,
@@ -175,7 +176,7 @@ def test_a_message_that_can_t_be_carried_is_refused(connected: AgentProcess, top
 
 
 def test_what_was_published_is_delivered_as_it_was(connected: AgentProcess, topic: str, language: str) -> None:
-    records = everything(language)
+    records = everything_for_a_queue(language)
     connected.ask("publish", topic=topic, records=records)
     answer = connected.ask("subscribe", topic=topic, group="", credit=100, start=-2)
     assert answer["kind"] == "shared"
@@ -370,6 +371,21 @@ def test_a_fetch_begins_at_its_offset_and_says_the_bounds(connected: AgentProces
     assert connected.ask("fetch", topic=topic, partition=0, offset=4, bytes_max=1)["records"] == []
 
 
+def test_a_stream_keeps_what_a_queue_does_not_serve_yet(connected: AgentProcess, topic: str, language: str) -> None:
+    for unserved in ({"priority": 9}, {"delay_ms": 5}, {"ttl_ms": 5}):
+        record = plain(b"a")[0] | unserved
+        assert code_of(connected, "publish", topic=topic, records=[record]) == "message.unsupported"
+    records = everything(language)
+    base = connected.ask("publish", topic="log", records=records)["placements"][0]["base_offset"]
+    answer = connected.ask("fetch", topic="log", partition=0, offset=base, bytes_max=1 << 20)
+    assert [content_of(record) for record in answer["records"][: len(records)]] == [*map(content_of, records)]
+
+
+def test_a_consumer_of_a_queue_has_no_start(connected: AgentProcess, topic: str) -> None:
+    for start in (-1, 0, 7):
+        assert code_of(connected, "subscribe", topic=topic, group="", credit=1, start=start) == "delivery.wrong_kind"
+
+
 def test_reading_where_nothing_is_fails_with_the_broker_s_code(connected: AgentProcess, topic: str) -> None:
     connected.ask("publish", topic=topic, records=plain(b"a"))
     assert code_of(connected, "fetch", topic=topic, partition=0, offset=2, bytes_max=1) == "log.offset_out_of_range"
@@ -386,7 +402,7 @@ def test_reading_where_nothing_is_fails_with_the_broker_s_code(connected: AgentP
 def test_what_one_language_publishes_each_other_reads(
     writer: str, reader: str, zstd: bool, command: Commands, broker: BrokerProcess, topic: str
 ) -> None:
-    records = everything(writer)
+    records = everything_for_a_queue(writer)
     with AgentProcess(writer, command(writer)) as source, AgentProcess(reader, command(reader)) as sink:
         source.ask("connect", url=broker.url)
         sink.ask("connect", url=broker.url)

@@ -1,0 +1,60 @@
+"""What a queue does not do yet is refused by name, in both clients, and never silently left out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from both_loops import on_both_loops
+
+import linn
+from linn.errors import FeatureUnsupported, SubscriptionWrongKind
+
+PROPERTIES = [("priority", 9, "priorities"), ("delay_ms", 5, "delays"), ("ttl_ms", 5, "TTLs")]
+STARTS: list[Any] = ["latest", 0, 7, datetime(2026, 1, 1, tzinfo=UTC)]
+
+
+@on_both_loops
+async def test_a_queue_refuses_what_it_would_not_do_of_a_message(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="both")
+        await client.admin.create_topic(f"{name}-stream", kind="stream")
+        for key, value, said in PROPERTIES:
+            async with client.producer(name) as producer, client.producer(f"{name}-stream") as to_stream:
+                with pytest.raises(FeatureUnsupported, match=f"{name} is a queue, and queues do not serve {said} yet"):
+                    await producer.publish(b"1", **{key: value})
+                with pytest.raises(FeatureUnsupported, match=said):
+                    await producer.publish_many([b"1", b"2"], **{key: value})
+                assert (await to_stream.publish(b"1", **{key: value})).offset is not None
+        assert (await client.admin.topic(name))["partitions"][0]["end"] == 0
+
+
+@on_both_loops
+async def test_a_consumer_of_a_queue_has_no_start(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        for start in STARTS:
+            with pytest.raises(
+                SubscriptionWrongKind, match=f"{name} is a queue: its consumers get what is not settled"
+            ):
+                async with client.consumer(name, start=start) as consumer:
+                    await anext(consumer)
+        async with client.producer(name) as producer, client.consumer(name, start="earliest") as consumer:
+            await producer.publish(b"1")
+            assert (await anext(consumer)).value == b"1"
+
+
+def test_the_blocking_client_is_refused_the_same(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.producer(name) as producer:
+            for key, value, said in PROPERTIES:
+                with pytest.raises(FeatureUnsupported, match=said):
+                    producer.publish(b"1", **{key: value})  # type: ignore[arg-type]
+        for start in STARTS:
+            with (
+                pytest.raises(SubscriptionWrongKind, match="choose no start"),
+                client.consumer(name, start=start) as consumer,
+            ):
+                consumer.get(timeout_s=10)
