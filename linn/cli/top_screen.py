@@ -152,7 +152,7 @@ _TOPIC_COLUMNS: Sequence[tuple[str, int, Callable[[TopicView], str]]] = (
     ("leased", 0, lambda topic: _count(topic.leased)),
     ("unsettled", 0, lambda topic: _count(topic.unsettled)),
     ("redelivered/s", 160, lambda topic: _rate(topic.redelivered_per_s)),
-    ("dead", 140, lambda topic: _count(topic.dead_letters)),
+    ("dead letters", 140, lambda topic: _count(topic.dead_letters)),
     ("consumers", 0, lambda topic: _count(topic.consumers)),
 )
 """(head, from how many columns on it is shown, cell)"""

@@ -107,7 +107,10 @@ class GroupOffset(TypedDict):
 
 
 class RecordStates(TypedDict):
-    """Records of a queue by state; `returned` counts those of `ready` and `delayed` that had a consumer before."""
+    """Records of a queue by state; `returned` counts those of `ready` and `delayed` that had a consumer before.
+
+    `dead`: rejected or out of attempts, and not yet copied to the dead-letter topic.
+    """
 
     ready: int
     returned: int

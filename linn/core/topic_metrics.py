@@ -186,7 +186,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_dead_records",
         "gauge",
-        "Dead records that wait to be copied to the dead-letter topic.",
+        "Dead records: rejected or out of attempts, and not yet copied to the dead-letter topic.",
         lambda dispatch: dispatch.subscription.dead_count,
     ),
     _queue(
@@ -204,7 +204,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_dead_letters_total",
         "counter",
-        "Records that got no more attempts: rejected, or over max_deliveries.",
+        "Records that became dead letters: rejected, or out of attempts.",
         lambda dispatch: dispatch.dead_letters,
     ),
     _dispatches(

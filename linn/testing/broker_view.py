@@ -12,6 +12,7 @@ from linn.core.broker import Broker
 from linn.core.errors import SubscriptionWrongKind
 from linn.core.group import ConsumerGroup
 from linn.core.topic import Topic
+from linn.core.units import counted
 
 POLL_S = 0.002
 """A commit of a group's place wakes nobody; it is looked at this often."""
@@ -111,9 +112,9 @@ def _described(topic: Topic) -> str:
     if topic.queue is not None:
         queue = topic.queue
         leased = sum(dispatch.subscription.leased_count for dispatch in queue.dispatches)
-        dead = sum(dispatch.dead_letters for dispatch in queue.dispatches)
-        parts.append(f"{queue.unsettled_count()} unsettled, {leased} leased, {dead} dead")
-        parts.append(f"{len(queue.consumers)} consumers")
+        dead_letters = sum(dispatch.dead_letters for dispatch in queue.dispatches)
+        parts.append(f"{queue.unsettled_count()} unsettled, {leased} leased, {counted(dead_letters, 'dead letter')}")
+        parts.append(counted(len(queue.consumers), "consumer"))
     if topic.groups is not None:
         parts += [
             f'group "{name}" is {_lag(topic, group)} behind with {topic.groups.members(name)} members'

@@ -108,6 +108,13 @@ def test_everything_is_on_the_screen() -> None:
         assert word in text
 
 
+def test_what_became_dead_letters_is_not_called_dead() -> None:
+    """`dead` are records that are not copied yet: of `linn_queue_dead_records`, and of `subscription.show`."""
+    titles = " ".join(line for line in shown(wide(1, 0, 0), width=200).splitlines() if "unsettled" in line)
+    assert re.search(r"\bdead letters\b", titles)
+    assert not re.search(r"\bdead\b(?! letters)", titles)
+
+
 @pytest.mark.parametrize("counts", [(1, 0, 1), (200, 0, 1), (5, 100, 100), (200, 200, 200), (2, 2, 300)])
 @pytest.mark.parametrize("lines", [30, 50])
 def test_it_fits_the_terminal_and_says_what_it_leaves_out(counts: tuple[int, int, int], lines: int) -> None:

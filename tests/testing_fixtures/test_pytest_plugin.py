@@ -195,7 +195,7 @@ def test_a_failure_shows_the_broker(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "*- linn broker linn://127.0.0.1:* -*",
-            "orders (queue): 1 published, 1 kept, 1 unsettled, 0 leased, 0 dead, 0 consumers",
+            "orders (queue): 1 published, 1 kept, 1 unsettled, 0 leased, 0 dead letters, 0 consumers",
             "*- linn's virtual world, seed 0 -*",
             "*- the log of linn serve, linn://127.0.0.1:* -*",
         ]
