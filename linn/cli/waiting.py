@@ -10,6 +10,7 @@ from linn.client.admin_types import PartitionBounds, TopicDescription
 from linn.client.client import Client
 from linn.client.message import Message
 from linn.core.errors import OffsetOutOfRange, PartitionUnknown
+from linn.core.units import counted
 
 Ranges = Sequence[Sequence[int]]
 """[first, end) pairs of offsets, in order."""
@@ -32,7 +33,10 @@ class Waiting:
         unsettled = await self._unsettled(topic)
         for partition in self._partitions or range(len(bounds)):
             if not 0 <= partition < len(bounds):
-                raise PartitionUnknown(f"topic {self._topic} has the partitions 0 to {len(bounds) - 1}")
+                has = counted(len(bounds), "partition")
+                raise PartitionUnknown(
+                    f"topic {self._topic} has no partition {partition}: it has {has}, counted from 0"
+                )
             first, settled = unsettled.get(partition, (bounds[partition]["start"], ()))
             if self._start is not None:
                 first = await self._first(partition, bounds[partition])

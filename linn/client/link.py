@@ -382,7 +382,7 @@ class Link:
                 self.lose(ConnectionLost(f"{self._stream.peer} has been silent for {_SILENT_INTERVALS_MAX} intervals"))
             drained_s += interval_s / 2 if self._draining else 0.0
             if drained_s > _DRAIN_S_MAX:
-                self.lose(ConnectionLost("the broker said goodbye"))
+                self.lose(ConnectionLost(f"{self._stream.peer} said goodbye"))
 
 
 class _Nobody:

@@ -1,4 +1,7 @@
-"""Outage: the time that a client is without a connection, and what it says of it in the log of its program."""
+"""Outage: the time that a client is without a connection, and what it says of it in the log of its program.
+
+The text of an error names the address already.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Outage:
         self._monotonic = clock.monotonic
         self._began_s = self._told_s = clock.monotonic()
         logger.warning(
-            "the connection to %(broker)s was lost: %(error)s; connecting again",
+            "connection lost, connecting again: %(error)s",
             {"broker": address, "error": error.text, "code": error.code},
         )
 
@@ -34,7 +37,7 @@ class Outage:
         if now - self._told_s >= TELL_AGAIN_S:
             self._told_s = now
             logger.warning(
-                "still no connection to %(broker)s after %(seconds).0f s: %(error)s",
+                "still no connection after %(seconds).0f s: %(error)s",
                 {"broker": self._address, "seconds": now - self._began_s, "error": error.text, "code": error.code},
             )
 

@@ -248,11 +248,12 @@ class Administration:
                 kept.append(binding)
         return kept
 
-    def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> None:
+    def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> tuple[str, ...]:
+        """The keys that differ. Raises ConfigNotLive."""
         try:
-            what_changed(before, settings)
+            return what_changed(before, settings)
         except ConfigNotLive as error:
-            raise ConfigNotLive(f"topic {name} exists with other settings: {error.text}") from error
+            raise ConfigNotLive(f"topic {name}: {error.text}") from error
 
     async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
         broker = self._broker
@@ -352,7 +353,7 @@ class Administration:
         bindings = topic.settings.bindings  # Decoded as they are.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         settings = await self._decode(topic.name, table | changes, set(broker.topics))
-        changed = what_changed(topic.settings, settings)
+        changed = self._check_change(topic.name, topic.settings, settings)
         if "bindings" in changed:
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)

@@ -28,7 +28,7 @@ from linn.core.log_fields import log_fields
 from linn.core.long_work import in_turns
 from linn.core.names import name_problem
 from linn.core.nearest import did_you_mean
-from linn.core.problem import FirstProblem
+from linn.core.problem import FirstProblem, dotted
 from linn.core.router import Router
 from linn.core.settings_decoder import decode_items, decode_settings, encode_settings, known_keys
 from linn.core.toml_source import Path
@@ -137,7 +137,7 @@ class ExchangeAdministration:
         """Make an exchange."""
         name = text_of(arguments, "name")
         if (wrong := name_problem(name)) is not None:
-            raise ConfigError(f"exchanges.{name[:80]}: {wrong}")
+            raise ConfigError(f"{dotted(('exchanges', name))}: {wrong}")
         path: Path = ("exchanges", name)
         table = await in_turns(
             self._broker, decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), at_once=True

@@ -87,12 +87,14 @@ def warnings_of_deletion(name: str, config: Config) -> list[dict[str, Any]]:
 
 def differences(existing: TopicSettings, asked: TopicSettings) -> str:
     """The settings in which two topics differ, for the end of an error's line."""
-    pairs = {key: (_value(existing, key), _value(asked, key)) for key in _FIELDS}
-    return "; ".join(
-        "it has other bindings" if key == "bindings" else f"{key} is {_shown(key, has)}, not {_shown(key, wanted)}"
-        for key, (has, wanted) in pairs.items()
-        if has != wanted
-    )
+    found = []
+    for key in _FIELDS:
+        has, wanted = _value(existing, key), _value(asked, key)
+        if has != wanted and key == "bindings":
+            found.append("it has other bindings")
+        elif has != wanted:
+            found.append(f"{key} is {_shown(key, has, 'none')}, not {_shown(key, wanted, 'none')}")
+    return "; ".join(found)
 
 
 def _value(settings: TopicSettings, key: str) -> Any:
@@ -103,12 +105,12 @@ def _place(config: Config, name: str, key: str) -> str:
     return f"{config.file}:{config.topic_lines[name][key]} sets {key} = {_shown(key, _value(config.topics[name], key))}"
 
 
-def _shown(key: str, value: Any) -> str:
-    """A value as one writes it in TOML, or the number of bindings."""
+def _shown(key: str, value: Any, nothing: str = "its default") -> str:
+    """A value as one writes it in TOML, `nothing` where it is not written, or the number of bindings."""
     if key == "bindings":
         return f"[{counted(len(value), 'binding')}]"
     encoded = encode_value(_FIELDS[key], value)
-    return "its default" if encoded is None else json.dumps(encoded)
+    return nothing if encoded is None else json.dumps(encoded)
 
 
 def _drops(configured: TopicSettings, key: str, old: int | None, new: int | None) -> bool:

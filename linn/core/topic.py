@@ -40,6 +40,7 @@ from linn.core.stream_reader import StreamReader
 from linn.core.topic_change import TopicChange
 from linn.core.topic_deletion import TopicDeletion
 from linn.core.topic_settings import BindingSettings, TopicSettings
+from linn.core.units import counted
 
 logger = logging.getLogger("linn.topic")
 
@@ -230,7 +231,8 @@ class Topic:
         """Raises PartitionUnknown."""
         partition = self.partitions.get(index)
         if partition is None:
-            raise PartitionUnknown(f"topic {self.name} has no partition {index}, but 0 to {len(self.partitions) - 1}")
+            has = counted(len(self.partitions), "partition")
+            raise PartitionUnknown(f"topic {self.name} has no partition {index}: it has {has}, counted from 0")
         return partition
 
     def admit(self, batch: RecordBatch, budget: PublishBudget) -> RecordBatch | None:

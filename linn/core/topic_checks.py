@@ -87,9 +87,10 @@ def _check_references(name: str, topic: TopicSettings, around: Surroundings, pat
     named: set[str] = set()
     for index, interceptor in enumerate(topic.interceptors):
         at: Path = (*path, "interceptors", index)
-        must_exist(interceptor, around.interceptors, "interceptor", at, problems, PluginUnknown)
         if interceptor in named:
             problems.add(at, f'"{interceptor[:80]}" is named twice')
+        else:
+            must_exist(interceptor, around.interceptors, "interceptor", at, problems, PluginUnknown)
         named.add(interceptor)
     for index, binding in enumerate(topic.bindings):
         at = (*path, "bindings", index, "exchange")

@@ -107,6 +107,10 @@ def test_what_exists_with_other_settings_is_told_apart(quick, line_of) -> None:
         'linn: topic kept exists with other settings: kind is "queue", not "stream"; partitions is 2, not 1; '
         'retention is "14d", not "forever"; lease is "30s", not "1m" [topic.exists]'
     )
+    told = line_of(quick("topics", "alter", "kept", "partitioner=sticky").stderr)
+    assert (
+        told == "linn: topic kept: partitioner can't change while the topic exists: make a new topic [config.not_live]"
+    )
     quick("exchanges", "create", "side")
     quick("exchanges", "create", "split", "type=consistent-hash", "alternate=side")
     told = line_of(quick("exchanges", "create", "split", "type=consistent-hash", "hash_on=key").stderr)

@@ -187,10 +187,11 @@ def test_an_outage_is_told_when_it_begins_now_and_then_and_when_it_is_over(caplo
         simulated(scenario)
     told = [record.getMessage() for record in caplog.records if record.name == "linn.client"]
     assert [line.split(":")[0].split(" after")[0] for line in told] == [
-        "the connection to 127.0.0.1",
-        *["still no connection to 127.0.0.1"] * 3,
+        "connection lost, connecting again",
+        *["still no connection"] * 3,
         "connected to 127.0.0.1",
     ]
+    assert [line.count("127.0.0.1:5466") for line in told] == [1] * 5
     assert told[-1].startswith("connected to 127.0.0.1:5466 again after 10")
 
 
