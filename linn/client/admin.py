@@ -57,7 +57,7 @@ class Admin:
             raise ConfigError(f"the arguments of {verb} can't be written as JSON: {error}") from error
         checked_text(encoded, f"an argument of {verb}")
         shown = verb.partition(".")[2] in ("show", "list")
-        answer = (await self._client.request(Administer(verb, encoded), repeat=shown)).message
+        answer = (await self._client._request(Administer(verb, encoded), repeat=shown)).message
         if not isinstance(answer, Administered):
             raise ProtocolError(f"the broker answered {verb} with {type(answer).__name__}")
         return json.loads(answer.result)

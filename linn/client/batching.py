@@ -162,7 +162,7 @@ class Batching:
         if not self._linger_s:
             batch.opened_tick = self.shipping.ticks
         if self._linger_s or (lane.idle and not waits):
-            self._client.timers.after(self._linger_s, lambda: self.seal(lane) if lane.open is batch else None)
+            self._client._timers.after(self._linger_s, lambda: self.seal(lane) if lane.open is batch else None)
         return batch
 
     def seal(self, lane: Lane, *, attended: bool = False) -> None:

@@ -39,6 +39,7 @@ class Client:
 
     def __init__(self, thread: LoopThread, made: asynchronous.Client) -> None:
         self.admin = Admin(thread, made.admin)
+        self.options = made.options
         self._thread = thread
         self._made = made
         self._children: dict[int, Producer | Consumer] = {}
@@ -94,9 +95,9 @@ class Client:
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
-        return f"<linn.sync.Client of {self._made.address}>"
+        return f"<linn.sync.Client of {self._made._address}>"
 
-    def forget(self, child: Producer | Consumer) -> None:
+    def _forget(self, child: Producer | Consumer) -> None:
         """Not to be closed with the client any more: it is closed."""
         self._children.pop(id(child), None)
 

@@ -60,8 +60,8 @@ class Consumer:
         self._messages: Iterator[Message] = iter(())
         self._unread: Iterator[int] = iter(())
         """The indexes that `_messages` goes on with."""
-        self._news = made.news
-        made.hand_to(self._take_unread)
+        self._news = made._news
+        made._hand_to(self._take_unread)
         self._closed = False
 
     @property
@@ -88,7 +88,7 @@ class Consumer:
             if self._closed:
                 return
             self._closed = True
-        self._client.forget(self)
+        self._client._forget(self)
         try:
             self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
         finally:
@@ -126,7 +126,7 @@ class Consumer:
             TopicUnknown, ...: the subscription is over for good.
         Where the wait is interrupted (KeyboardInterrupt) no message is lost.
         """
-        if self._news == self._made.news and getpid() == self._process_id:
+        if self._news == self._made._news and getpid() == self._process_id:
             for message in self._messages:
                 return message
         found = self._step(self._pick_message, None)
@@ -179,7 +179,7 @@ class Consumer:
             raise ClientClosed("the consumer is closed")
         return found
 
-    def step_batch(self) -> Batch | None:
+    def _step_batch(self) -> Batch | None:
         """The next batch; None where the consumer is closed."""
         return self._step(self._pick_batch, None)
 
@@ -192,7 +192,7 @@ class Consumer:
             with self._lock:
                 if self._closed:
                     return None
-                if self._news == self._made.news:
+                if self._news == self._made._news:
                     found = pick()
                     if found is not None:
                         return found
@@ -206,7 +206,7 @@ class Consumer:
             self._current = self._pick_batch()
             if self._current is None:
                 return None
-            self._unread = iter(self._current.indexes)
+            self._unread = iter(self._current._indexes)
             self._messages = map(Message, repeat(self._current), self._unread)
 
     def _pick_batch(self) -> Batch | None:
@@ -219,16 +219,16 @@ class Consumer:
     async def _refill(self, deadline: float) -> bool:
         """Look up what is new, and wait until there is a batch; False where there is none by then, or ever."""
         with self._lock:
-            if self._news != self._made.news:
-                self._news = self._made.news
+            if self._news != self._made._news:
+                self._news = self._made._news
                 self._drop_unwanted()
-                self._made.raise_errors()
+                self._made._raise_errors()
                 return True
             if self._ready:
                 return True  # Another thread was quicker.
         try:
             with anyio.CancelScope(deadline=deadline):
-                taken = await self._made.take(self._made.taken_max)
+                taken = await self._made._take(self._made._taken_max)
                 with self._lock:
                     self._ready.extend(Batch(batch, self) for batch in taken)
                 return True
@@ -237,20 +237,20 @@ class Consumer:
         return False
 
     def _drop_unwanted(self) -> None:
-        self._ready = deque(batch for batch in self._ready if batch.origin.is_wanted())
-        if self._current is not None and not self._current.origin.is_wanted():
+        self._ready = deque(batch for batch in self._ready if batch._origin._is_wanted())
+        if self._current is not None and not self._current._origin._is_wanted():
             self._current, self._messages = None, iter(())
 
     def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
         """As `asynchronous.Consumer.take_unread`, of what was taken and no thread has read. Called by the loop."""
         unread: list[Unread] = []
         with self._lock:
-            if self._current is not None and is_unread_of(self._current.origin, subscription, leases):
-                unread += rest_of(self._current.origin, self._unread)
+            if self._current is not None and is_unread_of(self._current._origin, subscription, leases):
+                unread += rest_of(self._current._origin, self._unread)
             kept: deque[Batch] = deque()
             for batch in self._ready:
-                if is_unread_of(batch.origin, subscription, leases):
-                    unread += rest_of(batch.origin, iter(batch.indexes))
+                if is_unread_of(batch._origin, subscription, leases):
+                    unread += rest_of(batch._origin, iter(batch._indexes))
                 else:
                     kept.append(batch)
             self._ready = kept
@@ -279,7 +279,7 @@ class Consumer:
 
     # --- settling ---
 
-    def settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(self, batch: asynchronous_message.Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle records by index; see `Batch.ack`. Raises MessageInvalid, ConnectionLost."""
         return self._settlements.add(batch, first, end, verdict, ms)
 
@@ -297,7 +297,7 @@ class Batches:
 
     def __next__(self) -> Batch:
         """The next batch. See `Consumer.__next__`."""
-        batch = self._consumer.step_batch()
+        batch = self._consumer._step_batch()
         if batch is None:
             raise StopIteration
         return batch

@@ -26,16 +26,16 @@ class Batch(ReceivedBatch):
         print(batch.partition, batch.start_offset, len(batch), [message.key for message in batch])
     """
 
-    __slots__ = ("_consumer", "origin")
+    __slots__ = ("_consumer", "_origin")
 
     def __init__(self, origin: asynchronous.Batch, consumer: Consumer | None = None) -> None:
-        super().__init__(origin.topic, origin.partition, origin.records, origin.first, origin.delivery)
-        self.origin = origin
+        super().__init__(origin.topic, origin.partition, origin.records, origin._first, origin._delivery)
+        self._origin = origin
         """The batch as the loop knows it."""
         self._consumer = consumer
 
     def __iter__(self) -> Iterator[Message]:
-        return map(Message, repeat(self), self.indexes)
+        return map(Message, repeat(self), self._indexes)
 
     def ack(self) -> Settled:
         """All records are done with; on a stream, the group's place is behind them. Wait for it, or let it be.
@@ -43,7 +43,7 @@ class Batch(ReceivedBatch):
         Example:
             batch.ack().wait()  # or without wait(): refusals are raised by the next step
         """
-        return self.settle(self.first, self.records.count, Verdict.ACK, 0)
+        return self._settle(self._first, self.records.count, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
         """All records are to be delivered again; after `delay_ms`, or as the topic is configured where it is 0.
@@ -53,7 +53,7 @@ class Batch(ReceivedBatch):
         Example:
             batch.nack(delay_ms=500)
         """
-        return self.settle(self.first, self.records.count, Verdict.NACK, delay_ms)
+        return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
         """No record can be dealt with: to the dead-letter topic with them.
@@ -61,7 +61,7 @@ class Batch(ReceivedBatch):
         Example:
             batch.reject()
         """
-        return self.settle(self.first, self.records.count, Verdict.REJECT, 0)
+        return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
         """The leases last `lease_ms` from now.
@@ -69,7 +69,7 @@ class Batch(ReceivedBatch):
         Example:
             batch.extend(lease_ms=60_000).wait()
         """
-        return self.settle(self.first, self.records.count, Verdict.EXTEND, lease_ms)
+        return self._settle(self._first, self.records.count, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
         """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
@@ -82,11 +82,11 @@ class Batch(ReceivedBatch):
         """
         return Processing(self, on_error, delay_ms)
 
-    def settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
         if self._consumer is None:
             raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
-        return self._consumer.settle(self.origin, first, end, verdict, ms)
+        return self._consumer._settle(self._origin, first, end, verdict, ms)
 
 
 class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
@@ -105,7 +105,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         Example:
             message.ack().wait()  # or without wait(): refusals are raised by the next step
         """
-        return self.batch.settle(self.index, self.index + 1, Verdict.ACK, 0)
+        return self.batch._settle(self.index, self.index + 1, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
         """It is to be delivered again; after `delay_ms`, or as the topic is configured where that is 0.
@@ -115,7 +115,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         Example:
             message.nack(delay_ms=500)
         """
-        return self.batch.settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
+        return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
         """It can't be dealt with: to the dead-letter topic with it.
@@ -123,7 +123,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         Example:
             message.reject()
         """
-        return self.batch.settle(self.index, self.index + 1, Verdict.REJECT, 0)
+        return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
         """Its lease lasts `lease_ms` from now.
@@ -131,7 +131,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         Example:
             message.extend(lease_ms=60_000).wait()
         """
-        return self.batch.settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
+        return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.

@@ -66,7 +66,7 @@ class Producer:
                 return
             self._closed = True
             self._room = 0
-        self._client.forget(self)
+        self._client._forget(self)
         self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
 
     def close(self) -> None:
@@ -186,10 +186,10 @@ class Producer:
         ):
             message, size = value, len(value)
             if size > self._made.message_bytes_max:
-                raise self._made.too_large(size)
+                raise self._made._too_large(size)
         else:
             properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
-            message = self._made.prepared(value, properties, mandatory)
+            message = self._made._prepared(value, properties, mandatory)
             size = message.size
         if getpid() != self._process_id:  # Before the lock, which another thread may have held at the fork.
             self._thread.check()
@@ -256,7 +256,7 @@ class Producer:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._waiting_bytes = self._granted = self._room = 0
-            self._made.take(waiting)
+            self._made._take(waiting)
 
     def _look_for_room(self) -> None:
         """Grant as many bytes as may be put where the loop takes them now. Raises ConnectionLost, LimitExceeded."""

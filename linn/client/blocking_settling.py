@@ -65,7 +65,7 @@ class Settlements:
         """Settle records by index. Raises MessageInvalid where `ms` is no number that fits, ConnectionLost."""
         check_ms(ms)
         self._thread.check()
-        subscription = batch.subscription
+        subscription = batch._subscription
         assert subscription is not None, "a consumer's batches are delivered"
         if verdict == Verdict.ACK and not subscription.waits_for_acks:
             return Settled(None, batch, first, end, verdict, ms)
@@ -89,7 +89,7 @@ class Settlements:
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for settled in waiting:
-            settled.carried_out = settled.batch.settle(settled.first, settled.end, settled.verdict, settled.ms)
+            settled.carried_out = settled.batch._settle(settled.first, settled.end, settled.verdict, settled.ms)
 
     def wait(self, settled: Settled, timeout_s: float | None) -> None:
         """See `Settled.wait`."""

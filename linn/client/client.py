@@ -63,28 +63,28 @@ class Client:
     """
 
     def __init__(self, address: str, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
-        self.address = address
+        self._address = address
         self.options = options
         self.env = env
-        self.timers = Timers(env.clock)
-        self.own_loop = OwnLoop()
+        self._timers = Timers(env.clock)
+        self._own_loop = OwnLoop()
         self.admin = Admin(self)
-        self.producers: list[Producer] = []
-        self.consumers: list[Consumer] = []
-        self.closed = False
+        self._producers: list[Producer] = []
+        self._consumers: list[Consumer] = []
+        self._closed = False
         self._tasks = tasks
         self._link: Link | None = None
         self._wanted = anyio.Event()
         self._news = anyio.Event()
         """Set, and replaced, when a link is up or was given up."""
         self._gave_up: LinnError | None = None
-        self.outage: Outage | None = None
+        self._outage: Outage | None = None
         """While there is no connection, but for the first."""
 
     # --- connections ---
 
     @property
-    def link(self) -> Link | None:
+    def _usable_link(self) -> Link | None:
         """The connection, while there is one."""
         link = self._link
         return link if link is not None and link.error is None else None
@@ -94,14 +94,14 @@ class Client:
         """What the broker calls itself; "" while there is no connection."""
         return self._link.welcome.broker if self._link is not None else ""
 
-    def want_link(self) -> None:
+    def _want_link(self) -> None:
         """Have the client connect again where it had given up."""
         self._wanted.set()
 
-    async def start(self) -> None:
+    async def _start(self) -> None:
         """Connect, once. Raises ConnectFailed, ConnectionLost, VersionUnsupported, ProtocolError."""
         link = await self._open_link()
-        self._tasks.start_soon(self.timers.run)
+        self._tasks.start_soon(self._timers.run)
         self._link = link
         self._tasks.start_soon(self._stay_connected, link)
 
@@ -110,10 +110,10 @@ class Client:
         timeout_s = self.options.connect_timeout_s
         try:
             with anyio.move_on_after(timeout_s):
-                link = Link(await self.env.net.connect(self.address), self.env.clock)
+                link = Link(await self.env.net.connect(self._address), self.env.clock)
                 await link.greet(self.options.name)
                 return link
-            raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")
+            raise ConnectFailed(f"{self._address} did not answer within {timeout_s:g} s")
         except BaseException:
             if link is not None:
                 await link.aclose()
@@ -125,23 +125,23 @@ class Client:
             began = self.env.clock.monotonic()
             self._link = link
             self._tell_news(None)
-            for producer in self.producers:
-                producer.link_up()
-            for consumer in self.consumers:
-                self._tasks.start_soon(consumer.link_up, link)
+            for producer in self._producers:
+                producer._link_up()
+            for consumer in self._consumers:
+                self._tasks.start_soon(consumer._link_up, link)
             error = await link.run()
             self._link = None
-            self.outage = Outage(self.address, self.env.clock, error)
-            for consumer in self.consumers:
-                consumer.link_down()
+            self._outage = Outage(self._address, self.env.clock, error)
+            for consumer in self._consumers:
+                consumer._link_down()
             # A connection that ends as soon as it is made is no better than one that fails: back off all the same.
             lived_s = self.env.clock.monotonic() - began
             ended_early = ended_early + 1 if lived_s < self.options.backoff_max_s else 0
             if ended_early > 1:
-                await self.env.clock.sleep(self.backoff_of(ended_early - 2))
-            link = await self._connect_again(self.outage)
-            self.outage.is_over()
-            self.outage = None
+                await self.env.clock.sleep(self._backoff_of(ended_early - 2))
+            link = await self._connect_again(self._outage)
+            self._outage.is_over()
+            self._outage = None
 
     def _tell_news(self, gave_up: LinnError | None) -> None:
         self._gave_up = gave_up
@@ -151,9 +151,9 @@ class Client:
     async def _connect_again(self, outage: Outage) -> Link:
         while True:
             attempts = 0
-            while not self.options.is_used_up(attempts + 1):
+            while not self.options._is_used_up(attempts + 1):
                 if attempts:
-                    await self.env.clock.sleep(self.backoff_of(attempts - 1))
+                    await self.env.clock.sleep(self._backoff_of(attempts - 1))
                 attempts += 1
                 try:
                     return await self._open_link()
@@ -167,30 +167,30 @@ class Client:
 
     def _give_up(self, error: LinnError) -> None:
         self._tell_news(error)
-        for producer in list(self.producers):
-            producer.give_up(error)
-        for consumer in list(self.consumers):
-            consumer.give_up(error)
+        for producer in list(self._producers):
+            producer._give_up(error)
+        for consumer in list(self._consumers):
+            consumer._give_up(error)
 
-    def backoff_of(self, attempt: int) -> float:
+    def _backoff_of(self, attempt: int) -> float:
         """Seconds to wait after so many attempts before this one."""
-        return self.options.backoff_of(attempt, self.env.rng.uniform(0.0, 1.0))
+        return self.options._backoff_of(attempt, self.env.rng.uniform(0.0, 1.0))
 
-    async def ready_link(self) -> Link:
+    async def _ready_link(self) -> Link:
         """A link that takes requests, waiting for one.
 
         Raises what the client gave up with, RequestTimeout, ClientClosed, ClientUnreachable.
         """
-        self.own_loop.check()
+        self._own_loop.check()
         if self._link is not None and self._link.ready:
             return self._link
-        with self.time_limit("connect"):
+        with self._time_limit("connect"):
             while True:
-                if self.closed:
+                if self._closed:
                     raise ClientClosed("the client is closed")
-                link = self.link
+                link = self._usable_link
                 if link is None:
-                    self.want_link()
+                    self._want_link()
                     await self._news.wait()
                     if self._gave_up is not None:
                         raise again(self._gave_up)
@@ -202,26 +202,26 @@ class Client:
                     await changed.wait()
 
     @contextmanager
-    def time_limit(self, what: str, extra_s: float = 0.0) -> Iterator[None]:
+    def _time_limit(self, what: str, extra_s: float = 0.0) -> Iterator[None]:
         """Raise RequestTimeout where the block takes longer than `request_timeout_s` and `extra_s`."""
         timeout_s = self.options.request_timeout_s + extra_s
         with anyio.move_on_after(timeout_s) as scope:
             yield
-        if scope.cancelled_caught and self.outage is not None:
-            raise RequestTimeout(f"{what}: no connection within {timeout_s:g} s: {self.outage.error.text}")
+        if scope.cancelled_caught and self._outage is not None:
+            raise RequestTimeout(f"{what}: no connection within {timeout_s:g} s: {self._outage.error.text}")
         if scope.cancelled_caught:
-            raise RequestTimeout(f"{what}: no answer from {self.address} within {timeout_s:g} s")
+            raise RequestTimeout(f"{what}: no answer from {self._address} within {timeout_s:g} s")
 
-    async def request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
+    async def _request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
         """Send a request and wait for its answer; `repeat`: again where its link was lost, at most `retries_max` times.
 
         Raises what the broker refuses with, MessageInvalid, ConnectionLost, RequestTimeout.
         Cancellation: it may have been carried out.
         """
         lost = 0
-        with self.time_limit(type(message).__name__.lower(), extra_s):
+        with self._time_limit(type(message).__name__.lower(), extra_s):
             while True:
-                link = await self.ready_link()
+                link = await self._ready_link()
                 answer = Answer()
                 correlation = link.ask(answer, message)
                 try:
@@ -230,7 +230,7 @@ class Client:
                 except ConnectionLost:
                     # It may be this request that the broker closes the connection for.
                     lost += 1
-                    if not repeat or self.closed or self.options.is_used_up(lost):
+                    if not repeat or self._closed or self.options._is_used_up(lost):
                         raise
                     await self._until_lost(link)
                 finally:
@@ -241,12 +241,12 @@ class Client:
         while self._link is link:
             await anyio.lowlevel.checkpoint()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Fail whatever waits."""
-        self.closed = True
+        self._closed = True
         self._give_up(ClientClosed("the client is closed"))
 
-    async def goodbye(self) -> None:
+    async def _goodbye(self) -> None:
         """Close the connection."""
         if self._link is not None:
             await self._link.aclose()
@@ -365,7 +365,7 @@ class Client:
         """
         wait_s = checked_wait(wait_s)
         request = Fetch(topic, partition, offset, bytes_min, bytes_max, int(wait_s * 1000))
-        answer = await self.request(request, repeat=True, extra_s=wait_s)
+        answer = await self._request(request, repeat=True, extra_s=wait_s)
         fetched = answer.message
         if not isinstance(fetched, messages.Fetched):
             raise ProtocolError(f"the broker answered fetch with {type(fetched).__name__}")
@@ -386,7 +386,7 @@ class Client:
             yesterday = datetime.now() - timedelta(days=1)
             offset = await client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
         """
-        found = (await self.request(FindOffset(topic, partition, timestamp_ms), repeat=True)).message
+        found = (await self._request(FindOffset(topic, partition, timestamp_ms), repeat=True)).message
         if not isinstance(found, messages.FoundOffset):
             raise ProtocolError(f"the broker answered find offset with {type(found).__name__}")
         return found.offset
@@ -401,7 +401,7 @@ class Client:
             print(prices.kind, len(prices.partitions))
         """
         asked = [checked_text(topic, "a topic") for topic in topics]
-        found = (await self.request(Describe(asked), repeat=True)).message
+        found = (await self._request(Describe(asked), repeat=True)).message
         if not isinstance(found, Description) or (topics and len(found.topics) != len(topics)):
             raise ProtocolError("the broker did not describe what it was asked for")
         return found
@@ -449,15 +449,15 @@ async def connect(
     async with anyio.create_task_group() as tasks:
         client = Client(address, options, env if env is not None else AnyEnv(), tasks)
         try:
-            await client.start()
+            await client._start()
             yield client
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
             raised = error
         finally:
-            client.close()
-            await client.goodbye()
+            client._close()
+            await client._goodbye()
             tasks.cancel_scope.cancel()
     if raised is not None:
         raise raised

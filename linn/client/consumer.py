@@ -48,17 +48,17 @@ _BATCHES_IN_A_ROW_MAX = 8
 
 def is_unread_of(batch: Batch | None, subscription: Subscription, leases: Collection[Delivery] | None) -> bool:
     """Whether a batch came by this subscription, and under one of these leases where any are named."""
-    if batch is None or batch.subscription is not subscription:
+    if batch is None or batch._subscription is not subscription:
         return False
-    return leases is None or batch.delivery in leases
+    return leases is None or batch._delivery in leases
 
 
 def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
     """What is left of a batch, taken from those who iterate over its indexes. Safe beside another thread's `next`."""
     rest = list(indexes)
-    if not rest or batch.delivery is None:
+    if not rest or batch._delivery is None:
         return []
-    return [(batch.delivery, batch.base_offset + rest[0], batch.base_offset + rest[-1] + 1)]
+    return [(batch._delivery, batch._base_offset + rest[0], batch._base_offset + rest[-1] + 1)]
 
 
 def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
@@ -88,8 +88,8 @@ class Consumer:
     ) -> None:
         self.topic = topic
         self._client = client
-        self.check_loop = client.own_loop.check
-        self._thread_id = client.own_loop.thread_id
+        self._check_loop = client._own_loop.check
+        self._thread_id = client._own_loop.thread_id
         self._group = group
         self._adapts = prefetch is None
         """Where it turns out to read a queue."""
@@ -111,7 +111,7 @@ class Consumer:
         """Of the current batch; None where it has none."""
         self._monotonic = client.env.clock.monotonic
         self._handed_in_a_row = 0
-        self.news = 0
+        self._news = 0
         """Grows with whatever makes the next step look up: an error, the end, a batch that is not wanted any more."""
         self._errors: list[LinnError] = []
         self._broken: LinnError | None = None
@@ -125,20 +125,20 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         """Subscribe. Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, RequestTimeout and other refusals."""
-        link = await self._client.ready_link()
+        link = await self._client._ready_link()
         await self._subscribe(link)
         self._closed, self._entered = False, True
-        self._client.consumers.append(self)
+        self._client._consumers.append(self)
         if link.error is not None:  # It was lost before this consumer could be told.
-            self.link_down()
-            if self._client.link is not None:
-                await self.link_up(self._client.link)
+            self._link_down()
+            if self._client._usable_link is not None:
+                await self._link_up(self._client._usable_link)
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.check_loop()
+        self._check_loop()
         if exc is None:
             await self.aclose()
         elif isinstance(exc, Exception):
@@ -159,7 +159,7 @@ class Consumer:
             await (await anext(consumer)).ack()
             await consumer.aclose()
         """
-        self.check_loop()
+        self._check_loop()
         if self._closed:
             await anyio.lowlevel.checkpoint()
             return
@@ -170,14 +170,14 @@ class Consumer:
                 with contextlib.suppress(LinnError):
                     await answer.wait()
         await anyio.lowlevel.checkpoint()
-        self.raise_errors()
+        self._raise_errors()
 
     def _leave(self) -> list[Answer]:
         """Send settlements and unsubscribe, without waiting; what to wait for."""
         if self._closed:
             return []
         self._closed = True
-        self._client.consumers.remove(self)
+        self._client._consumers.remove(self)
         answers = self._unsubscribe()
         self._wake()
         return answers
@@ -207,7 +207,7 @@ class Consumer:
             answer = Subscribing(self, link, limits, positions)
             link.ask(answer, request)
             answers.append(answer)
-        with self._client.time_limit(f"subscribe to {self.topic}"):
+        with self._client._time_limit(f"subscribe to {self.topic}"):
             for answer in answers:
                 await answer.wait()
 
@@ -216,11 +216,11 @@ class Consumer:
             return await next_requests(self._client, self.topic, self._start, self._positions)
         return await first_requests(self._client, self.topic, self._group, self._start)
 
-    def subscribed(self, subscription: Subscription) -> None:
+    def _on_subscribed(self, subscription: Subscription) -> None:
         """The broker has agreed to a subscription."""
         self._subscriptions.append(subscription)
 
-    def link_down(self) -> None:
+    def _link_down(self) -> None:
         """The connection is gone."""
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
@@ -229,7 +229,7 @@ class Consumer:
         self._drop_unwanted()
         self._wake()
 
-    async def link_up(self, link: Link) -> None:
+    async def _link_up(self, link: Link) -> None:
         """There is a connection again: subscribe again. What the broker refuses is raised by the next step."""
         attempts = 0
         while not self._closed and link.error is None:
@@ -240,46 +240,46 @@ class Consumer:
                 return  # The next connection's turn.
             except LinnError as error:
                 self._unsubscribe()
-                if not error.retriable or self._client.options.is_used_up(attempts + 1):
+                if not error.retriable or self._client.options._is_used_up(attempts + 1):
                     self._broken = error
                     break
-                await self._client.env.clock.sleep(self._client.backoff_of(attempts))
+                await self._client.env.clock.sleep(self._client._backoff_of(attempts))
                 attempts += 1
         self._wake()
 
-    def give_up(self, error: LinnError) -> None:
+    def _give_up(self, error: LinnError) -> None:
         """There is no broker to be found; the next step raises it, the one after that has the client try again."""
-        self.refused(error)
+        self._on_refused(error)
 
     # --- what arrives ---
 
-    def arrived(self, batches: list[Batch]) -> None:
+    def _put_arrived(self, batches: list[Batch]) -> None:
         """Batches of one delivery."""
         self._arrived.extend(batches)
         if self._changed is not None:
             self._wake()
 
-    def assigned(self, partitions: Iterable[int]) -> None:
+    def _on_assigned(self, partitions: Iterable[int]) -> None:
         """The group has given this member other partitions."""
         self._partitions = list(partitions)
         self._drop_unwanted()
 
-    def set_back(self, partition: int) -> None:
+    def _set_back(self, partition: int) -> None:
         """Some of what arrived of a partition comes again: reading was set back, or a lease is over."""
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
-        self.news += 1
+        self._news += 1
         arrived, self._arrived = self._arrived, deque()
         for batch in arrived:
-            if batch.is_wanted():
+            if batch._is_wanted():
                 self._arrived.append(batch)
             else:
-                batch.handed_over()
-        if self._current is not None and not self._current.is_wanted():
+                batch._handed_over()
+        if self._current is not None and not self._current._is_wanted():
             self._messages = iter(())
 
-    def take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
         """Take back what was not handed out of a subscription's leases, or of all of them; by offsets."""
         unread = self._take_unread_elsewhere(subscription, leases)
         if is_unread_of(self._current, subscription, leases):
@@ -288,36 +288,36 @@ class Consumer:
         kept: deque[Batch] = deque()
         for batch in self._arrived:
             if is_unread_of(batch, subscription, leases):
-                batch.handed_over()
-                unread += rest_of(batch, iter(batch.indexes))
+                batch._handed_over()
+                unread += rest_of(batch, iter(batch._indexes))
             else:
                 kept.append(batch)
         self._arrived = kept
         return unread
 
-    def hand_to(self, take_unread: TakeUnread) -> None:
+    def _hand_to(self, take_unread: TakeUnread) -> None:
         """Whatever is taken goes to somebody who keeps it for others, and gives back what they have not read."""
         self._take_unread_elsewhere = take_unread
 
     @property
-    def taken_max(self) -> int:
+    def _taken_max(self) -> int:
         """How many records to `take` at a time, so that the broker goes on sending."""
         return min([subscription.taken_max for subscription in self._subscriptions], default=1)
 
-    def refused(self, error: LinnError) -> None:
+    def _on_refused(self, error: LinnError) -> None:
         """A settlement that nobody awaits was refused: the next step says so, before it hands over more."""
         self._errors.append(error)
-        self.news += 1
+        self._news += 1
         self._wake()
 
-    def ended(self, error: LinnError) -> None:
+    def _on_ended(self, error: LinnError) -> None:
         """The broker has ended the subscription."""
         self._broken = error
         self._wake()
 
-    def later(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay_s` seconds."""
-        self._client.timers.after(delay_s, callback)
+        self._client._timers.after(delay_s, callback)
 
     def _wake(self) -> None:
         if self._changed is not None:
@@ -348,7 +348,7 @@ class Consumer:
         One that was closed ends the iteration. Cancellation: no message is lost.
         """
         if get_ident() != self._thread_id:
-            self.check_loop()
+            self._check_loop()
         if not self._errors:
             lease = self._lease
             if lease is None or self._monotonic() < lease.until_s:
@@ -357,10 +357,10 @@ class Consumer:
         return await self._turn()
 
     async def _turn(self) -> Message:
-        self.raise_errors()
+        self._raise_errors()
         batch = self._current = await self.next_batch()
-        self._lease = batch.delivery if batch.subscription is not None and batch.subscription.leased else None
-        self._unread = iter(batch.indexes)
+        self._lease = batch._delivery if batch._subscription is not None and batch._subscription.leased else None
+        self._unread = iter(batch._indexes)
         self._messages = map(Message, repeat(batch), self._unread)
         return next(self._messages)
 
@@ -387,11 +387,11 @@ class Consumer:
             await self._be_fair()
             if self._arrived:
                 batch = self._arrived.popleft()
-                batch.handed_over()
+                batch._handed_over()
                 batch.records.check_crc()
                 return batch
 
-    async def take(self, records_max: int) -> list[Batch]:
+    async def _take(self, records_max: int) -> list[Batch]:
         """All that has arrived, waiting for the first: one batch, and others up to `records_max` records in all.
 
         For those who hand on what they take: the CRCs are not checked. Raises as `__anext__` does, and cancellation
@@ -401,18 +401,18 @@ class Consumer:
         taken: list[Batch] = []
         while self._arrived and (not taken or len(self._arrived[0]) <= records_max):
             batch = self._arrived.popleft()
-            batch.handed_over()
+            batch._handed_over()
             records_max -= len(batch)
             taken.append(batch)
         return taken
 
     async def _until_arrived(self) -> None:
         """Wait for a batch. Raises as `__anext__` does."""
-        self.check_loop()
+        self._check_loop()
         while True:
-            self.raise_errors()
-            while self._arrived and not self._arrived[0].is_wanted():
-                self._arrived.popleft().handed_over()  # Its lease ended while it waited here.
+            self._raise_errors()
+            while self._arrived and not self._arrived[0]._is_wanted():
+                self._arrived.popleft()._handed_over()  # Its lease ended while it waited here.
             if self._arrived:
                 return
             if self._closed:
@@ -439,8 +439,8 @@ class Consumer:
     async def _wait(self) -> None:
         """Wait for something to happen; for a pull, make it happen."""
         self._handed_in_a_row = 0
-        if self._client.link is None:
-            self._client.want_link()
+        if self._client._usable_link is None:
+            self._client._want_link()
         pulls = self._mode == "pull" and bool(self._subscriptions)
         if pulls and not self._pulling:
             self._pulling = True
@@ -453,10 +453,10 @@ class Consumer:
         if self._arrived or self._errors or self._closed:
             return
         self._changed = changed = self._changed or anyio.Event()
-        with self._client.time_limit(f"pull from {self.topic}", _PULL_WAIT_S) if pulls else contextlib.nullcontext():
+        with self._client._time_limit(f"pull from {self.topic}", _PULL_WAIT_S) if pulls else contextlib.nullcontext():
             await changed.wait()
 
-    def raise_errors(self) -> None:
+    def _raise_errors(self) -> None:
         """Raise the first of the errors that wait for the next step, and forget all of them."""
         if self._errors:
             errors, self._errors = self._errors, []
@@ -486,11 +486,11 @@ class Consumer:
         """
         if self._mode != "pull":
             raise SubscriptionWrongKind('pull needs a consumer with mode="pull"')
-        self.check_loop()
+        self._check_loop()
         checked_number(records_max, "records_max", U32_MAX)
         wait_s = checked_wait(wait_s)
         self._check_entered()
-        self.raise_errors()
+        self._raise_errors()
         if self._broken is not None:
             raise again(self._broken)
         if self._pulling:
@@ -500,11 +500,11 @@ class Consumer:
         while not self._subscriptions:
             if self._closed:
                 raise ClientClosed("the consumer is closed")
-            self._client.want_link()
+            self._client._want_link()
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
-            self.raise_errors()
-        batches = await self.take(records_max) if self._arrived else []
+            self._raise_errors()
+        batches = await self._take(records_max) if self._arrived else []
         if not (batches or self._pulling):
             batches = await self._pull(records_max, wait_s)
         for batch in batches:
@@ -515,7 +515,7 @@ class Consumer:
         while self._pulling and not self._arrived:
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
-            self.raise_errors()
+            self._raise_errors()
 
     async def _pull(self, records_max: int, wait_s: float) -> list[Batch]:
         """Ask each subscription in turn; there is more than one only after a reader's reconnection."""
@@ -523,7 +523,7 @@ class Consumer:
         wait_s = wait_s / len(self._subscriptions)
         correlation = self._ask(answer, records_max, wait_s)
         try:
-            with self._client.time_limit(f"pull from {self.topic}", wait_s):
+            with self._client._time_limit(f"pull from {self.topic}", wait_s):
                 message = await answer.wait()
         finally:
             subscription.link.forget(correlation)
@@ -531,7 +531,7 @@ class Consumer:
             raise ProtocolError(f"the broker answered pull with {type(message).__name__}")
         batches = subscription.delivered(message, answer.batches)
         for batch in batches:
-            batch.handed_over()
+            batch._handed_over()
         return batches
 
     def _ask(self, caller: Caller, records_max: int, wait_s: float) -> int:
@@ -541,10 +541,10 @@ class Consumer:
         subscription.flush()
         return subscription.link.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000)))
 
-    def pulled(self, batches: list[Batch], error: LinnError | None) -> None:
+    def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
         """The pull of an iteration has ended."""
         self._pulling = False
         if error is not None and not isinstance(error, ConnectionLost):  # Of a lost one the client makes a new one.
-            self.refused(error)
+            self._on_refused(error)
         self._arrived.extend(batches)
         self._wake()

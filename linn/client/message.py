@@ -25,7 +25,7 @@ class Batch(ReceivedBatch):
         print(batch.partition, batch.start_offset, len(batch), [message.key for message in batch])
     """
 
-    __slots__ = ("subscription",)
+    __slots__ = ("_subscription",)
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Batch(ReceivedBatch):
         subscription: Subscription | None = None,
     ) -> None:
         super().__init__(topic, partition, records, first, delivery)
-        self.subscription = subscription
+        self._subscription = subscription
 
     def __iter__(self) -> Iterator[Message]:
-        return map(Message, repeat(self), self.indexes)
+        return map(Message, repeat(self), self._indexes)
 
     def ack(self) -> Settled:
         """All records are done with; on a stream, the group's place is behind them. Await it, or let it be.
@@ -48,7 +48,7 @@ class Batch(ReceivedBatch):
         Example:
             await batch.ack()  # or without await: refusals are raised by the next step
         """
-        return self.settle(self.first, self.records.count, Verdict.ACK, 0)
+        return self._settle(self._first, self.records.count, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
         """All records are to be delivered again; after `delay_ms`, or as the topic is configured where it is 0.
@@ -58,7 +58,7 @@ class Batch(ReceivedBatch):
         Example:
             await batch.nack(delay_ms=500)
         """
-        return self.settle(self.first, self.records.count, Verdict.NACK, delay_ms)
+        return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
         """No record can be dealt with: to the dead-letter topic with them.
@@ -66,7 +66,7 @@ class Batch(ReceivedBatch):
         Example:
             await batch.reject()
         """
-        return self.settle(self.first, self.records.count, Verdict.REJECT, 0)
+        return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
         """The leases last `lease_ms` from now.
@@ -74,7 +74,7 @@ class Batch(ReceivedBatch):
         Example:
             await batch.extend(lease_ms=60_000)
         """
-        return self.settle(self.first, self.records.count, Verdict.EXTEND, lease_ms)
+        return self._settle(self._first, self.records.count, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
         """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
@@ -87,21 +87,21 @@ class Batch(ReceivedBatch):
         """
         return Processing(self, on_error, delay_ms)
 
-    def settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+    def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
-        subscription, delivery = self.subscription, self.delivery
+        subscription, delivery = self._subscription, self._delivery
         if subscription is None or delivery is None:
             raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
-        return subscription.settle(delivery, self.base_offset + first, self.base_offset + end, verdict, ms)
+        return subscription.settle(delivery, self._base_offset + first, self._base_offset + end, verdict, ms)
 
-    def is_wanted(self) -> bool:
+    def _is_wanted(self) -> bool:
         """Whether it is still to be handed over: its lease, or its partition, may be gone."""
-        return self.subscription is None or self.subscription.wants(self)
+        return self._subscription is None or self._subscription.wants(self)
 
-    def handed_over(self) -> None:
+    def _handed_over(self) -> None:
         """The application has it, or it was dropped."""
-        if self.subscription is not None:
-            self.subscription.handed_over(self)
+        if self._subscription is not None:
+            self._subscription.handed_over(self)
 
 
 class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
@@ -121,14 +121,14 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
             await message.ack()  # or without await: refusals are raised by the next step
         """
         batch, index = self.batch, self.index
-        subscription = batch.subscription
+        subscription = batch._subscription
         last = subscription.last_ack if subscription is not None else None
-        if last is not None and last.end == batch.base_offset + index and last.delivery is batch.delivery:
+        if last is not None and last.end == batch._base_offset + index and last.delivery is batch._delivery:
             # The common case by far: the record behind the one that was acked last, which is not sent yet.
             subscription.check_loop()  # type: ignore[union-attr] # Or there would be no last ack.
             last.end += 1
             return last
-        return batch.settle(index, index + 1, Verdict.ACK, 0)
+        return batch._settle(index, index + 1, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
         """It is to be delivered again; after `delay_ms`, or as the topic is configured where that is 0.
@@ -138,7 +138,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         Example:
             await message.nack(delay_ms=500)
         """
-        return self.batch.settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
+        return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
         """It can't be dealt with: to the dead-letter topic with it.
@@ -146,7 +146,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         Example:
             await message.reject()
         """
-        return self.batch.settle(self.index, self.index + 1, Verdict.REJECT, 0)
+        return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
         """Its lease lasts `lease_ms` from now.
@@ -154,7 +154,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         Example:
             await message.extend(lease_ms=60_000)
         """
-        return self.batch.settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
+        return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.

@@ -42,11 +42,11 @@ class ClientOptions:
         for name in ("connect_timeout_s", "request_timeout_s", "backoff_s", "backoff_max_s", "metadata_age_max_s"):
             checked_span(getattr(self, name), name)
 
-    def is_used_up(self, attempts: int) -> bool:
+    def _is_used_up(self, attempts: int) -> bool:
         """Whether so many attempts are more than there may be."""
         return self.retries_max is not None and attempts > self.retries_max
 
-    def backoff_of(self, attempt: int, fraction: float) -> float:
+    def _backoff_of(self, attempt: int, fraction: float) -> float:
         """The wait before attempt `attempt` + 1, in seconds; `fraction` in [0, 1] is the random part."""
         longest = min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempt, 30))
         return longest * (1 - fraction / 2)

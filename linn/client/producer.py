@@ -58,8 +58,8 @@ class Producer:
         buffer_bytes_max: int,
     ) -> None:
         self._client = client
-        self._check_loop = client.own_loop.check
-        self._thread_id = client.own_loop.thread_id
+        self._check_loop = client._own_loop.check
+        self._thread_id = client._own_loop.thread_id
         self._target = target
         self._to_exchange = to_exchange
         self._acks = _ACKS[acks]
@@ -75,25 +75,25 @@ class Producer:
             client, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
         )
         self._shipping = self._batching.shipping
-        self._watch = TopicWatch(client, target, self.follow)
+        self._watch = TopicWatch(client, target, self._follow)
         self._errors: list[LinnError] = []
 
     # --- life ---
 
     async def __aenter__(self) -> Self:
         """Look the topic up. Raises ConnectionLost, RequestTimeout; the first publish says if it is unknown."""
-        welcome = (await self._client.ready_link()).welcome
+        welcome = (await self._client._ready_link()).welcome
         self.message_bytes_max = welcome.message_bytes_max
         self._batch_bytes_limit = welcome.batch_bytes_max
         if not self._to_exchange:
             (info,) = (await self._client.describe(self._target)).topics
-            self.follow(info)
+            self._follow(info)
             self._watch.start()
         if "zstd" in welcome.features:
             self._batching.codec = self._codec
         self._batching.bytes_max = min(self._batch_bytes_max, self._batch_bytes_limit // 2)
         self._bound = self._buffer_bytes_max
-        self._client.producers.append(self)
+        self._client._producers.append(self)
         return self
 
     async def __aexit__(
@@ -127,10 +127,10 @@ class Producer:
 
     def _end(self) -> None:
         self._bound = -1
-        if self in self._client.producers:
-            self._client.producers.remove(self)
+        if self in self._client._producers:
+            self._client._producers.remove(self)
             self._watch.stopped = True
-            self.give_up(ClientClosed("the producer was closed"))
+            self._give_up(ClientClosed("the producer was closed"))
 
     async def flush(self) -> None:
         """Send what waits, and wait until all that was published before the call is confirmed or failed.
@@ -150,8 +150,8 @@ class Producer:
         for confirmation in self._batching.unsettled():
             with contextlib.suppress(LinnError):
                 await confirmation.wait()
-        if self._acks == Acks.NONE and self._client.link is not None:
-            await self._client.request(Ping())
+        if self._acks == Acks.NONE and self._client._usable_link is not None:
+            await self._client._request(Ping())
         await anyio.lowlevel.checkpoint()
         if self._errors:
             errors, self._errors = self._errors, []
@@ -214,7 +214,7 @@ class Producer:
             sent = self._batching.send_alone(value)
             if sent is not None:
                 return await self._sent_alone(*sent)
-        return await self._sent_with_others(self.prepared(value, properties, mandatory))
+        return await self._sent_with_others(self._prepared(value, properties, mandatory))
 
     async def _sent_with_others(self, message: Prepared) -> Receipt:
         lane, batch, index = self._batching.add(message, waits=True)
@@ -232,7 +232,7 @@ class Producer:
         return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True))
 
     async def _confirmed(self, confirmation: Confirmation, attended: bool) -> Placement | None:
-        link = self._client.link
+        link = self._client._usable_link
         if confirmation.settled:
             await anyio.lowlevel.checkpoint()
         elif attended and link is not None:
@@ -293,7 +293,7 @@ class Producer:
         ):
             size = len(value)
             if size > self.message_bytes_max:
-                raise self.too_large(size)
+                raise self._too_large(size)
             batching = self._batching
             lane = batching.sticky
             batch = lane.open
@@ -308,9 +308,9 @@ class Producer:
         else:
             self._check_loop()
             properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
-            self._batching.put(self.prepared(value, properties, mandatory))
+            self._batching.put(self._prepared(value, properties, mandatory))
 
-    def prepared(self, value: bytes | None, properties: Properties, mandatory: bool) -> Prepared:
+    def _prepared(self, value: bytes | None, properties: Properties, mandatory: bool) -> Prepared:
         """A message that was checked, for `take`. Any thread may call it. Raises MessageInvalid, MessageTooLarge."""
         if value is not None and type(value) is not bytes:
             value = as_bytes(value, "a value")
@@ -318,7 +318,7 @@ class Producer:
         if properties is not PLAIN:
             size += size_of(properties)
         if size > self.message_bytes_max:
-            raise self.too_large(size)
+            raise self._too_large(size)
         return Prepared(value, properties, size, mandatory and self._asks_return())
 
     async def publish_many(
@@ -420,31 +420,31 @@ class Producer:
         bound = self._buffer_bytes_max
         raise LimitExceeded(f"{bound:,} bytes are on their way already (buffer_bytes_max); await flush() makes room")
 
-    def too_large(self, size: int) -> MessageTooLarge:
+    def _too_large(self, size: int) -> MessageTooLarge:
         """What a message of so many bytes is refused with."""
         return MessageTooLarge(
             f"a message of {size:,} bytes, more than the {self.message_bytes_max:,} of {self._target}"
         )
 
-    def take(self, messages: Iterable[bytes | Prepared]) -> None:
+    def _take(self, messages: Iterable[bytes | Prepared]) -> None:
         """Publish as `publish_nowait` what was checked before; no limit is looked at."""
         self._batching.take(messages)
 
     # --- news of the topic ---
 
-    def follow(self, info: TopicInfo) -> None:
+    def _follow(self, info: TopicInfo) -> None:
         """Publish to as many partitions as the topic has now, each message within its limits."""
         self._batching.follow(info)
         self.message_bytes_max = info.message_bytes_max or self.message_bytes_max
 
-    def link_up(self) -> None:
+    def _link_up(self) -> None:
         """There is a connection again."""
         self._shipping.pump()
         if not self._to_exchange:
             self._watch.ask()
 
-    def give_up(self, error: LinnError) -> None:
+    def _give_up(self, error: LinnError) -> None:
         """Fail all that has not been sent; of a client that is closed, also what is published from now on."""
-        if self._client.closed:
+        if self._client._closed:
             self._bound = -1
         self._batching.give_up(error)

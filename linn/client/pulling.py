@@ -23,10 +23,10 @@ class Pulling:
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         """The broker answered."""
         if isinstance(message, Deliver):
-            self._consumer.pulled(self._subscription.delivered(message, batches), None)
+            self._consumer._on_pulled(self._subscription.delivered(message, batches), None)
         else:
             self.failed(ProtocolError(f"the broker answered pull with {type(message).__name__}"))
 
     def failed(self, error: LinnError) -> None:
         """The broker refused, or the connection was lost."""
-        self._consumer.pulled([], error)
+        self._consumer._on_pulled([], error)

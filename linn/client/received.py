@@ -19,7 +19,7 @@ from linn.core.record import Headers, LabelValue, Record
 class ReceivedBatch:
     """Records of one partition, in their order. `len` and `values` leave out what came before `first`."""
 
-    __slots__ = ("_values", "base_offset", "delivery", "first", "partition", "records", "topic")
+    __slots__ = ("_base_offset", "_delivery", "_first", "_values", "partition", "records", "topic")
 
     def __init__(
         self, topic: str, partition: int, records: RecordBatch, first: int = 0, delivery: Delivery | None = None
@@ -28,17 +28,17 @@ class ReceivedBatch:
         self.partition = partition
         self.records = records
         """The batch as the producer made it, column by column."""
-        self.first = first
+        self._first = first
         """Index of the first record that belongs here."""
-        self.base_offset: int = records.base_offset
+        self._base_offset: int = records.base_offset
         """Offset of the record with index 0."""
-        self.delivery = delivery
+        self._delivery = delivery
         self._values: list[bytes | None] | None = None
 
     @property
     def start_offset(self) -> int:
         """Offset of the first record."""
-        return self.base_offset + self.first
+        return self._base_offset + self._first
 
     @property
     def end_offset(self) -> int:
@@ -48,26 +48,26 @@ class ReceivedBatch:
     @property
     def attempt(self) -> int:
         """1 the first time; 0 where attempts are not counted."""
-        return self.delivery.attempt if self.delivery is not None else 0
+        return self._delivery.attempt if self._delivery is not None else 0
 
     @property
     def values(self) -> list[bytes | None]:
         """All values. Raises BatchMalformed."""
-        values = self._values if self._values is not None else self.load()
-        return values[self.first :] if self.first else values
+        values = self._values if self._values is not None else self._load()
+        return values[self._first :] if self._first else values
 
     @property
-    def indexes(self) -> range:
+    def _indexes(self) -> range:
         """The indexes of its records."""
-        return range(self.first, self.records.count)
+        return range(self._first, self.records.count)
 
-    def load(self) -> list[bytes | None]:
+    def _load(self) -> list[bytes | None]:
         """The values from index 0 on, read once. Raises BatchMalformed."""
         self._values = self.records.body().values.to_list()
         return self._values
 
     def __len__(self) -> int:
-        return int(self.records.count) - self.first
+        return int(self.records.count) - self._first
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.topic}/{self.partition} {self.start_offset}..{self.end_offset}>"
@@ -84,7 +84,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
         """The content; None: a tombstone."""
         batch = self.batch
         values = batch._values
-        return values[self.index] if values is not None else batch.load()[self.index]
+        return values[self.index] if values is not None else batch._load()[self.index]
 
     @property
     def text(self) -> str:
@@ -146,7 +146,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
     @property
     def offset(self) -> int:
         """Its place in the partition."""
-        return self.batch.base_offset + self.index
+        return self.batch._base_offset + self.index
 
     @property
     def attempt(self) -> int:

@@ -93,7 +93,7 @@ class Shipping:
         self._unsettled[shipment] = None
         if not self._watching_time:
             self._watching_time = True
-            self._client.timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
+            self._client._timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
         self.buffered_bytes += batch.size
         self._ready_count += 1
         self._queue(lane)
@@ -103,7 +103,7 @@ class Shipping:
         """Wait until there is room for another batch. Raises RequestTimeout. Cancellation: nothing happens."""
         if self._has_room(bytes_max):
             return
-        with self._client.time_limit(f"publish to {self._target}"):
+        with self._client._time_limit(f"publish to {self._target}"):
             while not self._has_room(bytes_max):
                 self._room = self._room or anyio.Event()
                 await self._room.wait()
@@ -120,9 +120,9 @@ class Shipping:
     def pump(self) -> None:
         """Send what may be sent now."""
         while self._waiting and self._in_flight < self._in_flight_max:
-            link = self._client.link
+            link = self._client._usable_link
             if link is None:
-                self._client.want_link()
+                self._client._want_link()
                 return
             if not link.ready:
                 if self._listening_to is not link:
@@ -178,7 +178,7 @@ class Shipping:
         self._landed(shipment)
         shipment.attended = False
         shipment.refusal = error
-        if error.retriable and not self._client.options.is_used_up(shipment.attempts) and not self._client.closed:
+        if error.retriable and not self._client.options._is_used_up(shipment.attempts) and not self._client._closed:
             lane.put_back(shipment)
             self._ready_count += 1
             lane.held = lane.held or not isinstance(error, ConnectionLost)
@@ -194,7 +194,7 @@ class Shipping:
         lane.held = lane.held and bool(lane.ready)
         if lane.held and not lane.in_flight:
             # Whatever became of the last one behind the refused one: a refusal, a confirmation, its time was up.
-            self._client.timers.after(self._client.backoff_of(lane.ready[0].attempts), lambda: self._release(lane))
+            self._client._timers.after(self._client._backoff_of(lane.ready[0].attempts), lambda: self._release(lane))
         elif lane.ready:
             self._queue(lane)
         elif not lane.in_flight:
@@ -230,10 +230,10 @@ class Shipping:
                 self._go_on(shipment.lane)
         self._watching_time = bool(self._unsettled)
         if self._watching_time:
-            self._client.timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
+            self._client._timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
 
     def _withdraw(self, shipment: Shipment) -> None:
-        lane, link = shipment.lane, self._client.link
+        lane, link = shipment.lane, self._client._usable_link
         if shipment.sequence in lane.in_flight:
             if link is not None:
                 link.forget(shipment.correlation)
@@ -249,7 +249,7 @@ class Shipping:
             return again(refusal)
         if shipment.attempts:
             return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
-        outage = self._client.outage
+        outage = self._client._outage
         reason = "those before it were not confirmed" if outage is None else outage.error.text
         return RequestTimeout(f"a batch for {self._target} was not sent {within}: {reason}")
 

@@ -32,7 +32,7 @@ class Subscribing(Answer):
         """The broker agreed, or said something else."""
         if isinstance(message, Subscribed):
             made = Subscription(self._consumer, self._link, message, self._limits, self._positions)
-            self._consumer.subscribed(made)
+            self._consumer._on_subscribed(made)
             super().answered(message, batches)
         else:
             self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))

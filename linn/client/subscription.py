@@ -68,7 +68,7 @@ class Subscription:
         self.last_ack: Settling | None = None
         """The latest settlement, where it is an ack that was not sent."""
         self._consumer = consumer
-        self.check_loop = consumer.check_loop
+        self.check_loop = consumer._check_loop
         self.link = link
         self._lease_s = subscribed.lease_ms / 1000
         self.monotonic = link.clock.monotonic
@@ -106,22 +106,22 @@ class Subscription:
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
         """A `Deliver`, `LeaseEnded`, `Assigned` or `Ended`."""
         if isinstance(message, Deliver):
-            self._consumer.arrived(self.delivered(message, batches))
+            self._consumer._put_arrived(self.delivered(message, batches))
         elif isinstance(message, messages.LeaseEnded):
             key = message.partition, message.delivery_id
             self.held -= self._held.pop(key, 0)
             lease = self._leases.get(key)
             if lease is not None:
                 lease.until_s = -math.inf
-                self._consumer.set_back(message.partition)
+                self._consumer._set_back(message.partition)
         elif isinstance(message, messages.Assigned):
             self._owned = set(message.partitions)
             for partition in [known for known in self._positions if known not in self._owned]:
                 del self._positions[partition]
-            self._consumer.assigned(message.partitions)
+            self._consumer._on_assigned(message.partitions)
         elif isinstance(message, messages.Ended):
             self.end()
-            self._consumer.ended(error_from_code(message.code, message.text))
+            self._consumer._on_ended(error_from_code(message.code, message.text))
 
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
         """The batches of one delivery, without what was read before."""
@@ -177,7 +177,7 @@ class Subscription:
             # Without a lease it was settled by being sent; a reader goes on behind what arrived.
             return not self.leased and self.kind != SubscriptionKind.GROUP
         if self.leased:
-            return batch.delivery is not None and not self._is_over(batch.delivery)
+            return batch._delivery is not None and not self._is_over(batch._delivery)
         if self._owned is not None and batch.partition not in self._owned:
             return False
         return not (self.kind == SubscriptionKind.GROUP and batch.partition in self._positions)
@@ -245,13 +245,13 @@ class Subscription:
         self._adapt(adaptive)
         if self._credit and self.held >= adaptive.window < PREFETCH_MAX:
             waits = self._waits
-            self._consumer.later(_STARVED_S, lambda: self._starved(adaptive, waits))
+            self._consumer._later(_STARVED_S, lambda: self._starved(adaptive, waits))
 
     def _starved(self, adaptive: AdaptivePrefetch, waits: int) -> None:
         if waits != self._waits or not self.alive or self.held < adaptive.window or not adaptive.starved():
             return
         self._window_changed(adaptive.window)
-        self._consumer.later(_STARVED_S, lambda: self._starved(adaptive, waits))
+        self._consumer._later(_STARVED_S, lambda: self._starved(adaptive, waits))
 
     def waited(self) -> None:
         """It waits no longer."""
@@ -264,7 +264,7 @@ class Subscription:
     def _look_later(self) -> None:
         if not self._looks:
             self._looks = True
-            self._consumer.later(self._lease_s / _LOOKS_PER_LEASE, self._look)
+            self._consumer._later(self._lease_s / _LOOKS_PER_LEASE, self._look)
 
     def _look(self) -> None:
         """Release what was not looked at in half a lease, and renew what the application has."""
@@ -283,7 +283,7 @@ class Subscription:
 
     def release(self, leases: Collection[Delivery] | None = None) -> None:
         """Give back what the application has not looked at: of these leases, or all there is."""
-        for delivery, first, end in self._consumer.take_unread(self, leases):
+        for delivery, first, end in self._consumer._take_unread(self, leases):
             if not self._is_over(delivery):
                 self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
 
@@ -318,12 +318,12 @@ class Subscription:
         self.last_ack = settling if verdict == Verdict.ACK else None
         if verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP:
             self._positions[delivery.partition] = first
-            self._consumer.set_back(delivery.partition)
+            self._consumer._set_back(delivery.partition)
         if len(self._open) >= SETTLINGS_MAX or end - first >= self._chunk:
             self.flush()
         elif not self._flush_planned:
             self._flush_planned = True
-            self._consumer.later(SETTLE_LINGER_S, self._flush_as_planned)
+            self._consumer._later(SETTLE_LINGER_S, self._flush_as_planned)
         return settling
 
     def _flush_as_planned(self) -> None:
@@ -384,7 +384,7 @@ class Subscription:
         for settling in settlings:
             settling.finish(error)
         if error is not None and not any(settling.awaited for settling in settlings):
-            self._consumer.refused(error)
+            self._consumer._on_refused(error)
 
     def end(self) -> dict[int, int]:
         """The link, or the subscription, is over; where a reader goes on."""

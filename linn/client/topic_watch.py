@@ -24,7 +24,7 @@ class TopicWatch:
 
     def start(self) -> None:
         """Ask again and again, first when what is known now is old."""
-        self._client.timers.after(self._client.options.metadata_age_max_s, self._tick)
+        self._client._timers.after(self._client.options.metadata_age_max_s, self._tick)
 
     def _tick(self) -> None:
         if not self.stopped:
@@ -33,7 +33,7 @@ class TopicWatch:
 
     def ask(self) -> None:
         """Ask once, where there is a connection."""
-        link = self._client.link
+        link = self._client._usable_link
         if link is not None and link.ready:
             link.ask(self, Describe([self._topic]))
 

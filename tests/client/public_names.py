@@ -1,26 +1,9 @@
-"""What of the client's classes is public: names without an underscore, but for those that its own parts use."""
+"""What of the client's classes is public: names without an underscore."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-
-_INTERNAL = {
-    "linn.client.client.Client": [
-        "backoff_of", "close", "goodbye", "link", "ready_link", "request", "start", "time_limit", "want_link",
-    ],
-    "linn.client.producer.Producer": ["follow", "give_up", "link_up", "prepared", "take", "too_large"],
-    "linn.client.consumer.Consumer": [
-        "arrived", "assigned", "ended", "give_up", "hand_to", "later", "link_down", "link_up", "news", "pulled",
-        "raise_errors", "refused", "set_back", "subscribed", "take", "take_unread", "taken_max",
-    ],
-    "linn.client.received.ReceivedBatch": ["indexes", "load"],
-    "linn.client.message.Batch": ["handed_over", "is_wanted", "settle"],
-    "linn.client.options.ClientOptions": ["backoff_of", "is_used_up"],
-    "linn.client.blocking.Client": ["forget"],
-    "linn.client.blocking_consumer.Consumer": ["settle", "step_batch"],
-    "linn.client.blocking_message.Batch": ["settle"],
-}  # fmt: skip
 
 
 def public_classes(module: object) -> list[type]:
@@ -38,10 +21,9 @@ def public_members(public: type) -> dict[str, object]:
     """Methods and properties by name, inherited ones included."""
     found: dict[str, object] = {}
     for one in own_classes(public):
-        internal = _INTERNAL.get(f"{one.__module__}.{one.__qualname__}", ())
         for name, member in vars(one).items():
             described = inspect.isfunction(member) or isinstance(member, property)
-            if described and not name.startswith("_") and name not in internal:
+            if described and not name.startswith("_"):
                 found.setdefault(name, member)
     return found
 

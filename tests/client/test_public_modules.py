@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from both_loops import on_both_loops
+
 import linn
 import linn.cli.main  # Submodules that are loaded are not shown either.
 from linn.core.errors import LinnError, all_errors, error_from_code
@@ -37,3 +39,52 @@ def test_importing_linn_loads_no_client() -> None:
     script = "import sys, linn; print([name for name in sys.modules if name.startswith(('linn.', 'anyio', 'trio'))])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def shown(thing: object) -> list[str]:
+    """What an editor completes behind a dot."""
+    return [name for name in dir(thing) if not name.startswith("_")]
+
+
+CLIENT = ["admin", "broker", "consumer", "describe", "env", "fetch", "find_offset", "options", "producer"]
+PRODUCER = ["aclose", "buffered_bytes", "flush", "message_bytes_max", "publish", "publish_many", "publish_nowait"]
+CONSUMER = ["aclose", "batches", "next_batch", "partitions", "pull", "topic"]
+BATCH = [
+    *("ack", "attempt", "end_offset", "extend", "nack", "partition", "process", "records", "reject", "start_offset"),
+    *("topic", "values"),
+]
+MESSAGE = [
+    *("ack", "attempt", "batch", "extend", "headers", "id", "index", "key", "labels", "nack", "offset", "partition"),
+    *("priority", "process", "record", "reject", "routing_key", "timestamp_ms", "topic", "value"),
+]
+
+
+@on_both_loops
+async def test_what_a_client_makes_shows_what_the_page_describes(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name)
+        async with client.producer(name) as producer, client.consumer(name) as consumer:
+            await producer.publish(b"1")
+            message = await anext(consumer)
+            assert shown(client) == CLIENT
+            assert shown(producer) == PRODUCER
+            assert shown(consumer) == CONSUMER
+            assert shown(message) == MESSAGE
+            assert shown(message.batch) == BATCH
+
+
+def test_what_a_blocking_client_makes_shows_the_same(broker: str, name: str) -> None:
+    def blocking(names: list[str]) -> set[str]:
+        return {"close" if name == "aclose" else name for name in names}
+
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        with client.producer(name) as producer, client.consumer(name) as consumer:
+            producer.publish(b"1")
+            message = consumer.get()
+            assert message is not None
+            assert set(shown(client)) == blocking(CLIENT) - {"env"} | {"close"}
+            assert set(shown(producer)) == blocking(PRODUCER) - {"buffered_bytes", "message_bytes_max"}
+            assert set(shown(consumer)) == blocking(CONSUMER) | {"get"}
+            assert shown(message) == MESSAGE
+            assert shown(message.batch) == BATCH

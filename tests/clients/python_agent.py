@@ -182,7 +182,7 @@ class Reading:
                 continue
             settled.update(range(low, high))
             try:
-                await batch.settle(low - batch.base_offset, high - batch.base_offset, verdict, command.get("ms", 0))
+                await batch._settle(low - batch._base_offset, high - batch._base_offset, verdict, command.get("ms", 0))
             except MessageInvalid:
                 raise
             except LinnError as error:
@@ -191,7 +191,7 @@ class Reading:
 
 
 def delivery_id_of(batch: Batch) -> int:
-    return batch.delivery.delivery_id if batch.delivery is not None else 0
+    return batch._delivery.delivery_id if batch._delivery is not None else 0
 
 
 def message_says(message: Message) -> Answer:

@@ -72,8 +72,8 @@ async def take(client: Client, count: int) -> list[Message]:
 
 
 def delivery_id_of(message: Message) -> int:
-    assert message.batch.delivery is not None
-    return message.batch.delivery.delivery_id
+    assert message.batch._delivery is not None
+    return message.batch._delivery.delivery_id
 
 
 @pytest.fixture(params=["a file system of its own", "a quota"])

@@ -63,10 +63,10 @@ class PythonConsumer:
     def _tell(self, message: Message) -> int | None:
         """Tell the history of a message; the life that it is from, None: what it belongs to is neither."""
         batch = message.batch
-        subscription = batch.subscription
+        subscription = batch._subscription
         assert subscription is not None
         life = int(subscription.link.welcome.broker)
-        delivery = batch.delivery
+        delivery = batch._delivery
         id = delivery.delivery_id if delivery is not None else 0
         attempt = delivery.attempt if delivery is not None else 0
         if not self.plan.group and not id:
@@ -91,7 +91,7 @@ class PythonConsumer:
     async def _settle(self, message: Message, life: int) -> None:
         verdict = self._verdict()
         add = self.world.history.add
-        delivery = message.batch.delivery
+        delivery = message.batch._delivery
         asked = add(
             Asked(
                 life,
