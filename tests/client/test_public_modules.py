@@ -55,7 +55,7 @@ BATCH = [
 ]
 MESSAGE = [
     *("ack", "attempt", "batch", "extend", "headers", "id", "index", "key", "labels", "nack", "offset", "partition"),
-    *("priority", "process", "record", "reject", "routing_key", "timestamp_ms", "topic", "value"),
+    *("priority", "process", "record", "reject", "routing_key", "text", "timestamp_ms", "topic", "value"),
 ]
 
 
