@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import capnp
 
-from linn.core import schema
-from linn.core.errors import MessageInvalid, ProtocolError
-from linn.core.flat_message import Buffer
-from linn.core.names import NAME_CHARACTERS_MAX
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.messages import Message
+from linn.core.batch import schema
+from linn.core.batch.flat_message import Buffer
+from linn.core.errors.names import NAME_CHARACTERS_MAX
+from linn.core.errors.tree import MessageInvalid, ProtocolError
+from linn.wire import messages
+from linn.wire.messages import Message
 
 ENTRIES_MAX = 65_536
 """Length of any list in a control message: what a client may settle at once."""

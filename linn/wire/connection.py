@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import FrameTooLarge, LinnError, ProtocolError, VersionUnsupported
-from linn.core.file_region import Sendable
-from linn.core.flat_message import Buffer
-from linn.core.storage import StoredBatch
-from linn.protocols.capnp import codec
-from linn.protocols.capnp.framing import FrameReader
-from linn.protocols.capnp.messages import Done, Hello, Message, Welcome
-from linn.protocols.capnp.receive_buffers import ReceiveBuffers
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.flat_message import Buffer
+from linn.core.env.file_region import Sendable
+from linn.core.errors.tree import FrameTooLarge, LinnError, ProtocolError, VersionUnsupported
+from linn.core.log.storage import StoredBatch
+from linn.wire import codec
+from linn.wire.framing import FrameReader
+from linn.wire.messages import Done, Hello, Message, Welcome
+from linn.wire.receive_buffers import ReceiveBuffers
 
 VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)

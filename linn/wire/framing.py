@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 
-from linn.core.errors import FrameTooLarge, ProtocolError
-from linn.protocols.capnp.receive_buffers import ReceiveBuffers
+from linn.core.errors.tree import FrameTooLarge, ProtocolError
+from linn.wire.receive_buffers import ReceiveBuffers
 
 SEGMENTS_MAX = 64
 """Control messages from other languages' libraries may have a few segments; more is not ours."""

@@ -3,10 +3,10 @@
 Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
 change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
 that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
-one (`linn.core.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
+one (`linn.core.admin.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
 name is made, also after a crash; one that was not made to its end is not there after a crash. At a start, what the TOML
 file says of a topic or exchange counts; what was made live stays, and so do settings of a topic that the file does not
-name (`linn.core.live_settings`).
+name (`linn.core.topics.live_settings`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import trio
 
-from linn.core.binding_changes import binding_to, rebind
-from linn.core.errors import (
+from linn.core.admin.binding_changes import binding_to, rebind
+from linn.core.admin.exchanges import ExchangeAdministration, text_of
+from linn.core.admin.log_examination import examine_logs
+from linn.core.admin.stored_entries import TOPIC as _TOPIC
+from linn.core.admin.stored_entries import settings_of_topics
+from linn.core.admin.subscriptions import SubscriptionAdministration
+from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
+from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments
+from linn.core.batch.steps import Steps
+from linn.core.config.decoder import encode_each, encode_settings
+from linn.core.config.topic_checks import decode_topic
+from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import (
     BindingInvalid,
     BrokerStopping,
     ConfigError,
@@ -35,29 +48,16 @@ from linn.core.errors import (
     TopicError,
     TopicExists,
 )
-from linn.core.exchange import Target
-from linn.core.exchange_administration import ExchangeAdministration, text_of
-from linn.core.kinds import kind_named
-from linn.core.live_settings import live_keys_after, merged, replaced, warnings_of
-from linn.core.log_examination import examine_logs
-from linn.core.log_fields import log_fields
-from linn.core.long_work import in_turns
-from linn.core.metric_report import metric_report
-from linn.core.nearest import did_you_mean
-from linn.core.settings_decoder import encode_each, encode_settings
-from linn.core.steps import Steps
-from linn.core.stored_entries import TOPIC as _TOPIC
-from linn.core.stored_entries import settings_of_topics
-from linn.core.subscription_administration import SubscriptionAdministration
-from linn.core.topic import Topic
-from linn.core.topic_checks import decode_topic
-from linn.core.topic_description import JsonText, topic_as_json, topics_as_json
-from linn.core.topic_folders import foreign_topic_folders
-from linn.core.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
-from linn.core.verb import Arguments, Verb, check_size, decode_arguments
+from linn.core.loop.long_work import in_turns
+from linn.core.metrics.report import metric_report
+from linn.core.ports.kinds import kind_named
+from linn.core.routing.exchange import Target
+from linn.core.topics.folders import foreign_topic_folders
+from linn.core.topics.live_settings import live_keys_after, merged, replaced, warnings_of
+from linn.core.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 logger = logging.getLogger("linn.administration")
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from linn.core.binding_table import Identity, identity_of
-from linn.core.exchange import Binding, Target
-from linn.core.steps import Steps
-from linn.core.topic_settings import BindingSettings
+from linn.core.batch.steps import Steps
+from linn.core.config.topic_settings import BindingSettings
+from linn.core.routing.binding_table import Identity, identity_of
+from linn.core.routing.exchange import Binding, Target
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 
 def binding_to(target: Target, settings: BindingSettings) -> Binding:

@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from linn.core.binding_changes import bind, binding_to, unbind
-from linn.core.config_checks import NoSettings
-from linn.core.config_tables import ExchangeTable
-from linn.core.errors import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
-from linn.core.exchange import Binding, Target
-from linn.core.kinds import kind_named
-from linn.core.log_fields import log_fields
-from linn.core.long_work import in_turns
-from linn.core.names import name_problem
-from linn.core.nearest import did_you_mean
-from linn.core.problem import FirstProblem
-from linn.core.router import Router
-from linn.core.settings_decoder import decode_items, decode_settings, encode_settings, known_keys
-from linn.core.toml_source import Path
-from linn.core.topic_settings import BindingSettings
+from linn.core.admin.binding_changes import bind, binding_to, unbind
+from linn.core.config.checks import NoSettings
+from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
+from linn.core.config.problem import FirstProblem
+from linn.core.config.tables import ExchangeTable
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import BindingSettings
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.names import name_problem
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
+from linn.core.loop.long_work import in_turns
+from linn.core.ports.kinds import kind_named
+from linn.core.routing.exchange import Binding, Target
+from linn.core.routing.router import Router
 
 if TYPE_CHECKING:
-    from linn.core.administration import Administration
-    from linn.core.broker import Broker
+    from linn.core.admin.administration import Administration
+    from linn.core.broker.broker import Broker
 
 logger = logging.getLogger("linn.administration")
 

@@ -9,14 +9,14 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
-from linn.core.errors import LogCorrupt
-from linn.core.log_fields import log_fields
-from linn.core.storage import RecoverableEngine
-from linn.core.topic import GROUP_STATE, QUEUE_STATE
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import LogCorrupt
+from linn.core.log.storage import RecoverableEngine
+from linn.core.topics.topic import GROUP_STATE, QUEUE_STATE
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 logger = logging.getLogger("linn.storage")
 

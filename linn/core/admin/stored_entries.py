@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from linn.core.config_tables import ExchangeTable
-from linn.core.errors import ConfigError, LogCorrupt
-from linn.core.exchange_administration import EXCHANGE
-from linn.core.live_settings import live_keys_problem
-from linn.core.names import name_problem
-from linn.core.problem import Problems
-from linn.core.settings_decoder import decode_settings, known_keys
-from linn.core.toml_source import Path
-from linn.core.topic_settings import BindingSettings, TopicSettings
+from linn.core.admin.exchanges import EXCHANGE
+from linn.core.config.decoder import decode_settings, known_keys
+from linn.core.config.problem import Problems
+from linn.core.config.tables import ExchangeTable
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.errors.names import name_problem
+from linn.core.errors.tree import ConfigError, LogCorrupt
+from linn.core.topics.live_settings import live_keys_problem
 
 S = TypeVar("S", bound=msgspec.Struct)
 TOPIC = "topics/"

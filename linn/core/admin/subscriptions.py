@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from linn.core.errors import ConfigError, LimitExceeded, SubscriptionWrongKind
-from linn.core.group_consumer import Groups
-from linn.core.partition import Partition
-from linn.core.queue import Queue
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.topic_settings import PARTITIONS_MAX
+from linn.core.config.topic_settings import PARTITIONS_MAX
+from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
+from linn.core.groups.consumer import Groups
+from linn.core.log.partition import Partition
+from linn.core.queue.queue import Queue
+from linn.core.queue.shared_dispatch import SharedDispatch
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
-    from linn.core.topic import Topic
+    from linn.core.broker.broker import Broker
+    from linn.core.topics.topic import Topic
 
 Arguments = Mapping[str, Any]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from linn.core.queue import Queue
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.steps import Steps
-from linn.core.topic_settings import encode_without_bindings
+from linn.core.batch.steps import Steps
+from linn.core.config.topic_settings import encode_without_bindings
+from linn.core.queue.queue import Queue
+from linn.core.queue.shared_dispatch import SharedDispatch
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 
 class JsonText(str):

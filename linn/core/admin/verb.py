@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from linn.core.errors import ConfigError, ConfigUnknownKey, LimitExceeded
-from linn.core.nearest import did_you_mean
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ConfigError, ConfigUnknownKey, LimitExceeded
 
 ARGUMENTS_BYTES_MAX = 1 << 20
 """Of a verb's arguments, as UTF-8. The largest are a topic's settings with all its bindings: 10,000 take 0.7 MiB."""

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from uuid import UUID
 
-from linn.core import flat_message, zstd_codec
-from linn.core.body import Body, holds_values_only
-from linn.core.crc32c import crc32c
-from linn.core.errors import BatchCorrupt, BatchMalformed, BatchTooLarge
-from linn.core.flat_message import DATA_AT, Buffer
-from linn.core.record import Headers, Labels, Record
-from linn.core.routes import NO_PAIR, Pair, decode_routes
+from linn.core.batch import flat_message, zstd_codec
+from linn.core.batch.body import Body, holds_values_only
+from linn.core.batch.crc32c import crc32c
+from linn.core.batch.flat_message import DATA_AT, Buffer
+from linn.core.batch.record import Headers, Labels, Record
+from linn.core.batch.routes import NO_PAIR, Pair, decode_routes
+from linn.core.errors.tree import BatchCorrupt, BatchMalformed, BatchTooLarge
 
 _STAMP = struct.Struct("<qqqi")
 _STAMP_END = DATA_AT + _STAMP.size  # 44

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from linn.core import flat_message
-from linn.core.column import BinaryColumn, BuiltColumn, any_step_over, never_decrease, shift_offsets
-from linn.core.errors import BatchMalformed, LimitExceeded
-from linn.core.flat_message import Buffer, Field, Parts
-from linn.core.record import Headers
+from linn.core.batch import flat_message
+from linn.core.batch.column import BinaryColumn, BuiltColumn, any_step_over, never_decrease, shift_offsets
+from linn.core.batch.flat_message import Buffer, Field, Parts
+from linn.core.batch.record import Headers
+from linn.core.errors.tree import BatchMalformed, LimitExceeded
 
 FIELD_COUNT = 13
 HEADERS_AT_ONCE_MAX = 1_024

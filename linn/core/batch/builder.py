@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linn.core import flat_message, zstd_codec
-from linn.core.batch import (
+from linn.core.batch import flat_message, zstd_codec
+from linn.core.batch.batch import (
     COLUMN_WIDTHS,
     FIELD_COUNT,
     ID_MASK,
@@ -23,15 +23,15 @@ from linn.core.batch import (
     RecordBatch,
     seal,
 )
-from linn.core.body import FIELD_COUNT as BODY_FIELD_COUNT
-from linn.core.body import Body, HeaderColumn, lay_out_body
-from linn.core.column import BinaryColumn, BuiltColumn
-from linn.core.errors import MessageInvalid
-from linn.core.flat_message import DATA_AT, WORD, Buffer, Field, Parts
-from linn.core.gathered_body import GatheredBody
-from linn.core.record import Headers, Record
-from linn.core.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
-from linn.core.steps import STEP_RECORDS, Steps, at_once
+from linn.core.batch.body import FIELD_COUNT as BODY_FIELD_COUNT
+from linn.core.batch.body import Body, HeaderColumn, lay_out_body
+from linn.core.batch.column import BinaryColumn, BuiltColumn
+from linn.core.batch.flat_message import DATA_AT, WORD, Buffer, Field, Parts
+from linn.core.batch.gathered_body import GatheredBody
+from linn.core.batch.record import Headers, Record
+from linn.core.batch.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
+from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
+from linn.core.errors.tree import MessageInvalid
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
 _LOW = (1 << 64) - 1

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from linn.core.errors import BatchMalformed
-from linn.core.flat_message import Buffer, Parts
+from linn.core.batch.flat_message import Buffer, Parts
+from linn.core.errors.tree import BatchMalformed
 
 assert sys.byteorder == "little", "linn's columns are little-endian and read in place"
 

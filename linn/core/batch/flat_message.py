@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from linn.core.errors import BatchMalformed, BatchTooLarge
+from linn.core.errors.tree import BatchMalformed, BatchTooLarge
 
 WORD = 8
 DATA_AT = 16

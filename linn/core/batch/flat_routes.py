@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from linn.core.record import LabelValue
+from linn.core.batch.record import LabelValue
 
 FlatPair = tuple[str, tuple[tuple[str, LabelValue], ...]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 
-from linn.core.body import Body, HeaderColumn
-from linn.core.column import BinaryColumn
-from linn.core.flat_message import Buffer
+from linn.core.batch.body import Body, HeaderColumn
+from linn.core.batch.column import BinaryColumn
+from linn.core.batch.flat_message import Buffer
 
 
 class GatheredOffsets:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import capnp
 
-from linn.core import schema
-from linn.core.errors import BatchMalformed, MessageInvalid
-from linn.core.flat_message import Buffer
-from linn.core.flat_routes import read_routes
-from linn.core.record import Labels, LabelValue
+from linn.core.batch import schema
+from linn.core.batch.flat_message import Buffer
+from linn.core.batch.flat_routes import read_routes
+from linn.core.batch.record import Labels, LabelValue
+from linn.core.errors.tree import BatchMalformed, MessageInvalid
 
 PAIRS_MAX = 65_535
 """What a UInt16 index can tell apart."""

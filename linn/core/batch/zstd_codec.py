@@ -6,8 +6,8 @@ import threading
 
 import zstandard
 
-from linn.core.errors import BatchMalformed
-from linn.core.flat_message import Buffer
+from linn.core.batch.flat_message import Buffer
+from linn.core.errors.tree import BatchMalformed
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 _WINDOW_BYTES_MAX = 8 << 20

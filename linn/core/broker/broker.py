@@ -22,18 +22,18 @@ from typing import Literal
 
 import trio
 
-from linn.core.administration import Administration
-from linn.core.batch import BatchLimits, RecordBatch
-from linn.core.binding_changes import bind, unbind
-from linn.core.config import Config
-from linn.core.config_checks import Configured
-from linn.core.dead_letter_copy import copy_dead_letters
-from linn.core.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
-from linn.core.delivery import Consumer
-from linn.core.destination import Destination, Placed
-from linn.core.env import Env
-from linn.core.error_group import raise_once
-from linn.core.errors import (
+from linn.core.admin.administration import Administration
+from linn.core.admin.binding_changes import bind, unbind
+from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.broker.listening import Listening
+from linn.core.config.checks import Configured
+from linn.core.config.config import Config
+from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
+from linn.core.env.env import Env
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.group import raise_once
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import (
     BrokerStopping,
     ExchangeUnknown,
     InternalError,
@@ -44,28 +44,28 @@ from linn.core.errors import (
     SyncFailed,
     TopicUnknown,
 )
-from linn.core.exchange import Target
-from linn.core.exchange_graph import ExchangeGraph
-from linn.core.fair_turns import FairTurns
-from linn.core.group_consumer import OnAssigned
-from linn.core.interceptor import BoundInterceptor
-from linn.core.listening import Listening
-from linn.core.log_fields import log_fields
-from linn.core.long_work import in_turns
-from linn.core.memory_budget import PART_OF_MACHINE, MemoryBudget
-from linn.core.metadata import EmbeddedMetadata, MetadataStore
-from linn.core.metric_registry import MetricRegistry
-from linn.core.nearest import did_you_mean
-from linn.core.partition import Partition
-from linn.core.partition_choice import PartitionChoice
-from linn.core.plugins import PluginManager, installed
-from linn.core.publish_budget import PublishBudget
-from linn.core.router import Router
-from linn.core.semantics import Acks, ConfirmWhen, DeliverySemantics
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.storage import StorageEngine
-from linn.core.topic import Topic
-from linn.core.topic_settings import TopicSettings, delivery_settings_of
+from linn.core.groups.consumer import OnAssigned
+from linn.core.log.delivery import Consumer
+from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
+from linn.core.log.partition import Partition
+from linn.core.log.storage import StorageEngine
+from linn.core.loop.fair_turns import FairTurns
+from linn.core.loop.long_work import in_turns
+from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
+from linn.core.metrics.registry import MetricRegistry
+from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.interceptor import BoundInterceptor
+from linn.core.publish.destination import Destination, Placed
+from linn.core.queue.dead_letter_copy import copy_dead_letters
+from linn.core.queue.semantics import Acks, ConfirmWhen, DeliverySemantics
+from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
+from linn.core.routing.exchange import Target
+from linn.core.routing.graph import ExchangeGraph
+from linn.core.routing.partition_choice import PartitionChoice
+from linn.core.routing.router import Router
+from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.broker")
 
@@ -94,9 +94,9 @@ class Broker:
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
         self.parts_turn = trio.Lock()
-        """Who makes parts of a large publish while the share `received` is over, see `linn.core.publish_budget`."""
+        """Who makes parts of a large publish while the share `received` is over, see `linn.core.routing.budget`."""
         self.long_turn = trio.Lock()
-        """Who of those that do long work is the next to go on, see `linn.core.long_work`."""
+        """Who of those that do long work is the next to go on, see `linn.core.loop.long_work`."""
         self.turns: FairTurns = FairTurns(env.clock.monotonic, env.process.thread_processor_s)
         """Which connections go on, where many have something to do."""
         self.stopping = False

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.env import AcceptedStream
-from linn.core.env import Listener as BoundListener
-from linn.core.errors import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError
-from linn.core.listener_traffic import ListenerTraffic, ReadTraffic
-from linn.core.log_fields import log_fields
-from linn.core.protocol import ProtocolServer
-from linn.core.turnstile import Turnstile
+from linn.core.env.env import AcceptedStream
+from linn.core.env.env import Listener as BoundListener
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError
+from linn.core.loop.turnstile import Turnstile
+from linn.core.metrics.listener_traffic import ListenerTraffic, ReadTraffic
+from linn.core.ports.protocol import ProtocolServer
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 logger = logging.getLogger("linn.listening")
 

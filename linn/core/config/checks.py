@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from linn.core.address import parse_address
-from linn.core.config_tables import (
+from linn.core.config.decoder import decode_settings, known_keys
+from linn.core.config.exchange_checks import check_links
+from linn.core.config.problem import Problems
+from linn.core.config.tables import (
     TABLES,
     BrokerSettings,
     DeliveryTable,
@@ -24,16 +26,21 @@ from linn.core.config_tables import (
     PluginSettings,
     StorageTable,
 )
-from linn.core.errors import AddressInvalid, BindingInvalid, ConfigUnknownKey, LinnError, PluginError, PluginUnknown
-from linn.core.exchange import Binding, Exchange, Target
-from linn.core.exchange_checks import check_links
-from linn.core.kinds import Kind, Kinds
-from linn.core.nearest import did_you_mean, nearest
-from linn.core.problem import Problems
-from linn.core.settings_decoder import decode_settings, known_keys
-from linn.core.toml_source import Path, TomlSource
-from linn.core.topic_checks import Surroundings, check_name, check_topic
-from linn.core.topic_settings import BindingSettings, TopicSettings
+from linn.core.config.toml_source import Path, TomlSource
+from linn.core.config.topic_checks import Surroundings, check_name, check_topic
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.env.address import parse_address
+from linn.core.errors.nearest import did_you_mean, nearest
+from linn.core.errors.tree import (
+    AddressInvalid,
+    BindingInvalid,
+    ConfigUnknownKey,
+    LinnError,
+    PluginError,
+    PluginUnknown,
+)
+from linn.core.ports.kinds import Kind, Kinds
+from linn.core.routing.exchange import Binding, Exchange, Target
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from linn.core.config_checks import ConfigChecker, Configured, ConfiguredExchange, Listener
-from linn.core.config_tables import BrokerSettings, LogSettings, PluginSettings
-from linn.core.errors import ConfigUnreadable
-from linn.core.kinds import Kinds
-from linn.core.problem import Problems, one_line
-from linn.core.settings_decoder import decode_settings
-from linn.core.toml_source import TomlSource
-from linn.core.topic_checks import Surroundings
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener
+from linn.core.config.decoder import decode_settings
+from linn.core.config.problem import Problems, one_line
+from linn.core.config.tables import BrokerSettings, LogSettings, PluginSettings
+from linn.core.config.toml_source import TomlSource
+from linn.core.config.topic_checks import Surroundings
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.tree import ConfigUnreadable
+from linn.core.ports.kinds import Kinds
 
 FILE_BYTES_MAX = 4 << 20
 """A configuration of 10,000 topics has about 2 MiB; what is larger is some other file."""

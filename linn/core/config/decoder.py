@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from linn.core.errors import ConfigUnknownKey
-from linn.core.nearest import did_you_mean
-from linn.core.problem import FirstProblem, Problems
-from linn.core.steps import Steps
-from linn.core.toml_source import Path
-from linn.core.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
+from linn.core.batch.steps import Steps
+from linn.core.config.problem import FirstProblem, Problems
+from linn.core.config.toml_source import Path
+from linn.core.config.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ConfigUnknownKey
 
 S = TypeVar("S", bound=msgspec.Struct)
 Field = msgspec.structs.FieldInfo

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from linn.core.config_tables import ExchangeTable
-from linn.core.errors import BindingInvalid
-from linn.core.exchange_graph import circle_text, way_between
-from linn.core.problem import Problems
-from linn.core.toml_source import Path
-from linn.core.topic_checks import must_exist
+from linn.core.config.problem import Problems
+from linn.core.config.tables import ExchangeTable
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_checks import must_exist
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.graph import circle_text, way_between
 
 
 def check_links(tables: Mapping[str, ExchangeTable], known: Collection[str], problems: Problems) -> None:

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from linn.core.errors import ConfigError, LinnError, PluginError
-from linn.core.names import NAME_CHARACTERS_MAX
-from linn.core.toml_source import Path, TomlSource
+from linn.core.config.toml_source import Path, TomlSource
+from linn.core.errors.names import NAME_CHARACTERS_MAX
+from linn.core.errors.tree import ConfigError, LinnError, PluginError
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from linn.core.topic_settings import BindingSettings, Count, Size, TopicSettings
-from linn.core.units import UNITS_MAX
+from linn.core.config.topic_settings import BindingSettings, Count, Size, TopicSettings
+from linn.core.config.units import UNITS_MAX
 
 MIB = 1 << 20
 

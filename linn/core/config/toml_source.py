@@ -11,7 +11,7 @@ import re
 import tomllib
 from typing import Any
 
-from linn.core.errors import ConfigUnreadable
+from linn.core.errors.tree import ConfigUnreadable
 
 Path = tuple[str | int, ...]
 """A place in a TOML document: keys, and indexes into arrays, such as ("topics", "delays", "bindings", 0, "key")."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from linn.core.config_tables import BrokerSettings
-from linn.core.errors import ConfigError, LinnError, PluginUnknown
-from linn.core.names import name_problem
-from linn.core.nearest import did_you_mean
-from linn.core.partitioner import DEFAULT_PARTITIONER
-from linn.core.problem import FirstProblem, Problems
-from linn.core.settings_decoder import decode_items, decode_settings
-from linn.core.steps import Steps
-from linn.core.toml_source import Path
-from linn.core.topic_settings import TopicSettings, filled_in
+from linn.core.batch.steps import Steps
+from linn.core.config.decoder import decode_items, decode_settings
+from linn.core.config.problem import FirstProblem, Problems
+from linn.core.config.tables import BrokerSettings
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import TopicSettings, filled_in
+from linn.core.errors.names import name_problem
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
+from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
 
 @dataclass(frozen=True, slots=True)

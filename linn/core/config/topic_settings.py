@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from linn.core.errors import ConfigNotLive
-from linn.core.lease import LEASE_MS_MAX, Backoff
-from linn.core.partitioner import DEFAULT_PARTITIONER
-from linn.core.settings_decoder import encode_settings, extra_of, fields_of
-from linn.core.units import UNITS_MAX
+from linn.core.config.decoder import encode_settings, extra_of, fields_of
+from linn.core.config.units import UNITS_MAX
+from linn.core.errors.tree import ConfigNotLive
+from linn.core.queue.lease import LEASE_MS_MAX, Backoff
+from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
 PARTITIONS_MAX = 4096
 """Each partition costs open files and about 10 KiB; more of them on one node is a slip of the finger."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from linn.core.errors import AddressInvalid
+from linn.core.errors.tree import AddressInvalid
 
 _UNIX_PATH_BYTES_MAX = 107
 """`sun_path` of Linux without its closing zero."""

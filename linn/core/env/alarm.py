@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import trio
 
-from linn.core.env import Clock
-from linn.core.partition import Spawn
+from linn.core.env.env import Clock
+from linn.core.log.partition import Spawn
 
 
 class Alarm:

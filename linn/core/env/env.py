@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from linn.core.file_region import FileRegion, Sendable
-from linn.core.flat_message import Buffer
+from linn.core.batch.flat_message import Buffer
+from linn.core.env.file_region import FileRegion, Sendable
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from linn.core.flat_message import Buffer
+from linn.core.batch.flat_message import Buffer
 
 
 class FileRegion(Protocol):

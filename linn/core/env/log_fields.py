@@ -9,7 +9,7 @@ error), `error` and `count`; below an engine, which knows files only, `folder`, 
 
 from __future__ import annotations
 
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 
 def log_fields(error: LinnError | None) -> dict[str, object]:

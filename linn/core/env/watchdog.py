@@ -15,7 +15,7 @@ from types import FrameType
 
 import trio
 
-from linn.core.code_owner import CodeOwners, place_of
+from linn.core.env.code_owner import CodeOwners, place_of
 
 REPORT_INTERVAL_S = 10.0
 """A plugin that blocks with every message would fill the log."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 
 def raise_once(group: BaseExceptionGroup[BaseException]) -> NoReturn:

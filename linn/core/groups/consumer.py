@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from linn.core.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
-from linn.core.errors import (
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
     GroupBusy,
@@ -25,19 +26,18 @@ from linn.core.errors import (
     SubscriptionWrongKind,
     TopicUnknown,
 )
-from linn.core.group import ConsumerGroup, Rebalance
-from linn.core.group_event import (
+from linn.core.groups.event import (
     GroupEvent,
     GroupForgotten,
     OffsetCommitted,
     decode_group_events,
     encode_group_events,
 )
-from linn.core.log_fields import log_fields
-from linn.core.nearest import did_you_mean
-from linn.core.partition import Partition, Spawn
-from linn.core.state_log import ROOM_RETRY_S, StateLog
-from linn.core.stream_reader import StreamReader
+from linn.core.groups.group import ConsumerGroup, Rebalance
+from linn.core.groups.reader import StreamReader
+from linn.core.log.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition, Spawn
+from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 
 Start = Callable[[int], int]
 """Where reading begins in a partition in which the group has committed nothing, as of when the member joined."""

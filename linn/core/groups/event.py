@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from linn.core.errors import LogCorrupt
+from linn.core.errors.tree import LogCorrupt
 
 GROUP_EVENT_VERSION: Final = 1
 GROUP_NAME_BYTES_MAX: Final = 255

@@ -16,8 +16,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from linn.core.errors import DeliveryError, GroupBusy, GroupFenced, LimitExceeded, OffsetOutOfRange, PartitionUnknown
-from linn.core.group_event import GROUP_NAME_BYTES_MAX, GenerationStarted, GroupEvent, GroupForgotten, OffsetCommitted
+from linn.core.errors.tree import (
+    DeliveryError,
+    GroupBusy,
+    GroupFenced,
+    LimitExceeded,
+    OffsetOutOfRange,
+    PartitionUnknown,
+)
+from linn.core.groups.event import GROUP_NAME_BYTES_MAX, GenerationStarted, GroupEvent, GroupForgotten, OffsetCommitted
 
 OFFSET_MAX = 2**63 - 1
 

@@ -14,13 +14,13 @@ from itertools import islice
 
 import trio
 
-from linn.core.batch import RecordBatch
-from linn.core.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome, nobody
-from linn.core.errors import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
-from linn.core.log_fields import log_fields
-from linn.core.partition import Partition
-from linn.core.steps import Steps, at_once
-from linn.core.storage import StoredBatch
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import Steps, at_once
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
+from linn.core.log.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition
+from linn.core.log.storage import StoredBatch
 
 logger = logging.getLogger("linn.stream")
 

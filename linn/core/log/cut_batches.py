@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from linn.core.batch import RecordBatch
+from linn.core.batch.batch import RecordBatch
 
 BYTES_MAX = 32 << 20
 """Two of the largest batches with their bodies decompressed, or what hundreds of partitions are cut from."""

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import trio
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import LinnError
-from linn.core.partition import Partition
-from linn.core.storage import StoredBatch
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import LinnError
+from linn.core.log.partition import Partition
+from linn.core.log.storage import StoredBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from linn.core.crc32c import crc32c
-from linn.core.env import Clock, Disk, File
-from linn.core.errors import DescriptorsExhausted, DiskFull, LogCorrupt, RevisionConflict, StorageError
-from linn.core.log_fields import log_fields
+from linn.core.batch.crc32c import crc32c
+from linn.core.env.env import Clock, Disk, File
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import DescriptorsExhausted, DiskFull, LogCorrupt, RevisionConflict, StorageError
 
 FORMAT = 2
 _KEYS = {1: {"format", "revision", "entries"}, FORMAT: {"format", "crc32c", "revision", "entries"}}

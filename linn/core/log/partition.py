@@ -15,12 +15,12 @@ from typing import cast
 
 import trio
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import slice_batch
-from linn.core.env import Clock
-from linn.core.errors import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
-from linn.core.log_fields import log_fields
-from linn.core.storage import (
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import slice_batch
+from linn.core.env.env import Clock
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
+from linn.core.log.storage import (
     READ_BATCHES_MAX,
     LogStatistics,
     MeasuredLog,
@@ -29,8 +29,8 @@ from linn.core.storage import (
     PromptLog,
     StoredBatch,
 )
-from linn.core.storage_traffic import StorageTraffic
-from linn.core.watchers import TOLD_AT_ONCE_MAX, Watchers
+from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
 
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task in the broker's nursery."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.env import Clock
-from linn.core.errors import LogCorrupt
-from linn.core.partition import Partition
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.env.env import Clock
+from linn.core.errors.tree import LogCorrupt
+from linn.core.log.partition import Partition
 
 SNAPSHOT_AFTER_BYTES = 4 << 20
 """Events kept behind a snapshot before another replaces them; twice as much where the snapshot is as large.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from linn.core.batch import RecordBatch
-from linn.core.env import Env
-from linn.core.file_region import FileRegion
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.env import Env
+from linn.core.env.file_region import FileRegion
 
 READ_BATCHES_MAX = 256
 """Batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond at most."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.cut_batches import CutBatches
-from linn.core.histogram import Histogram
+from linn.core.log.cut_batches import CutBatches
+from linn.core.loop.histogram import Histogram
 
 
 class StorageTraffic:

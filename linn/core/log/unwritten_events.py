@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from linn.core.errors import StorageError
-from linn.core.state_log import StateLog
+from linn.core.errors.tree import StorageError
+from linn.core.log.state_log import StateLog
 
 WAITING_BYTES_MAX = 256 << 10
 """Behind a snapshot, or as much as the snapshot takes: then making the next one costs no more than what it replaces."""

@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 
 import trio
 
-from linn.core.steps import TURN_S
+from linn.core.batch.steps import TURN_S
 
 TURN_OF_ALL_S = 0.008
 """A request and its answer take others two or three turns: some 20 ms on a broker that has too much to do."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.env import Clock
-from linn.core.histogram import Histogram
+from linn.core.env.env import Clock
+from linn.core.loop.histogram import Histogram
 
 INTERVAL_S = 1.0
 """Often enough that a loop which is blocked for seconds shows in every scrape, and nothing beside all other work."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from linn.core.steps import TURN_S, Steps
+from linn.core.batch.steps import TURN_S, Steps
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 TURNS_OF_OTHERS = 3
 """Turns of the loop for each of long work: small requests need many."""

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, cast
 
-from linn.core.delivery import ReadySignal
-from linn.core.storage import StorageEngine
+from linn.core.log.delivery import ReadySignal
+from linn.core.log.storage import StorageEngine
 
 PART_OF_MACHINE = 2
 """Without a setting the budget is this part of the memory that the process may use; the rest is for the page cache."""

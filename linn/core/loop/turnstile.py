@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import trio
 
-from linn.core.long_work import let_others_on
+from linn.core.loop.long_work import let_others_on
 
 LEAVING_AT_ONCE_MAX = 4
 """What they have to clear away takes a turn's time, about: half a millisecond."""

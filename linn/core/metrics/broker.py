@@ -7,11 +7,11 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from linn.core.memory_budget import MemoryShare
-from linn.core.metric import Metric, MetricKind, Sample, Value
+from linn.core.loop.memory_budget import MemoryShare
+from linn.core.metrics.metric import Metric, MetricKind, Sample, Value
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 
 def _one(name: str, kind: MetricKind, help: str, value: Callable[[Broker], Value]) -> Metric:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from linn.core.listener_traffic import ListenerTraffic, Traffic
-from linn.core.metric import Metric, MetricKind, Sample
+from linn.core.metrics.listener_traffic import ListenerTraffic, Traffic
+from linn.core.metrics.metric import Metric, MetricKind, Sample
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 _LISTENER = ("listener", "protocol")
 _CONNECTION = ("connection", "peer", "listener", "protocol")

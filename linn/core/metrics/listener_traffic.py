@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from linn.core.env import AcceptedStream
+from linn.core.env.env import AcceptedStream
 
 
 class Traffic(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from linn.core.histogram import Histogram
+from linn.core.loop.histogram import Histogram
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 Value = int | float | Histogram

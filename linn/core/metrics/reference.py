@@ -1,20 +1,20 @@
-"""docs/reference/metrics.md, rendered from the metrics themselves: `python -m linn.core.metric_reference`."""
+"""docs/reference/metrics.md, rendered from the metrics themselves: `python -m linn.core.metrics.reference`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from linn.core.broker_metrics import BROKER_METRICS
-from linn.core.connection_metrics import CONNECTION_METRICS
-from linn.core.histogram import SECONDS
-from linn.core.metric import Metric
-from linn.core.topic_metrics import TOPIC_METRICS
+from linn.core.loop.histogram import SECONDS
+from linn.core.metrics.broker import BROKER_METRICS
+from linn.core.metrics.connections import CONNECTION_METRICS
+from linn.core.metrics.metric import Metric
+from linn.core.metrics.topics import TOPIC_METRICS
 
 _INTRO = f"""# Metrics
 
 What a broker counts and measures, by the names that Prometheus sees. [Monitor a broker](../how-to/monitor.md) says how
-to look at them. (This page is made from the metrics themselves: `python -m linn.core.metric_reference`.)
+to look at them. (This page is made from the metrics themselves: `python -m linn.core.metrics.reference`.)
 
 - A **counter** counts since the broker started, and begins again at 0; a **gauge** is how things are; a **histogram**
   has buckets from {SECONDS[0]:g} to {SECONDS[-1]:g} seconds (NAME`_bucket`, NAME`_sum`, NAME`_count`).

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from linn.core.broker_metrics import BROKER_METRICS
-from linn.core.connection_metrics import CONNECTION_METRICS
-from linn.core.loop_lag import LoopLag
-from linn.core.metric import Metric, Sample
-from linn.core.storage_traffic import StorageTraffic
-from linn.core.topic_metrics import TOPIC_METRICS
+from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.loop.lag import LoopLag
+from linn.core.metrics.broker import BROKER_METRICS
+from linn.core.metrics.connections import CONNECTION_METRICS
+from linn.core.metrics.metric import Metric, Sample
+from linn.core.metrics.topics import TOPIC_METRICS
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 METRICS: tuple[Metric, ...] = (*BROKER_METRICS, *CONNECTION_METRICS, *TOPIC_METRICS)
 """All metrics that linn has, in the order in which they are shown."""

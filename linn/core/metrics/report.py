@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from linn.core.errors import ConfigError, LimitExceeded
-from linn.core.histogram import Histogram
-from linn.core.metric import Value
-from linn.core.metric_registry import Family
+from linn.core.errors.tree import ConfigError, LimitExceeded
+from linn.core.loop.histogram import Histogram
+from linn.core.metrics.metric import Value
+from linn.core.metrics.registry import Family
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 SAMPLES_MAX = 200_000
 """Of one report: about 8 MiB, half of the largest frame."""

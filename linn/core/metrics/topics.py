@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from linn.core.metric import Metric, MetricKind, Sample
-from linn.core.partition import Partition
-from linn.core.queue import Queue
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.topic import Topic
+from linn.core.log.partition import Partition
+from linn.core.metrics.metric import Metric, MetricKind, Sample
+from linn.core.queue.queue import Queue
+from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 
 def _topic(name: str, kind: MetricKind, help: str, value: Callable[[Topic], int]) -> Metric:

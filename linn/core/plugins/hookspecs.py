@@ -2,8 +2,8 @@
 
 A plugin is a module (or any object) with functions marked `hookimpl`:
 
-    from linn.core.hookspecs import hookimpl
-    from linn.core.storage import EngineKind
+    from linn.core.plugins.hookspecs import hookimpl
+    from linn.core.log.storage import EngineKind
 
     @hookimpl
     def linn_register_engine() -> EngineKind:
@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from linn.core.exchange import ExchangeKind
-    from linn.core.interceptor import InterceptorKind
-    from linn.core.observer import Observer
-    from linn.core.partitioner import PartitionerKind
-    from linn.core.protocol import ProtocolKind
-    from linn.core.semantics import SemanticsKind
-    from linn.core.storage import EngineKind
+    from linn.core.log.storage import EngineKind
+    from linn.core.ports.interceptor import InterceptorKind
+    from linn.core.ports.observer import Observer
+    from linn.core.ports.protocol import ProtocolKind
+    from linn.core.queue.semantics import SemanticsKind
+    from linn.core.routing.exchange import ExchangeKind
+    from linn.core.routing.partitioner import PartitionerKind
 
 hookspec = pluggy.HookspecMarker("linn")
 hookimpl = pluggy.HookimplMarker("linn")

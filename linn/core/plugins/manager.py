@@ -15,22 +15,22 @@ from typing import Any, TypeVar
 
 import pluggy
 
-from linn.core import hookspecs
-from linn.core.code_owner import CodeOwners
-from linn.core.config_tables import TABLES, PluginSettings
-from linn.core.errors import LinnError, PluginError
-from linn.core.exchange import ExchangeKind
-from linn.core.interceptor import InterceptorKind
-from linn.core.kinds import Kind
-from linn.core.names import name_problem
-from linn.core.nearest import did_you_mean
-from linn.core.observer import Observer, Observers
-from linn.core.partitioner import PartitionerKind
-from linn.core.problem import one_line
-from linn.core.protocol import ProtocolKind
-from linn.core.semantics import SemanticsKind
-from linn.core.settings_decoder import check_shape, known_keys
-from linn.core.storage import EngineKind
+from linn.core.config.decoder import check_shape, known_keys
+from linn.core.config.problem import one_line
+from linn.core.config.tables import TABLES, PluginSettings
+from linn.core.env.code_owner import CodeOwners
+from linn.core.errors.names import name_problem
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import LinnError, PluginError
+from linn.core.log.storage import EngineKind
+from linn.core.plugins import hookspecs
+from linn.core.ports.interceptor import InterceptorKind
+from linn.core.ports.kinds import Kind
+from linn.core.ports.observer import Observer, Observers
+from linn.core.ports.protocol import ProtocolKind
+from linn.core.queue.semantics import SemanticsKind
+from linn.core.routing.exchange import ExchangeKind
+from linn.core.routing.partitioner import PartitionerKind
 
 ENTRY_POINT_GROUP = "linn"
 
@@ -136,7 +136,7 @@ class PluginManager:
         except (pluggy.PluginValidationError, ValueError, TypeError) as error:
             raise self._failure(name, f"does not fit its hooks: {_said(error)}") from error
         if not self._pluggy.get_hookcallers(plugin):
-            raise self._failure(name, "has no function marked with linn.core.hookspecs.hookimpl")
+            raise self._failure(name, "has no function marked with linn.core.plugins.hookspecs.hookimpl")
         self._modules[name] = [plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__]
 
     def _check_hooks(self) -> None:

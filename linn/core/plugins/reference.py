@@ -1,6 +1,6 @@
 """docs/reference/configuration.md and hooks.md, rendered from the settings' structs and the hooks' docstrings.
 
-`python -m linn.core.config_reference configuration` prints the one, `... hooks` the other.
+`python -m linn.core.plugins.reference configuration` prints the one, `... hooks` the other.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Mapping
 
 import msgspec
 
-from linn.core import hookspecs
-from linn.core.config_tables import TABLES, PluginSettings
-from linn.core.observer import Observer
-from linn.core.plugins import PluginManager, installed
-from linn.core.settings_decoder import encode_value, extra_of, meta_of, plain_types, unit_of
-from linn.core.topic_settings import BindingSettings, TopicSettings
-from linn.core.units import format_size_bytes
+from linn.core.config.decoder import encode_value, extra_of, meta_of, plain_types, unit_of
+from linn.core.config.tables import TABLES, PluginSettings
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.config.units import format_size_bytes
+from linn.core.plugins import hookspecs
+from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.observer import Observer
 
 _INTRO = """# Configuration
 
 One TOML file says what a broker is; `linn check FILE` says what it means and everything that is wrong with it. Without
 a file a broker has the defaults below. (This page is made from the help in the settings' structs:
-`python -m linn.core.config_reference configuration`.)
+`python -m linn.core.plugins.reference configuration`.)
 
 - **The unit stands in the value or in the key.** A key that ends in a unit (`_ms`, `_s`, `bytes`, `bytes_max`) takes a
   plain number in that unit, or text with a unit of its own (`"256MiB"`). Every other duration is text: `"14d"`,
@@ -40,7 +40,7 @@ a file a broker has the defaults below. (This page is made from the help in the 
 
 _HOOKS_INTRO = """# Hooks
 
-(This page is made from `linn/core/hookspecs.py`: `python -m linn.core.config_reference hooks`.)
+(This page is made from `linn/core/plugins/hookspecs.py`: `python -m linn.core.plugins.reference hooks`.)
 """
 
 

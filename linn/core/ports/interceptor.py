@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from linn.core.batch import BatchLimits, RecordBatch
-from linn.core.errors import InterceptorFailed, LinnError
+from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.errors.tree import InterceptorFailed, LinnError
 
 if TYPE_CHECKING:
-    from linn.core.topic_settings import TopicSettings
+    from linn.core.config.topic_settings import TopicSettings
 
 
 class Interceptor(Protocol):

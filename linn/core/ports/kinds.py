@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from linn.core.errors import PluginUnknown
-from linn.core.nearest import did_you_mean
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import PluginUnknown
 
 if TYPE_CHECKING:
-    from linn.core.exchange import ExchangeKind
-    from linn.core.interceptor import InterceptorKind
-    from linn.core.partitioner import PartitionerKind
-    from linn.core.protocol import ProtocolKind
-    from linn.core.semantics import SemanticsKind
-    from linn.core.storage import EngineKind
+    from linn.core.log.storage import EngineKind
+    from linn.core.ports.interceptor import InterceptorKind
+    from linn.core.ports.protocol import ProtocolKind
+    from linn.core.queue.semantics import SemanticsKind
+    from linn.core.routing.exchange import ExchangeKind
+    from linn.core.routing.partitioner import PartitionerKind
 
 K = TypeVar("K")
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.topic_settings import TopicSettings
 
 logger = logging.getLogger("linn.observer")
 

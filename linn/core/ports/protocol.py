@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from linn.core.env import AcceptedStream
-from linn.core.errors import LinnError
+from linn.core.env.env import AcceptedStream
+from linn.core.errors.tree import LinnError
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 
 class ProtocolServer(Protocol):

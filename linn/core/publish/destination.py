@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import BrokerStopping
-from linn.core.message_limit import check_in_steps
-from linn.core.partition import Partition
-from linn.core.publish_budget import PublishBudget
-from linn.core.routed_batch import RoutedBatch
-from linn.core.steps import Steps
-from linn.core.topic import Topic
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import Steps
+from linn.core.errors.tree import BrokerStopping
+from linn.core.log.partition import Partition
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.routed_batch import RoutedBatch
+from linn.core.topics.message_limit import check_in_steps
+from linn.core.topics.topic import Topic
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 
 class Destination(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from linn.core.event_run import EventRun, Snapshot
-from linn.core.subscription_event import (
+from linn.core.queue.event import (
     DeliveryIdsStarted,
     Skipped,
     Started,
     SubscriptionEvent,
 )
+from linn.core.queue.event_run import EventRun, Snapshot
 
 
 def clip_event(event: SubscriptionEvent, end: int) -> SubscriptionEvent | None:

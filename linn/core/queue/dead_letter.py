@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from linn.core.offset_map import OffsetMap
+from linn.core.queue.offset_map import OffsetMap
 
 
 class DeadReason(IntEnum):

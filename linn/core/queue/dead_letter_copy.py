@@ -17,16 +17,16 @@ from dataclasses import replace
 
 import trio
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.dead_letter import DeadLetterTarget, DeadRange
-from linn.core.env import Env
-from linn.core.errors import BatchError, MessageInvalid
-from linn.core.log_fields import log_fields
-from linn.core.offset_ranges import OffsetRanges, Range
-from linn.core.partition import Partition
-from linn.core.record import LabelValue, Record
-from linn.core.shared_dispatch import SharedDispatch
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import LabelValue, Record
+from linn.core.env.env import Env
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BatchError, MessageInvalid
+from linn.core.log.partition import Partition
+from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.shared_dispatch import SharedDispatch
 
 logger = logging.getLogger("linn.queue")
 

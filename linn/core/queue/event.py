@@ -19,10 +19,10 @@ from itertools import groupby
 from operator import lt
 from typing import ClassVar, Final
 
-from linn.core.dead_letter import DeadReason
-from linn.core.errors import LogCorrupt
-from linn.core.event_run import Columns, EventRun, Snapshot, decode_snapshot, encode_snapshot
-from linn.core.offset_ranges import OffsetRanges
+from linn.core.errors.tree import LogCorrupt
+from linn.core.queue.dead_letter import DeadReason
+from linn.core.queue.event_run import Columns, EventRun, Snapshot, decode_snapshot, encode_snapshot
+from linn.core.queue.offset_ranges import OffsetRanges
 
 EVENT_VERSION: Final = 1
 SNAPSHOT_VERSION: Final = 2

@@ -13,8 +13,8 @@ import struct
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from linn.core.errors import LogCorrupt
-from linn.core.offset_rows import is_ascending
+from linn.core.errors.tree import LogCorrupt
+from linn.core.queue.offset_rows import is_ascending
 
 
 class Columns(NamedTuple):

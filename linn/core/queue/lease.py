@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from linn.core.errors import DeliveryNotCurrent, LimitExceeded
-from linn.core.offset_ranges import OffsetRanges, Range
+from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded
+from linn.core.queue.offset_ranges import OffsetRanges, Range
 
 LEASE_MS_MAX = 7 * 24 * 3_600_000
 """Longest lease, extension and delay: a week. A job that takes longer extends; a client's 2^63 is refused."""

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-from linn.core.offset_rows import joined, outside
+from linn.core.queue.offset_rows import joined, outside
 
 V = TypeVar("V")
 

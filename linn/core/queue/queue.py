@@ -14,8 +14,9 @@ from functools import partial
 
 import trio
 
-from linn.core.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
-from linn.core.errors import (
+from linn.core.batch.steps import TURN_S
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import (
     BatchMalformed,
     LinnError,
     LogClosed,
@@ -26,12 +27,11 @@ from linn.core.errors import (
     SyncFailed,
     TopicUnknown,
 )
-from linn.core.lease import Lease
-from linn.core.log_fields import log_fields
-from linn.core.offset_ranges import Range
-from linn.core.partition import Partition
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.steps import TURN_S
+from linn.core.log.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition
+from linn.core.queue.lease import Lease
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.shared_dispatch import SharedDispatch
 
 DAMAGED_RETRY_S = 300.0
 """How often damaged records are looked at again: somebody may have put a whole file in the place of a damaged one."""

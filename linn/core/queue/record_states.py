@@ -13,15 +13,9 @@ from dataclasses import replace
 from itertools import chain
 from math import ceil
 
-from linn.core.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
-from linn.core.errors import LogCorrupt
-from linn.core.event_run import EventRun, Snapshot
-from linn.core.lease import LeaseBook
-from linn.core.offset_map import OffsetMap
-from linn.core.offset_ranges import OffsetRanges, Range
-from linn.core.offset_rows import is_ascending
-from linn.core.redelivery import Recorded, ReturnedRecords
-from linn.core.subscription_event import (
+from linn.core.errors.tree import LogCorrupt
+from linn.core.queue.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
+from linn.core.queue.event import (
     Acquired,
     DeadLetterIntended,
     DeliveryIdsStarted,
@@ -33,6 +27,12 @@ from linn.core.subscription_event import (
     SubscriptionEvent,
     single_events,
 )
+from linn.core.queue.event_run import EventRun, Snapshot
+from linn.core.queue.lease import LeaseBook
+from linn.core.queue.offset_map import OffsetMap
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.offset_rows import is_ascending
+from linn.core.queue.redelivery import Recorded, ReturnedRecords
 
 
 class RecordStates:

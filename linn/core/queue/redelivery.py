@@ -10,8 +10,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from linn.core.lease import LeaseSettings
-from linn.core.offset_map import OffsetMap
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.offset_map import OffsetMap
 
 DOUBLINGS_MAX = 62
 """An exponential delay stops doubling here: every cap is reached long before, and the number stays small."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, Protocol
 
-from linn.core.subscription import SharedSubscription
+from linn.core.queue.subscription import SharedSubscription
 
 Acks = Literal["none", "leader", "all"]
 """What a producer asks for with a publish."""

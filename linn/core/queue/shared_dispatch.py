@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from linn.core.alarm import Alarm
-from linn.core.batch import RecordBatch
-from linn.core.delivery import Delivery, Settlement
-from linn.core.env import Clock
-from linn.core.errors import (
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.alarm import Alarm
+from linn.core.env.env import Clock
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import (
     BatchMalformed,
     DeliveryNotCurrent,
     DescriptorsExhausted,
@@ -32,16 +32,16 @@ from linn.core.errors import (
     SubscriptionWrongKind,
     SyncFailed,
 )
-from linn.core.lease import Lease
-from linn.core.log_fields import log_fields
-from linn.core.offset_ranges import OffsetRanges, Range
-from linn.core.partition import Partition, Spawn
-from linn.core.semantics import DeliverySemantics
-from linn.core.state_log import ROOM_RETRY_S, StateLog
-from linn.core.subscription import Effects, SharedSubscription
-from linn.core.subscription_clip import clip_event
-from linn.core.subscription_event import SubscriptionEvent, decode_events, encode_events
-from linn.core.unwritten_events import UnwrittenEvents
+from linn.core.log.delivery import Delivery, Settlement
+from linn.core.log.partition import Partition, Spawn
+from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+from linn.core.log.unwritten_events import UnwrittenEvents
+from linn.core.queue.clip import clip_event
+from linn.core.queue.event import SubscriptionEvent, decode_events, encode_events
+from linn.core.queue.lease import Lease
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.subscription import Effects, SharedSubscription
 
 logger = logging.getLogger("linn.queue")
 

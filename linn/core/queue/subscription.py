@@ -21,13 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from linn.core.dead_letter import DeadLetterTarget, DeadRange, DeadReason
-from linn.core.errors import LimitExceeded
-from linn.core.lease import LEASE_MS_MAX, Lease, LeaseSettings, OnReleased
-from linn.core.offset_ranges import Range
-from linn.core.record_states import RecordStates
-from linn.core.redelivery import redelivery_delay_ms
-from linn.core.subscription_event import (
+from linn.core.errors.tree import LimitExceeded
+from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange, DeadReason
+from linn.core.queue.event import (
     ATTEMPTS_MAX,
     DeadLetterIntended,
     DeliveryIdsStarted,
@@ -37,6 +33,10 @@ from linn.core.subscription_event import (
     Skipped,
     SubscriptionEvent,
 )
+from linn.core.queue.lease import LEASE_MS_MAX, Lease, LeaseSettings, OnReleased
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.record_states import RecordStates
+from linn.core.queue.redelivery import redelivery_delay_ms
 
 DELIVERY_ID_GAP = 1 << 32
 """How far delivery ids jump at a restart: more than can have been given out since the event log was last durable."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, Target
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.exchange import Binding, Target
 
 Identity = tuple[Target, str, bytes]
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import LimitExceeded
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import LimitExceeded
 
 if TYPE_CHECKING:
-    from linn.core.destination import Destination
+    from linn.core.publish.destination import Destination
 
 RECORD_STEPS_MAX = 1 << 22
 """Looking at a record or copying it, about a microsecond each. So the largest batch, 2^20 records, can still pass an

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, Subject, Target
-from linn.core.explanation import Explanation
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.exchange import Binding, Subject, Target
+from linn.core.routing.explanation import Explanation
 
 DEFAULT_EXCHANGE = ""
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from linn.core.record import Labels
-from linn.core.steps import Steps
+from linn.core.batch.record import Labels
+from linn.core.batch.steps import Steps
 
 NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from linn.core.exchange import Binding, Exchange, Subject
+from linn.core.routing.exchange import Binding, Exchange, Subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from linn.core.errors import BindingInvalid
+from linn.core.errors.tree import BindingInvalid
 
 if TYPE_CHECKING:
-    from linn.core.router import Router
+    from linn.core.routing.router import Router
 
 
 def _no_time_passes() -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import take_in_steps
-from linn.core.errors import LinnError, TopicError
-from linn.core.partitioner import DEFAULT_PARTITIONER, Partitioner
-from linn.core.publish_budget import PublishBudget
-from linn.core.steps import STEP_RECORDS, Steps, at_once
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import take_in_steps
+from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
+from linn.core.errors.tree import LinnError, TopicError
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.partitioner import DEFAULT_PARTITIONER, Partitioner
 
 
 class PartitionChoice:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from linn.core.batch import RecordBatch
+from linn.core.batch.batch import RecordBatch
 
 DEFAULT_PARTITIONER = "murmur2"
 _SEED = 0x9747B28C

@@ -10,10 +10,10 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain, compress
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import take_in_steps
-from linn.core.publish_budget import PublishBudget
-from linn.core.steps import STEP_RECORDS, Steps
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import take_in_steps
+from linn.core.batch.steps import STEP_RECORDS, Steps
+from linn.core.routing.budget import PublishBudget
 
 Destinations = tuple[str, ...]
 SORTED_AT_ONCE_MAX = 16_384

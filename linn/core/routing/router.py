@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import body_slice
-from linn.core.errors import LimitExceeded, LinnError, TopicError
-from linn.core.exchange import Binding, Exchange, MatchesInSteps, Subject, Target
-from linn.core.exchange_graph import ExchangeGraph
-from linn.core.explanation import Explanation, explain
-from linn.core.problem import one_line
-from linn.core.publish_budget import PublishBudget
-from linn.core.routed_batch import Destinations, RoutedBatch
-from linn.core.routes import Pair
-from linn.core.steps import STEP_RECORDS, Steps, at_once
-from linn.core.subject_columns import Content, ContentFields, check_fields
-from linn.core.topic_settings import BindingSettings
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import body_slice
+from linn.core.batch.routes import Pair
+from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
+from linn.core.config.problem import one_line
+from linn.core.config.topic_settings import BindingSettings
+from linn.core.errors.tree import LimitExceeded, LinnError, TopicError
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.exchange import Binding, Exchange, MatchesInSteps, Subject, Target
+from linn.core.routing.explanation import Explanation, explain
+from linn.core.routing.graph import ExchangeGraph
+from linn.core.routing.routed_batch import Destinations, RoutedBatch
+from linn.core.routing.subject_columns import Content, ContentFields, check_fields
 
 CACHED_PAIRS_MAX = 65_536
 """Answers for single pairs: about 20 MB with labels of a usual size. When it is full it starts again."""

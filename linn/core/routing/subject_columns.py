@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import sub
 from typing import Any
 
-from linn.core.batch import RecordBatch
-from linn.core.body import Body, HeaderColumn
-from linn.core.exchange import NO_HEADERS, Subject
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.body import Body, HeaderColumn
+from linn.core.routing.exchange import NO_HEADERS, Subject
 
 HEADER = "header:"
 """What a field begins with that asks for a header; its name follows."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Literal, NamedTuple
 
-from linn.core.exchange import Subject
+from linn.core.routing.exchange import Subject
 
 FieldKind = Literal["label", "header", "key", "routing_key", "size"]
 FieldValue = str | int | float | bool | bytes

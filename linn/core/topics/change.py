@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from linn.core.errors import StorageError, SyncFailed
-from linn.core.group_consumer import Groups
-from linn.core.log_fields import log_fields
-from linn.core.partition import Partition, Spawn
-from linn.core.queue import Queue
-from linn.core.semantics import DeliverySemantics
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import StorageError, SyncFailed
+from linn.core.groups.consumer import Groups
+from linn.core.log.partition import Partition, Spawn
+from linn.core.queue.queue import Queue
+from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.shared_dispatch import SharedDispatch
 
 logger = logging.getLogger("linn.topic")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from linn.core.errors import DiskFull
+from linn.core.errors.tree import DiskFull
 
 
 class StateHolder(Protocol):

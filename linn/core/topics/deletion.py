@@ -10,10 +10,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
-from linn.core.errors import StorageError, SyncFailed
-from linn.core.log_fields import log_fields
-from linn.core.partition import Partition
-from linn.core.storage import DeletingEngine, PartitionId, StorageEngine
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import StorageError, SyncFailed
+from linn.core.log.partition import Partition
+from linn.core.log.storage import DeletingEngine, PartitionId, StorageEngine
 
 logger = logging.getLogger("linn.topic")
 

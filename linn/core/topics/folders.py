@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from linn.core.names import name_problem
+from linn.core.errors.names import name_problem
 
 if TYPE_CHECKING:
-    from linn.core.config import Config
-    from linn.core.env import Disk
+    from linn.core.config.config import Config
+    from linn.core.env.env import Disk
 
 
 def foreign_topic_folders(disk: Disk, config: Config) -> Iterator[str]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from linn.core.config import Config
-from linn.core.settings_decoder import encode_value, extra_of, fields_of
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.config import Config
+from linn.core.config.decoder import encode_value, extra_of, fields_of
+from linn.core.config.topic_settings import TopicSettings
 
 _FIELDS = {field.encode_name: field for field in fields_of(TopicSettings)}
 _TRIMMING = ("retention", "retention_bytes")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import add, sub
 
-from linn.core.batch import Format, RecordBatch
-from linn.core.body import Body, HeaderColumn
-from linn.core.column import any_step_over
-from linn.core.errors import MessageTooLarge
-from linn.core.publish_budget import PublishBudget
-from linn.core.steps import STEP_RECORDS, Steps
+from linn.core.batch.batch import Format, RecordBatch
+from linn.core.batch.body import Body, HeaderColumn
+from linn.core.batch.column import any_step_over
+from linn.core.batch.steps import STEP_RECORDS, Steps
+from linn.core.errors.tree import MessageTooLarge
+from linn.core.routing.budget import PublishBudget
 
 _QUICK_BYTES_MAX = 1 << 30
 """Of a body whose sizes are added up as 31-bit digits: there are two columns of them."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from linn.core.errors import StorageError, SyncFailed
-from linn.core.group_consumer import Groups
-from linn.core.group_event import GroupEvent
-from linn.core.log_fields import log_fields
-from linn.core.partition import Partition
-from linn.core.queue import Queue
-from linn.core.subscription_event import SubscriptionEvent
-from linn.core.topic_change import close_log
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import StorageError, SyncFailed
+from linn.core.groups.consumer import Groups
+from linn.core.groups.event import GroupEvent
+from linn.core.log.partition import Partition
+from linn.core.queue.event import SubscriptionEvent
+from linn.core.queue.queue import Queue
+from linn.core.topics.change import close_log
 
 logger = logging.getLogger("linn.topic")
 

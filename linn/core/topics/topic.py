@@ -11,35 +11,35 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
-from linn.core.batch import RecordBatch
-from linn.core.clipped_logs import ClippedLogs
-from linn.core.delivery import ReadySignal
-from linn.core.env import Clock
-from linn.core.errors import (
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import at_once
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.env.env import Clock
+from linn.core.errors.tree import (
     FeatureUnsupported,
     LinnError,
     LogClosed,
     PartitionUnknown,
     TopicFull,
 )
-from linn.core.group_consumer import Groups
-from linn.core.interceptor import BoundInterceptor, intercepted
-from linn.core.message_limit import check_in_steps
-from linn.core.partition import Partition, Spawn
-from linn.core.partition_choice import PartitionChoice
-from linn.core.publish_budget import PublishBudget
-from linn.core.queue import Queue
-from linn.core.retired_subscriptions import RetiredSubscriptions
-from linn.core.semantics import DeliverySemantics
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.state_log import StateLog
-from linn.core.steps import at_once
-from linn.core.storage import PartitionId, StorageEngine
-from linn.core.storage_traffic import StorageTraffic
-from linn.core.stream_reader import StreamReader
-from linn.core.topic_change import TopicChange
-from linn.core.topic_deletion import TopicDeletion
-from linn.core.topic_settings import BindingSettings, TopicSettings
+from linn.core.groups.consumer import Groups
+from linn.core.groups.reader import StreamReader
+from linn.core.log.delivery import ReadySignal
+from linn.core.log.partition import Partition, Spawn
+from linn.core.log.state_log import StateLog
+from linn.core.log.storage import PartitionId, StorageEngine
+from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.ports.interceptor import BoundInterceptor, intercepted
+from linn.core.queue.queue import Queue
+from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.partition_choice import PartitionChoice
+from linn.core.topics.change import TopicChange
+from linn.core.topics.clipped_logs import ClippedLogs
+from linn.core.topics.deletion import TopicDeletion
+from linn.core.topics.message_limit import check_in_steps
+from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 
 logger = logging.getLogger("linn.topic")
 
@@ -75,7 +75,7 @@ class Topic:
         self.groups: Groups | None = None
         self.live_bindings: list[BindingSettings] = []
         self.live_keys: tuple[str, ...] = ()
-        """Settings that were asked for live, see `linn.core.live_settings`."""
+        """Settings that were asked for live, see `linn.core.topics.live_settings`."""
         """Bindings that were made while the broker ran, beside those of the settings."""
         self.interceptors: tuple[BoundInterceptor, ...] = ()
         self.readers: dict[StreamReader, None] = {}

@@ -1,4 +1,4 @@
-"""RealDisk: the machine's file system, behind the ports of `linn.core.env`.
+"""RealDisk: the machine's file system, behind the ports of `linn.core.env.env`.
 
 Laws: an `OSError` never leaves this file, it becomes one line that names the path. What may wait for a disk runs in a
 thread, and a file's descriptor is not closed under a thread or a FileRegion that uses it. One handle at a time writes
@@ -17,12 +17,12 @@ from typing import TypeVar
 
 import trio
 
-from linn.core.errors import DataDirLocked, DescriptorsExhausted, DiskFull, DiskReadOnly, StorageError, SyncFailed
-from linn.core.file_region import Sendable
-from linn.core.flat_message import Buffer, without_first
-from linn.core.freeing_thread import FREEING
-from linn.core.real_os import IOV_MAX, reason
-from linn.core.real_thread import in_thread
+from linn.core.batch.flat_message import Buffer, without_first
+from linn.core.env.file_region import Sendable
+from linn.core.env.real.freeing_thread import FREEING
+from linn.core.env.real.os import IOV_MAX, reason
+from linn.core.env.real.thread import in_thread
+from linn.core.errors.tree import DataDirLocked, DescriptorsExhausted, DiskFull, DiskReadOnly, StorageError, SyncFailed
 
 T = TypeVar("T")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))

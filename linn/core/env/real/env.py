@@ -1,4 +1,4 @@
-"""RealEnv: the world as it is, behind the ports of `linn.core.env`.
+"""RealEnv: the world as it is, behind the ports of `linn.core.env.env`.
 
 Laws: an `OSError` never leaves `real_disk` or `real_net`. Nothing blocks the loop but what the ports call synchronous.
 """
@@ -9,10 +9,10 @@ import time
 
 import trio
 
-from linn.core.real_disk import RealDisk
-from linn.core.real_net import RealNet
-from linn.core.real_process import RealProcess
-from linn.core.real_rng import RealRng
+from linn.core.env.real.disk import RealDisk
+from linn.core.env.real.net import RealNet
+from linn.core.env.real.process import RealProcess
+from linn.core.env.real.rng import RealRng
 
 
 class RealClock:

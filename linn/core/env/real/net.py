@@ -1,4 +1,4 @@
-"""RealNet: the machine's network, TCP and Unix sockets, behind the ports of `linn.core.env`.
+"""RealNet: the machine's network, TCP and Unix sockets, behind the ports of `linn.core.env.env`.
 
 Law: an `OSError` never leaves this file, it becomes one line that names the address.
 """
@@ -17,11 +17,11 @@ from typing import Any
 
 import trio
 
-from linn.core.address import parse_address
-from linn.core.env import AcceptedStream, Listener, Stream
-from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost, LimitExceeded
-from linn.core.real_os import reason
-from linn.core.real_stream import RealStream
+from linn.core.env.address import parse_address
+from linn.core.env.env import AcceptedStream, Listener, Stream
+from linn.core.env.real.os import reason
+from linn.core.env.real.stream import RealStream
+from linn.core.errors.tree import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost, LimitExceeded
 
 BACKLOG = 4096
 """Connections that the kernel holds for a listener, as many as net.core.somaxconn lets by default. Of a fleet that

@@ -1,4 +1,4 @@
-"""RealProcess: what Linux says of this process, behind the port of `linn.core.env`.
+"""RealProcess: what Linux says of this process, behind the port of `linn.core.env.env`.
 
 Law: reading never fails: what the machine does not say is 0.
 """

@@ -13,12 +13,12 @@ from typing import cast
 
 import trio
 
-from linn.core.env import Interrupted
-from linn.core.errors import ConnectionLost
-from linn.core.file_region import Sendable
-from linn.core.flat_message import Buffer, without_first
-from linn.core.real_disk import RealFileRegion
-from linn.core.real_os import IOV_MAX, reason
+from linn.core.batch.flat_message import Buffer, without_first
+from linn.core.env.env import Interrupted
+from linn.core.env.file_region import Sendable
+from linn.core.env.real.disk import RealFileRegion
+from linn.core.env.real.os import IOV_MAX, reason
+from linn.core.errors.tree import ConnectionLost
 
 _JOIN_BYTES_MAX = 16 * 1024
 """Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import trio
 
-from linn.core.code_owner import CodeOwners
-from linn.core.watchdog import LoopSteps, Watchdog
+from linn.core.env.code_owner import CodeOwners
+from linn.core.env.watchdog import LoopSteps, Watchdog
 
 
 @contextmanager

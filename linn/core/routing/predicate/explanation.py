@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from linn.core.exchange import Subject
-from linn.core.explanation import Explanation
-from linn.core.predicate_tree import (
+from linn.core.routing.exchange import Subject
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.predicate.tree import (
     Affix,
     And,
     Comparison,
@@ -18,8 +18,8 @@ from linn.core.predicate_tree import (
     Test,
     literal_text,
 )
-from linn.core.predicate_truth import comparable_types, truth_of
-from linn.core.subject_field import FieldValue, quoted
+from linn.core.routing.predicate.truth import comparable_types, truth_of
+from linn.core.routing.subject_field import FieldValue, quoted
 
 _SHOWN_CHARACTERS = 60
 """Of a value, so that a line stays a line."""

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from linn.core.errors import PredicateInvalid
-from linn.core.nearest import nearest
-from linn.core.predicate_tokens import Token, invalid, tokens_of
-from linn.core.predicate_tree import (
+from linn.core.errors.nearest import nearest
+from linn.core.errors.tree import PredicateInvalid
+from linn.core.routing.predicate.tokens import Token, invalid, tokens_of
+from linn.core.routing.predicate.tree import (
     Affix,
     AffixOperator,
     And,
@@ -35,7 +35,7 @@ from linn.core.predicate_tree import (
     Or,
     Presence,
 )
-from linn.core.subject_field import FieldKind, SubjectField
+from linn.core.routing.subject_field import FieldKind, SubjectField
 
 CHARACTERS_MAX = 4_096
 """Of a predicate: room for a list of 400 airports."""

@@ -6,12 +6,12 @@ limits, `predicate_truth` what is true; `docs/reference/predicates.md` is the pa
 
 from __future__ import annotations
 
-from linn.core.exchange import Subject
-from linn.core.explanation import Explanation
-from linn.core.predicate_explanation import explain_tree
-from linn.core.predicate_parser import parse_tree
-from linn.core.predicate_tree import Demand, Node, demands_of, fields_of
-from linn.core.predicate_truth import Truths, truth_of
+from linn.core.routing.exchange import Subject
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.predicate.explanation import explain_tree
+from linn.core.routing.predicate.parser import parse_tree
+from linn.core.routing.predicate.tree import Demand, Node, demands_of, fields_of
+from linn.core.routing.predicate.truth import Truths, truth_of
 
 
 class Predicate:

@@ -10,9 +10,9 @@ import math
 import re
 from typing import Literal, NamedTuple
 
-from linn.core.errors import PredicateInvalid
-from linn.core.predicate_tree import LiteralValue
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
+from linn.core.errors.tree import PredicateInvalid
+from linn.core.routing.predicate.tree import LiteralValue
 
 TokenKind = Literal["word", "symbol", "literal", "end"]
 

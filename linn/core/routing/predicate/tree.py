@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from linn.core.subject_field import SubjectField, quoted
+from linn.core.routing.subject_field import SubjectField, quoted
 
 LiteralValue = str | int | float | bool
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]

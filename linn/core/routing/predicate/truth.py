@@ -14,8 +14,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from linn.core.exchange import Subject
-from linn.core.predicate_tree import Affix, And, Comparison, Constant, Membership, Node, Not, Or, Presence
+from linn.core.routing.exchange import Subject
+from linn.core.routing.predicate.tree import Affix, And, Comparison, Constant, Membership, Node, Not, Or, Presence
 
 Truth: TypeAlias = bool | None
 Truths: TypeAlias = Callable[[Subject], Truth]
