@@ -1,7 +1,7 @@
 """The log of `linn serve`: records of the standard library's logging, written by structlog for people or for programs.
 
-Only the command configures logging. What a record says about a thing, it says as fields (`linn.core.env.log_fields`): for
-people they are in the text already; in JSON each is a key of its own beside `timestamp`, `level`, `logger` and `event`.
+Only the command configures logging. What a record says about a thing, it says as fields (`linn.core.env.log_fields`):
+for people they are in the text already; in JSON each is a key beside `timestamp`, `level`, `logger` and `event`.
 """
 
 from __future__ import annotations

@@ -176,6 +176,9 @@ def test_an_unknown_kind_names_the_nearest_one(folder: Path) -> None:
 
 
 def test_core_reads_a_configuration_without_the_commands_dependencies() -> None:
-    program = "import sys, linn.core.config.config, linn.core.plugins.manager; print({'rich', 'typer', 'hypothesis'} & set(sys.modules))"
+    program = (
+        "import sys, linn.core.config.config, linn.core.plugins.manager; "
+        "print({'rich', 'typer', 'hypothesis'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "set()\n"

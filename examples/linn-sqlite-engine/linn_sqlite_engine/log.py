@@ -1,4 +1,6 @@
-"""SqliteLog: a partition's log as rows, one per batch. `linn.core.log.storage.PartitionLog` says what each method promises.
+"""SqliteLog: a partition's log as rows, one per batch.
+
+`linn.core.log.storage.PartitionLog` says what each method promises.
 
 Laws: bounds and sizes are kept in memory and follow what was committed, so that a failed statement changes neither.
 A batch is committed when `append` returns, so it survives the process; it is durable once the WAL file was synced.

@@ -3,7 +3,7 @@
 Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
 change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
 that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
-one (`linn.core.admin.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
+one (`binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
 name is made, also after a crash; one that was not made to its end is not there after a crash. At a start, what the TOML
 file says of a topic or exchange counts; what was made live stays, and so do settings of a topic that the file does not
 name (`linn.core.topics.live_settings`).
