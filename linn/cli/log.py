@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from linn.core.config.problem import one_line
 from linn.core.config.tables import LogSettings
+from linn.core.errors.texts import one_line
 
 _RESERVED = ("timestamp", "level", "logger", "event", "exception")
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"

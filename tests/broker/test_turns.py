@@ -25,7 +25,6 @@ from linn.core.loop.long_work import (
     REST_S_MAX,
     TURNS_OF_OTHERS,
     TURNS_OF_OTHERS_MAX,
-    LongWork,
     let_others_on,
 )
 from linn.core.loop.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
@@ -127,7 +126,7 @@ def test_while_the_way_out_is_crowded_one_is_let_in_where_several_leave(tmp_path
 def test_of_long_work_one_task_goes_on_between_the_turns_of_others() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
-            assert await most_in_turns(LongWork(broker).give_turn, TURNS_OF_OTHERS) <= 2
+            assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
 
     run_simulation(0, scenario)
 
@@ -151,7 +150,7 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
         return count
 
     async def turns_after(broker: Broker, env: SimEnv, step_s: float) -> int:
-        work = LongWork(broker)
+        work = broker.long_work.task()
         await work.give_turn()
         await env.clock.sleep(step_s)
         return await turns_in(work.give_turn)
@@ -172,7 +171,7 @@ def test_after_a_step_that_is_much_too_long_others_have_time_to_ask_for_the_next
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
             for step_s in (LONG_STEP_S, 5 * LONG_STEP_S, 1_000 * LONG_STEP_S, LONG_STEP_S / 2):
-                work = LongWork(broker)
+                work = broker.long_work.task()
                 await work.give_turn()
                 await env.clock.sleep(step_s)
                 ended_s = env.clock.monotonic()
@@ -380,9 +379,9 @@ def test_who_has_passed_passes_again_at_once() -> None:
 def test_once_a_broker_stops_long_work_waits_for_nobody() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
-            work = LongWork(broker)
-            async with broker.long_turn:
-                broker.stopping = True
+            work = broker.long_work.task()
+            async with broker.long_work.turn:
+                broker.stopping = broker.long_work.is_stopping = True
                 with trio.fail_after(1):
                     await work.give_turn()
 

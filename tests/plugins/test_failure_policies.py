@@ -60,9 +60,9 @@ class FaultyLog(DramLog):
         self.appending.strike()
         return super().append(batch)
 
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         self.reading.strike()
-        return super().at_once(offset, bytes_max)
+        return super().read_nowait(offset, bytes_max)
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         self.reading.strike()

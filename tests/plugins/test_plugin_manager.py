@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from linn.core.config.kinds import kind_named
 from linn.core.config.tables import PluginSettings
 from linn.core.errors.tree import PluginError, PluginUnknown
 from linn.core.plugins.manager import PluginManager, installed
-from linn.core.ports.kinds import kind_named
 
 PREAMBLE = """
 import msgspec

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.errors.tree import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities
+from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, PartitionLog
 from linn_sqlite_engine.database import Database, files_of
 
 WAL_BYTES_MAX = 64 << 20
@@ -29,7 +29,7 @@ SELECT base_offset FROM batches WHERE max_timestamp_ms >= ? AND end_offset > ? O
 """
 
 
-class SqliteLog:
+class SqliteLog(PartitionLog):
     """One partition's log."""
 
     def __init__(self, name: str, database: Database, env: Env, capabilities: Capabilities) -> None:

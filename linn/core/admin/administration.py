@@ -29,10 +29,11 @@ from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as
 from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import encode_each, encode_settings
+from linn.core.config.kinds import kind_named
 from linn.core.config.topic_checks import decode_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     BindingInvalid,
     BrokerStopping,
@@ -48,9 +49,7 @@ from linn.core.errors.tree import (
     TopicError,
     TopicExists,
 )
-from linn.core.loop.long_work import in_turns
 from linn.core.metrics.report import metric_report
-from linn.core.ports.kinds import kind_named
 from linn.core.routing.exchange import Target
 from linn.core.topics.folders import foreign_topic_folders
 from linn.core.topics.live_settings import live_keys_after, merged, replaced, warnings_of
@@ -257,7 +256,7 @@ class Administration:
     async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
         broker = self._broker
         around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins.partitioners)
-        return await in_turns(broker, decode_topic(name, table, around), at_once=True)
+        return await broker.long_work.run(decode_topic(name, table, around), immediate=True)
 
     async def put(self, key: str, value: object) -> None:
         """Keep an entry in the metadata store. Raises StorageError."""
@@ -278,7 +277,7 @@ class Administration:
                 check(thing)
                 yield
 
-        await in_turns(self._broker, checks(), at_once=True)
+        await self._broker.long_work.run(checks(), immediate=True)
 
     async def save_topic(
         self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
@@ -292,7 +291,7 @@ class Administration:
         """The settings as they are written; bindings that were saved so are not encoded again."""
         before, encoded = self._encoded.get(name, ((), ()))
         if before != settings.bindings:
-            encoded = await in_turns(self._broker, encode_each(settings.bindings), at_once=True)
+            encoded = await self._broker.long_work.run(encode_each(settings.bindings), immediate=True)
         return {**encode_without_bindings(settings), "bindings": encoded}
 
     # --- topics ---
@@ -367,7 +366,7 @@ class Administration:
         await topic.switch(change)
         if "bindings" in changed:
             now = (*settings.bindings, *topic.live_bindings)
-            await in_turns(broker, rebind(broker, Target(topic.name), now, before.bindings), at_once=True)
+            await broker.long_work.run(rebind(broker, Target(topic.name), now, before.bindings), immediate=True)
         return {"changed": list(changed), "warnings": warnings_of(topic.name, broker.config, settings, changes)}
 
     async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
@@ -406,11 +405,13 @@ class Administration:
         broker, shown = self._broker, None
         while shown is None:
             topic = broker.topic(text_of(arguments, "name"))
-            shown = await in_turns(broker, topic_as_json(broker, topic.name), at_once=True)
+            shown = await broker.long_work.run(topic_as_json(broker, topic.name), immediate=True)
         return shown
 
     async def _list_topics(self, arguments: Arguments) -> Any:
-        return await in_turns(self._broker, topics_as_json(self._broker, sorted(self._broker.topics)), at_once=True)
+        return await self._broker.long_work.run(
+            topics_as_json(self._broker, sorted(self._broker.topics)), immediate=True
+        )
 
     async def _purge_topic(self, arguments: Arguments) -> Any:
         topic = self._broker.topic(text_of(arguments, "name"))

@@ -20,16 +20,15 @@ import msgspec
 from linn.core.admin.binding_changes import bind, binding_to, unbind
 from linn.core.config.checks import NoSettings
 from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
+from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
-from linn.core.loop.long_work import in_turns
-from linn.core.ports.kinds import kind_named
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
 
@@ -137,8 +136,8 @@ class ExchangeAdministration:
         if (wrong := name_problem(name)) is not None:
             raise ConfigError(f"exchanges.{name[:80]}: {wrong}")
         path: Path = ("exchanges", name)
-        table = await in_turns(
-            self._broker, decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), at_once=True
+        table = await self._broker.long_work.run(
+            decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), immediate=True
         )
         head, router = self._decode(name, table)
         existing = self._routers.get(name)
@@ -169,7 +168,7 @@ class ExchangeAdministration:
             raise
         router.declared = head.bindings
         self._routers[name] = router
-        await in_turns(self._broker, bind(self._broker, target, head.bindings), at_once=True)
+        await self._broker.long_work.run(bind(self._broker, target, head.bindings), immediate=True)
         self._broker.exchanges.changed()
         return {"created": True}
 
@@ -192,7 +191,7 @@ class ExchangeAdministration:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
         await self._catalogue.remove(EXCHANGE + router.name)
         target, bindings = Target(router.name, is_exchange=True), (*router.declared, *router.live_bindings)
-        await in_turns(self._broker, unbind(self._broker, target, bindings), at_once=True)
+        await self._broker.long_work.run(unbind(self._broker, target, bindings), immediate=True)
         del self._routers[router.name]
         self._made_live.discard(router.name)
         self._broker.exchanges.changed()

@@ -30,7 +30,7 @@ from linn.core.batch.flat_message import DATA_AT, WORD, Buffer, Field, Parts
 from linn.core.batch.gathered_body import GatheredBody
 from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
-from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
+from linn.core.batch.steps import STEP_RECORDS, Steps, run_steps
 from linn.core.errors.tree import MessageInvalid
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
@@ -293,7 +293,7 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
 
     Raises BatchMalformed.
     """
-    return at_once(take_in_steps(batch, indexes))
+    return run_steps(take_in_steps(batch, indexes))
 
 
 def take_in_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:

@@ -32,7 +32,7 @@ from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     BrokerStopping,
     ExchangeUnknown,
@@ -50,7 +50,7 @@ from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.partition import Partition
 from linn.core.log.storage import StorageEngine
 from linn.core.loop.fair_turns import FairTurns
-from linn.core.loop.long_work import in_turns
+from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.plugins.manager import PluginManager, installed
@@ -95,8 +95,7 @@ class Broker:
         self.administration = Administration(self)
         self.parts_turn = trio.Lock()
         """Who makes parts of a large publish while the share `received` is over, see `linn.core.routing.budget`."""
-        self.long_turn = trio.Lock()
-        """Who of those that do long work is the next to go on, see `linn.core.loop.long_work`."""
+        self.long_work = LongWork(env.clock)
         self.turns: FairTurns = FairTurns(env.clock.monotonic, env.process.thread_processor_s)
         """Which connections go on, where many have something to do."""
         self.stopping = False
@@ -168,7 +167,7 @@ class Broker:
 
     async def drain(self) -> None:
         """Refuse new work, let what is under way be answered, close all connections; at most `drain_timeout`."""
-        self.stopping = True
+        self.stopping = self.long_work.is_stopping = True
         self.plugins.observers.broker_stopping(self.name)
         for topic in self.topics.values():
             topic.tell_room()  # Publishes that wait for room are refused now.
@@ -176,7 +175,7 @@ class Broker:
 
     async def close(self) -> None:
         """Sync and close everything. What fails is logged: the next start recovers."""
-        self.stopping = True
+        self.stopping = self.long_work.is_stopping = True
         await self.administration.wait_idle()
         for topic in self.topics.values():
             try:
@@ -244,7 +243,7 @@ class Broker:
         """Let nothing lead to a topic any more."""
         topic = self.topics[name]
         bindings = (*topic.settings.bindings, *topic.live_bindings)
-        await in_turns(self, unbind(self, Target(name), bindings), at_once=True)
+        await self.long_work.run(unbind(self, Target(name), bindings), immediate=True)
         del self.topics[name]
         self.exchanges.changed()
 
@@ -261,7 +260,7 @@ class Broker:
         name, settings = topic.name, topic.settings
         self.topics[name] = topic
         self.exchanges.changed()
-        await in_turns(self, bind(self, Target(name), settings.bindings), at_once=True)
+        await self.long_work.run(bind(self, Target(name), settings.bindings), immediate=True)
         self.plugins.observers.topic_created(name, settings)
 
     def new_topic(self, name: str, settings: TopicSettings) -> Topic:
@@ -296,7 +295,7 @@ class Broker:
             configured: Configured = self.config.storage[name]
             kind = self.plugins.engines[configured.kind]
             engine = self.plugins.make(kind, f"{self.config.broker.data_dir}/{name}", configured.settings, self.env)
-            self.memory.lend(engine)
+            engine.count_in(self.memory.stored)
             self._engines[name] = engine
         return engine
 
@@ -331,7 +330,7 @@ class Broker:
             if partition < 0:
                 found = _placed(topic, batch, budget)
                 if len(found) > 1:
-                    budget.store(found)
+                    budget.store([each.batch for each in found])
                 return found
             topic.partition(partition)
             admitted = topic.admit(batch, budget)
@@ -343,7 +342,7 @@ class Broker:
         found: list[Destination] = []
         for name, part in self.router(exchange).route(batch, budget):
             those = _placed(self.topic(name), part, budget)
-            budget.store(those)
+            budget.store([each.batch for each in those])
             found += those
         return found
 

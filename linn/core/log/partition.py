@@ -11,29 +11,24 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import slice_batch
-from linn.core.env.env import Clock
+from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     LogStatistics,
-    MeasuredLog,
     PartitionId,
     PartitionLog,
-    PromptLog,
     StoredBatch,
 )
 from linn.core.log.storage_traffic import StorageTraffic
 from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
 
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
-"""Starts a task in the broker's nursery."""
 TIDY_AFTER_BYTES = 64 << 20
 """Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
 UNTIDIED_BYTES_MAX = 1 << 30
@@ -64,8 +59,6 @@ class Partition:
         capabilities = log.capabilities
         self._confirm_after_sync = capabilities.confirm_after_sync
         self._flush_interval_s = capabilities.flush_interval_s
-        self._prompt = cast(PromptLog, log) if capabilities.reads_at_once else None
-        self._measured = cast(MeasuredLog, log) if capabilities.gives_statistics else None
         self._syncing = False
         self._untidied_bytes = 0
         self.high_watermark = self._opened_at = log.bounds()[1]
@@ -201,7 +194,7 @@ class Partition:
 
     def log_statistics(self) -> LogStatistics | None:
         """What the log says of itself; None where its engine does not."""
-        return self._measured.statistics() if self._measured is not None else None
+        return self.log.statistics()
 
     def count_delivered(self, batches: Sequence[RecordBatch | StoredBatch]) -> None:
         """Batches of this partition go to a client."""
@@ -268,13 +261,11 @@ class Partition:
 
     async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As `read_range`; batches that need not be cut may stay in their files, with only their stamps checked."""
-        return self.at_once(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
+        return self.read_nowait(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
 
-    def at_once(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+    def read_nowait(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As `read_stored`, without waiting; nothing where that is not enough. Raises LogClosed, StorageError."""
-        if self._prompt is None:
-            return ()
-        batches = list(self._prompt.at_once(first, bytes_max))[:READ_BATCHES_MAX]
+        batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
         end = min(end, self.high_watermark)
         while batches and batches[-1].end_offset > end:
             batches.pop()

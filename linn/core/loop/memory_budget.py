@@ -19,10 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, cast
 
-from linn.core.log.delivery import ReadySignal
-from linn.core.log.storage import StorageEngine
+from linn.core.loop.waiting import ReadySignal
 
 PART_OF_MACHINE = 2
 """Without a setting the budget is this part of the memory that the process may use; the rest is for the page cache."""
@@ -161,13 +159,6 @@ class Intake:
             self._share.pass_on(self)
 
 
-class MemoryEngine(StorageEngine, Protocol):
-    """A storage engine that keeps batches in memory, and counts them."""
-
-    def count_in(self, share: MemoryShare) -> None:
-        """Count in `share` what its logs keep, and keep nothing more while it is over. Called before the first log."""
-
-
 class MemoryBudget:
     """The shares of one broker."""
 
@@ -180,8 +171,3 @@ class MemoryBudget:
     def shares(self) -> tuple[MemoryShare, ...]:
         """All of them."""
         return (self.stored, self.unsent, self.received)
-
-    def lend(self, engine: StorageEngine) -> None:
-        """Have an engine that keeps batches in memory count them."""
-        if engine.capabilities.keeps_in_memory:
-            cast(MemoryEngine, engine).count_in(self.stored)

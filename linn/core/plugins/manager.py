@@ -16,16 +16,15 @@ from typing import Any, TypeVar
 import pluggy
 
 from linn.core.config.decoder import check_shape, known_keys
-from linn.core.config.problem import one_line
+from linn.core.config.kinds import Kind
 from linn.core.config.tables import TABLES, PluginSettings
 from linn.core.env.code_owner import CodeOwners
 from linn.core.errors.names import name_problem
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean, one_line
 from linn.core.errors.tree import LinnError, PluginError
 from linn.core.log.storage import EngineKind
 from linn.core.plugins import hookspecs
 from linn.core.ports.interceptor import InterceptorKind
-from linn.core.ports.kinds import Kind
 from linn.core.ports.observer import Observer, Observers
 from linn.core.ports.protocol import ProtocolKind
 from linn.core.queue.semantics import SemanticsKind

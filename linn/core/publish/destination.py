@@ -72,7 +72,7 @@ class Plan:
             if admitted is not None:
                 pieces = yield from topic.choice.split_in_steps(admitted, len(topic.partitions), budget)
                 those = [Destination(topic, *piece) for piece in pieces]
-                budget.store(those)
+                budget.store([each.batch for each in those])
                 found += those
             yield
         batch.forget_views()

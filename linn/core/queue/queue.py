@@ -27,8 +27,9 @@ from linn.core.errors.tree import (
     SyncFailed,
     TopicUnknown,
 )
-from linn.core.log.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
+from linn.core.log.delivery import NOTHING, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
+from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.shared_dispatch import SharedDispatch
@@ -153,10 +154,10 @@ class QueueConsumer:
         """See `delivery.Consumer.ended`."""
         return self._queue.closed
 
-    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
-            if not await self._hold_lease(records_max, patience):
+            if not await self._hold_lease(records_max, deadline):
                 return NOTHING
             delivery = await self._deliver(records_max, bytes_max)
             if delivery.batches:
@@ -172,8 +173,8 @@ class QueueConsumer:
             self.on_lease_lost(partition, lease.delivery_id)
         self.on_released()
 
-    async def _hold_lease(self, records_max: int, patience: Patience) -> bool:
-        """Wait until there is a lease of which something is to be delivered; False where patience ended first."""
+    async def _hold_lease(self, records_max: int, deadline: WaitDeadline) -> bool:
+        """Wait until there is a lease of which something is to be delivered; False where the deadline came first."""
         ready = self._queue.ready
         while self._lease is None or (self._lease.ended and self.lease_ms):
             # A lease that has ended has expired, or its records were dropped: the rest of it is others' by now.
@@ -182,7 +183,7 @@ class QueueConsumer:
                 ready.notify()  # Whom the wake-up would have gone to.
                 raise TopicUnknown(f"topic {self._queue.topic} is gone")
             wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
-            if not self._acquire(wanted) and not await patience.wait(ready.wait):
+            if not self._acquire(wanted) and not await deadline.wait(ready.wait):
                 return False
         return True
 

@@ -9,13 +9,9 @@ bindings of their own make N batches of one. What all topics together store of o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded
-
-if TYPE_CHECKING:
-    from linn.core.publish.destination import Destination
 
 RECORD_STEPS_MAX = 1 << 22
 """Looking at a record or copying it, about a microsecond each. So the largest batch, 2^20 records, can still pass an
@@ -85,13 +81,13 @@ class PublishBudget:
             self.spend(batch.body_bytes // BODY_BYTES_A_STEP)
         self.spend(batch.body().weight())
 
-    def store(self, destinations: Sequence[Destination]) -> None:
+    def store(self, parts: Sequence[RecordBatch]) -> None:
         """These will have to be stored, beside others. Raises LimitExceeded, TakesLong."""
-        self.spend(PART_STEPS * len(destinations))
-        self._stored += len(destinations)
+        self.spend(PART_STEPS * len(parts))
+        self._stored += len(parts)
         if self._stored > STORED_MAX:
             self._refuse(f"store more than {STORED_MAX} batches of one publish")
-        self._stored_bytes += sum([each.batch.size for each in destinations])
+        self._stored_bytes += sum([part.size for part in parts])
         if self._stored_bytes > STORED_BYTES_MAX:
             self._refuse(f"store more than {STORED_BYTES_MAX} bytes of one publish")
 

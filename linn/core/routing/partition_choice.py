@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import take_in_steps
-from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
+from linn.core.batch.steps import STEP_RECORDS, Steps, run_steps
 from linn.core.errors.tree import LinnError, TopicError
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER, Partitioner
@@ -36,7 +36,7 @@ class PartitionChoice:
             (only,) = place  # As with most batches that have a key and are small.
             if type(only) is int and 0 <= only < partitions:
                 return [(only, batch)]
-        return at_once(self._cut_in_steps(batch, place, partitions, budget))
+        return run_steps(self._cut_in_steps(batch, place, partitions, budget))
 
     def split_in_steps(
         self, batch: RecordBatch, partitions: int, budget: PublishBudget

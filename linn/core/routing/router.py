@@ -19,9 +19,9 @@ from typing import Any
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import body_slice
 from linn.core.batch.routes import Pair
-from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
-from linn.core.config.problem import one_line
+from linn.core.batch.steps import STEP_RECORDS, Steps, run_steps
 from linn.core.config.topic_settings import BindingSettings
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import LimitExceeded, LinnError, TopicError
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.exchange import Binding, Exchange, MatchesInSteps, Subject, Target
@@ -156,7 +156,7 @@ class Router:
         budget = budget if budget is not None else PublishBudget()
         if self._fields is None and len(answers := self._by_pairs(batch, budget)) == 1:
             return [(topic, batch) for topic in answers[0]]
-        return at_once(self._answers(batch, budget).parts_in_steps(budget))
+        return run_steps(self._answers(batch, budget).parts_in_steps(budget))
 
     def route_in_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
         """Ask where each of the batch's records goes, in steps between which others may have their turn.
@@ -188,7 +188,7 @@ class Router:
     def _answers(self, batch: RecordBatch, budget: PublishBudget) -> RoutedBatch:
         self._refresh()
         if self._fields is not None:
-            return at_once(self.route_in_steps(batch, budget))
+            return run_steps(self.route_in_steps(batch, budget))
         return RoutedBatch(batch, self._by_pairs(batch, budget), batch.route_index)
 
     def _refresh(self) -> None:
@@ -231,7 +231,7 @@ class Router:
         if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
             return known
         time = _Time()
-        answer = tuple([at_once(self._of_pair(pair, time, budget)) for pair in batch.pairs()])
+        answer = tuple([run_steps(self._of_pair(pair, time, budget)) for pair in batch.pairs()])
         if key is not None:
             if len(self._by_routes) >= CACHED_BATCHES_MAX:
                 self._by_routes.clear()
@@ -393,7 +393,7 @@ class Router:
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The bindings that match. Raises TopicError where the exchange fails, LinnErrors of its own as they are."""
-        return at_once(self._match_in_steps(subject))
+        return run_steps(self._match_in_steps(subject))
 
     def _match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
         try:

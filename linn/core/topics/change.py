@@ -9,10 +9,11 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.env import Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import StorageError, SyncFailed
 from linn.core.groups.consumer import Groups
-from linn.core.log.partition import Partition, Spawn
+from linn.core.log.partition import Partition
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
 from linn.core.queue.shared_dispatch import SharedDispatch

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.steps import at_once
+from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.env.env import Clock
+from linn.core.env.env import Clock, Spawn
 from linn.core.errors.tree import (
     FeatureUnsupported,
     LinnError,
@@ -24,11 +24,11 @@ from linn.core.errors.tree import (
 )
 from linn.core.groups.consumer import Groups
 from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import ReadySignal
-from linn.core.log.partition import Partition, Spawn
+from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.loop.waiting import ReadySignal
 from linn.core.ports.interceptor import BoundInterceptor, intercepted
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
@@ -247,7 +247,7 @@ class Topic:
             batch = left
         limit = self.settings.message_bytes_max
         if limit is not None and batch.body_bytes > limit:
-            at_once(check_in_steps(batch, limit, budget))
+            run_steps(check_in_steps(batch, limit, budget))
         if batch.attributes or batch.producer_id or batch.transaction:
             # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
-from linn.core.batch.steps import at_once
+from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import LimitExceeded
-from linn.core.loop.long_work import in_turns
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.protocols.capnp.description_frame import PARTITION_BYTES, description_frame
 from linn.wire import messages as m
@@ -71,14 +70,14 @@ class Administering:
             return
         steps = description_frame(broker, names, event.correlation)
         if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
-            session.answer([at_once(steps)])
+            session.answer([run_steps(steps)])
             return
 
         async def work() -> None:
             try:
                 async with self._describing:
                     await session.outbox.wait_room()
-                    session.answer([await in_turns(broker, steps, at_once=True)])
+                    session.answer([await broker.long_work.run(steps, immediate=True)])
             finally:
                 self._descriptions -= 1
 

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from linn.core.batch.steps import Steps
-from linn.core.loop.long_work import LongWork
 from linn.core.routing.budget import PublishBudget
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ class PartsMemory:
 
     def __init__(self, broker: Broker) -> None:
         self.budget = PublishBudget()
-        self._work = LongWork(broker)
+        self._work = broker.long_work.task()
         self._share = broker.memory.received
         self._parts_turn = broker.parts_turn
         self._has_turn = False

@@ -10,7 +10,6 @@ from linn.core.batch.steps import Steps
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import Settlement
-from linn.core.loop.long_work import in_turns
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.subscriber import Subscriber
 from linn.wire import messages as m
@@ -149,7 +148,7 @@ class Subscribing:
         self.close()
         if self._left:
             with trio.CancelScope(shield=True):
-                await in_turns(self._session.broker, self._leaving())
+                await self._session.broker.long_work.run(self._leaving())
         del self._session
 
     def _leaving(self) -> Steps[None]:

@@ -240,7 +240,7 @@ class Segment:
         except BatchError as error:
             raise self._corrupt(position, error.text) from error
 
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """Batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones read.
 
         Nothing where a reader hasn't come to `offset` before, where there is much of small batches, and where they are

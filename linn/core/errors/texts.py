@@ -31,3 +31,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return "; there are none"
     more = ", ..." if len(options) > _LISTED_MAX else ""
     return f"; known: {', '.join(options[:_LISTED_MAX])}{more}"
+
+
+def one_line(text: str) -> str:
+    """Text with everything that would break or garble a line written as an escape."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
