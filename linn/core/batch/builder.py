@@ -293,10 +293,10 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
 
     Raises BatchMalformed.
     """
-    return run_steps(take_in_steps(batch, indexes))
+    return run_steps(take_steps(batch, indexes))
 
 
-def take_in_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
+def take_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
     """As `take_batch`, in steps of so many records that each is short."""
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:

@@ -24,7 +24,7 @@ import trio
 
 from linn.core.admin.administration import Administration
 from linn.core.admin.binding_changes import bind, unbind
-from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.batch import BatchLimits
 from linn.core.broker.listening import Listening
 from linn.core.config.checks import Configured
 from linn.core.config.config import Config
@@ -32,22 +32,17 @@ from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
-from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
-    BrokerStopping,
-    ExchangeUnknown,
     InternalError,
     LinnError,
     LogClosed,
     StorageError,
     SubscriptionWrongKind,
     SyncFailed,
-    TopicUnknown,
 )
 from linn.core.groups.consumer import OnAssigned
 from linn.core.log.delivery import Consumer
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
-from linn.core.log.partition import Partition
 from linn.core.log.storage import StorageEngine
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
@@ -55,16 +50,14 @@ from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.plugins.manager import PluginManager, installed
 from linn.core.ports.interceptor import BoundInterceptor
-from linn.core.publish.destination import Destination, Placed
+from linn.core.publish.publisher import Publisher
 from linn.core.queue.dead_letter_copy import copy_dead_letters
-from linn.core.queue.semantics import Acks, ConfirmWhen, DeliverySemantics
+from linn.core.queue.semantics import DeliverySemantics
 from linn.core.queue.shared_dispatch import SharedDispatch
-from linn.core.routing.budget import PublishBudget
-from linn.core.routing.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.routing.exchange import Target
-from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.routing.router import Router
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.broker")
@@ -82,10 +75,10 @@ class Broker:
         self.config = config
         self.env: Env = env
         self.plugins: PluginManager = plugins
-        self.topics: dict[str, Topic] = {}
-        self.exchanges = ExchangeGraph(env.clock.monotonic)
-        self.routers: dict[str, Router] = self.exchanges.routers
-        self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self.exchanges)
+        self.catalog = Catalog(env.clock.monotonic)
+        self.topics: dict[str, Topic] = self.catalog.topics
+        self.exchanges = self.catalog.exchanges
+        self.routers: dict[str, Router] = self.catalog.routers
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
@@ -93,9 +86,11 @@ class Broker:
         self.listening = Listening(self, nursery)
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
-        self.parts_turn = trio.Lock()
-        """Who makes parts of a large publish while the share `received` is over, see `linn.core.routing.budget`."""
         self.long_work = LongWork(env.clock)
+        make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
+        self.publisher: Publisher = Publisher(
+            self.catalog, self.limits, self.long_work, self.memory.received, make_topic
+        )
         self.turns: FairTurns = FairTurns(env.clock.monotonic, env.process.thread_processor_s)
         """Which connections go on, where many have something to do."""
         self.stopping = False
@@ -226,18 +221,12 @@ class Broker:
     # --- topics ---
 
     def topic(self, name: str) -> Topic:
-        """Raises TopicUnknown."""
-        topic = self.topics.get(name)
-        if topic is None:
-            raise TopicUnknown(f'there is no topic "{name[:80]}"{did_you_mean(name, self.topics)}')
-        return topic
+        """The topic of that name. Raises TopicUnknown."""
+        return self.catalog.topic(name)
 
     def router(self, name: str) -> Router:
-        """Raises ExchangeUnknown."""
-        router = self.routers.get(name) if name != DEFAULT_EXCHANGE else self._default
-        if router is None:
-            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self.routers)}')
-        return router
+        """The exchange of that name, also the default one. Raises ExchangeUnknown."""
+        return self.catalog.router(name)
 
     async def drop_topic(self, name: str) -> None:
         """Let nothing lead to a topic any more."""
@@ -309,81 +298,6 @@ class Broker:
         name = topic.settings.dead_letter
         await copy_dead_letters(dispatch, self.topic(name).partitions if name is not None else {}, self.env)
 
-    # --- publishing ---
-
-    def destinations(
-        self, target: str, to_exchange: bool, partition: int, batch: RecordBatch, budget: PublishBudget | None = None
-    ) -> list[Destination]:
-        """Where a verified batch goes. Nothing is stored yet. `budget` None: one of its own.
-
-        Raises:
-            BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError, InterceptorFailed.
-            LimitExceeded, TakesLong: it is over the budget.
-        """
-        if self.stopping:
-            raise BrokerStopping("the broker is stopping")
-        budget = budget or PublishBudget()
-        try:
-            if to_exchange:
-                return self._routed(target, batch, budget)
-            topic = self.topics.get(target) or self.topic(target)
-            if partition < 0:
-                found = _placed(topic, batch, budget)
-                if len(found) > 1:
-                    budget.store([each.batch for each in found])
-                return found
-            topic.partition(partition)
-            admitted = topic.admit(batch, budget)
-            return [Destination(topic, partition, admitted)] if admitted is not None else []
-        finally:
-            batch.forget_body()
-
-    def _routed(self, exchange: str, batch: RecordBatch, budget: PublishBudget) -> list[Destination]:
-        found: list[Destination] = []
-        for name, part in self.router(exchange).route(batch, budget):
-            those = _placed(self.topic(name), part, budget)
-            budget.store([each.batch for each in those])
-            found += those
-        return found
-
-    def unroutable(self, exchange: str, batch: RecordBatch, budget: PublishBudget) -> list[int]:
-        """Which records of a verified batch no topic takes: ranges of indexes, as first, end, first, end and so on.
-
-        Raises ExchangeUnknown, BatchMalformed, TopicError, LimitExceeded, TakesLong.
-        """
-        try:
-            return self.router(exchange).unroutable(batch, budget)
-        finally:
-            batch.forget_body()
-
-    def append(self, destinations: list[Destination], batch: RecordBatch, acks: Acks) -> Placed:
-        """Store a batch where it goes. The bytes of `batch` belong to the log from here on.
-
-        What confirms it is up to each topic's semantics.
-
-        Raises StorageError: a destination could not store it; earlier ones have.
-        """
-        awaits: list[tuple[Partition, int]] = []
-        copies = 0
-        taken: set[int] = set()
-        base_offset = -1
-        for topic, index, part in destinations:
-            if len(destinations) > 1:
-                # Each log stamps its own copy; the first takes the bytes as they are.
-                if id(part) in taken:
-                    part = RecordBatch(bytearray(part.message))
-                taken.add(id(part))
-            partition = topic.partitions[index]
-            base_offset = topic.append(partition, part)
-            copies += part.count
-            end = base_offset + part.count
-            # Few wait: with fsync = "os" a batch is committed when it is appended.
-            if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
-                awaits.append((partition, end))
-        if len(destinations) == 1 and copies == batch.count:
-            return Placed(destinations[0].partition, base_offset, copies, awaits)
-        return Placed(-1, -1, copies, awaits)
-
     # --- subscribing ---
 
     def subscribe(
@@ -447,10 +361,3 @@ async def running_broker(config: Config, env: Env, plugins: PluginManager | None
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise_once(group)
-
-
-def _placed(topic: Topic, batch: RecordBatch, budget: PublishBudget) -> list[Destination]:
-    admitted = topic.admit(batch, budget)
-    if admitted is None:
-        return []
-    return [Destination(topic, *piece) for piece in topic.choice.split(admitted, len(topic.partitions), budget)]

@@ -73,13 +73,13 @@ BROKER_METRICS: tuple[Metric, ...] = (
         "linn_publish_errors_total",
         "code",
         "Publish requests that failed, by the error's code.",
-        lambda broker: broker.metrics.publish_errors,
+        lambda broker: broker.publisher.errors,
     ),
     _one(
         "linn_publish_unrouted_batches_total",
         "counter",
         "Batches published and stored nowhere: no binding fits, or interceptors dropped them.",
-        lambda broker: broker.metrics.unrouted_batches,
+        lambda broker: broker.publisher.unrouted_batches,
     ),
     _counts(
         "linn_plugin_failures_total",

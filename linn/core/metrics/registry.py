@@ -38,10 +38,6 @@ class MetricRegistry:
         assert len(self.metrics) == len(METRICS), "a name is one metric"
         self.started_at: float = broker.env.clock.monotonic()
         self.loop_lag: LoopLag = LoopLag()
-        self.publish_errors: dict[str, int] = {}
-        """Publish requests that failed, by the error's code."""
-        self.unrouted_batches: int = 0
-        """Published, and stored nowhere."""
         self.loop_held: Mapping[str, int] = {}
         """Steps that held up the loop, by plugin; a watchdog's, where one looks on. Its thread writes it."""
         self.storages: dict[str, StorageTraffic] = {}
@@ -55,13 +51,6 @@ class MetricRegistry:
     def storage(self, name: str) -> StorageTraffic:
         """Where the logs of a storage are counted."""
         return self.storages.setdefault(name, StorageTraffic(name))
-
-    def publish_failed(self, topic: str | None, code: str) -> None:
-        """Count a publish request that failed: to a topic, or to an exchange (None)."""
-        self.publish_errors[code] = self.publish_errors.get(code, 0) + 1
-        known = self._broker.topics.get(topic) if topic is not None else None
-        if known is not None:
-            known.publish_errors += 1
 
     def collect(self, prefixes: Sequence[str] = ("",), *, per_connection: bool = True) -> Iterator[Family]:
         """The metrics whose names begin with one of `prefixes`, each read when the iterator comes to it.

@@ -38,7 +38,7 @@ from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
 from linn.core.topics.clipped_logs import ClippedLogs
 from linn.core.topics.deletion import TopicDeletion
-from linn.core.topics.message_limit import check_in_steps
+from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 
 logger = logging.getLogger("linn.topic")
@@ -238,7 +238,7 @@ class Topic:
 
         Raises:
             MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
-            LimitExceeded, TakesLong: it is over the budget.
+            LimitExceeded: it is over the budget.
         """
         if self.interceptors:
             left = intercepted(self.interceptors, self.name, batch)
@@ -247,7 +247,7 @@ class Topic:
             batch = left
         limit = self.settings.message_bytes_max
         if limit is not None and batch.body_bytes > limit:
-            run_steps(check_in_steps(batch, limit, budget))
+            run_steps(check_steps(batch, limit, budget))
         if batch.attributes or batch.producer_id or batch.transaction:
             # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")

@@ -374,6 +374,10 @@ class Session:
             self._answered.set()
             self._answered = None
 
+    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task that ends with the connection."""
+        self.nursery.start_soon(task)
+
     def in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
         """Carry out a request that waits in a task of its own."""
         self._inflight += 1
