@@ -402,7 +402,7 @@ def test_of_those_that_say_hello_together_few_are_welcomed_in_a_turn(tmp_path: P
         env.clock = SlowMachine()
         async with running_broker(config, env, plugins) as broker:
             host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.listening.traffic["native"].open
+            open_now = broker.connections.traffic["native"].open
             with ExitStack() as stack, trio.fail_after(60):
                 crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
                 while len(open_now) < CROWD:
@@ -426,7 +426,7 @@ def test_of_connections_that_have_much_to_do_few_go_on_in_a_turn(tmp_path: Path)
         config, plugins = BrokerSetup().load(str(tmp_path))
         async with running_broker(config, RealEnv(), plugins) as broker:
             host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.listening.traffic["native"].open
+            open_now = broker.connections.traffic["native"].open
 
             def received() -> dict[int, int]:
                 return {each.number: each.read().received_bytes for each in open_now.values()}

@@ -13,8 +13,8 @@ from linn.core.batch.record import Record
 from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import TopicUnknown
 from linn.core.loop import long_work
-from linn.core.ports.gateway import PublishRequest
 from linn.core.publish import publisher
+from linn.core.publish.request import PublishRequest
 from linn.core.routing import budget as publish_budget
 from linn.core.routing.partitioner import key_hash
 from linn.testing.sim_env import SimEnv

@@ -105,7 +105,7 @@ def test_while_the_way_out_is_crowded_one_is_let_in_where_several_leave(tmp_path
         async with running_broker(config, RealEnv(), plugins) as broker, trio.open_nursery() as nursery:
             await trio.testing.wait_all_tasks_blocked(0.01)
             host, port = broker.listening.addresses["native"].rsplit(":", 1)
-            out = broker.listening.way_out
+            out = broker.connections.way_out
             for _ in range(4 * WAITING_MAX):
                 nursery.start_soon(out.pass_through, object())
             for _ in range(2):  # Once all of them have had a turn.
@@ -302,7 +302,7 @@ def test_of_those_that_wait_for_one_record_few_are_given_it_in_a_turn(tmp_path: 
         config, plugins = BrokerSetup(topics={"news": {"kind": "stream"}}).load(str(tmp_path))
         async with running_broker(config, RealEnv(), plugins) as broker:
             host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.listening.traffic["native"].open
+            open_now = broker.connections.traffic["native"].open
             partition = broker.topic("news").partition(0)
 
             def given() -> dict[int, int]:

@@ -11,7 +11,7 @@ from raw_client import ALWAYS, HEAD, Refused, after_power_loss, broker_on, conne
 from linn.core.loop.fair_turns import FIRST_AT_ONCE, Share
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics import report as metric_report
-from linn.protocols.capnp.publishing import BATCH_BYTES, WAITING_BYTES
+from linn.core.publish.publisher import BATCH_BYTES, WAITING_BYTES
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 

@@ -6,9 +6,7 @@ from pathlib import PurePosixPath
 
 import trio
 
-from linn.core.env.env import Env
-from linn.core.errors.tree import StorageError
-from linn.core.log.storage import Capabilities, PartitionId, StorageEngine
+from linn.api import Capabilities, Env, PartitionId, StorageEngine, StorageError
 from linn_sqlite_engine.database import Database
 from linn_sqlite_engine.log import SqliteLog
 from linn_sqlite_engine.settings import SqliteSettings

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.env.env import Env
-from linn.core.errors.tree import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, PartitionLog
+from linn.api import (
+    READ_BATCHES_MAX,
+    BatchCorrupt,
+    BatchMalformed,
+    Capabilities,
+    Env,
+    LogClosed,
+    LogCorrupt,
+    OffsetOutOfRange,
+    PartitionLog,
+    RecordBatch,
+)
 from linn_sqlite_engine.database import Database, files_of
 
 WAL_BYTES_MAX = 64 << 20

@@ -14,8 +14,7 @@ fails, or `stop` is called; then it drains in bounded time.
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 from typing import Literal
@@ -37,11 +36,10 @@ from linn.core.errors.tree import (
     LinnError,
     LogClosed,
     StorageError,
-    SubscriptionWrongKind,
     SyncFailed,
 )
-from linn.core.groups.consumer import OnAssigned
-from linn.core.log.delivery import Consumer
+from linn.core.gateway.connections import Connections
+from linn.core.gateway.gateway import Gateway
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.storage import StorageEngine
 from linn.core.loop.fair_turns import FairTurns
@@ -64,8 +62,6 @@ logger = logging.getLogger("linn.broker")
 
 RETENTION_INTERVAL_S = 10.0
 """How often streams are asked what they no longer keep: much finer than any retention."""
-START_EARLIEST = -2
-START_LATEST = -1
 
 
 class Broker:
@@ -83,7 +79,6 @@ class Broker:
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
-        self.listening = Listening(self, nursery)
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
         self.long_work = LongWork(env.clock)
@@ -93,6 +88,25 @@ class Broker:
         )
         self.turns: FairTurns = FairTurns(env.clock.monotonic, env.process.thread_processor_s)
         """Which connections go on, where many have something to do."""
+        self.connections = Connections(env.clock.monotonic)
+        self.gateway = Gateway(
+            name=self.name,
+            settings=config.broker,
+            env=env,
+            spawn=self.spawn,
+            blamed=plugins.blamed,
+            connections=self.connections,
+            memory=self.memory,
+            turns=self.turns,
+            long_work=self.long_work,
+            catalog=self.catalog,
+            publisher=self.publisher,
+            administration=self.administration,
+            metrics=self.metrics,
+            read_state=lambda: self.state,
+            read_addresses=lambda: self.addresses,
+        )
+        self.listening = Listening(self, self.gateway, nursery)
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -297,46 +311,6 @@ class Broker:
         await self._recovered.wait()  # Its target may be opened after it.
         name = topic.settings.dead_letter
         await copy_dead_letters(dispatch, self.topic(name).partitions if name is not None else {}, self.env)
-
-    # --- subscribing ---
-
-    def subscribe(
-        self,
-        name: str,
-        group: str,
-        start: int,
-        partitions: list[int],
-        on_assigned: OnAssigned,
-        starts: Sequence[int] = (),
-    ) -> tuple[int, Consumer]:
-        """(kind, consumer): 0 of a queue, 1 of a group on a stream, 2 a reader of its own.
-
-        `starts` has a place for each partition; where it is empty `start` holds for all.
-
-        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError.
-        """
-        topic = self.topic(name)
-        if group:
-            if topic.groups is None:
-                raise SubscriptionWrongKind(f"topic {name} is a queue: consumers compete without naming a group")
-            return 1, topic.groups.join(group, _start_of(topic, start, starts), on_assigned)
-        if topic.queue is not None:
-            lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
-            return 0, topic.queue.join(lease_ms)
-        for index in partitions:
-            topic.partition(index)
-        reader, place = topic.read(), _start_of(topic, start, starts)
-        reader.read_all_from({index: place(index) for index in partitions or topic.partitions})
-        return 2, reader
-
-
-def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:
-    # Now, not when a partition is gained: what is confirmed from here on is to be read.
-    ends = [] if start == START_EARLIEST and not starts else [log.high_watermark for log in topic.partitions.values()]
-    wanted = zip(starts or [start] * len(ends), ends, strict=False)
-    places = array("q", [end if at == START_LATEST or at > end else at if at > 0 else 0 for at, end in wanted])
-    # A partition that came later is read from its start; readers pass over what retention has dropped.
-    return lambda index: places[index] if index < len(places) else 0
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ let in before the broker recovers and until its clients are gone, and takes no c
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -18,9 +17,10 @@ from linn.core.env.env import AcceptedStream
 from linn.core.env.env import Listener as BoundListener
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError
-from linn.core.loop.turnstile import Turnstile
-from linn.core.metrics.listener_traffic import ListenerTraffic, ReadTraffic
-from linn.core.ports.protocol import ProtocolServer
+from linn.core.gateway.connections import Connections
+from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.protocol import ProtocolServer
+from linn.core.metrics.listener_traffic import ListenerTraffic
 
 if TYPE_CHECKING:
     from linn.core.broker.broker import Broker
@@ -80,21 +80,16 @@ class Crowd:
 class Listening:
     """All listeners and connections of a broker."""
 
-    def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
+    def __init__(self, broker: Broker, gateway: Gateway, nursery: trio.Nursery) -> None:
         self.addresses: dict[str, str] = {}
         """As bound, by listener; those for clients come first."""
-        self.traffic: dict[str, ListenerTraffic] = {}
-        """By listener."""
         self._broker = broker
+        self._gateway = gateway
+        self._connections: Connections = gateway.connections
         self._nursery = nursery
         self._clients = Crowd(broker.config.broker.connections_max)
         self._watchers = Crowd(WATCHERS_MAX)
         self._doors: list[Door] = []
-        self._streams: dict[AcceptedStream, ListenerTraffic] = {}
-        self._numbers = itertools.count(1)
-        self.way_out: Turnstile = Turnstile(broker.env.clock.monotonic)
-        self._draining = trio.Event()
-        self._drained = trio.Event()
 
     @property
     def connections(self) -> int:
@@ -122,7 +117,7 @@ class Listening:
             if kind.watches == watching:
                 server = broker.plugins.make(kind, listener.settings)
                 bound = await broker.env.net.listen(listener.address)
-                traffic = self.traffic[name] = ListenerTraffic(name, kind.name)
+                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name)
                 crowd = self._watchers if watching else self._clients
                 doors.append(Door(bound, server, kind.refusal, traffic, crowd))
                 self._doors.append(doors[-1])
@@ -141,8 +136,8 @@ class Listening:
             with door.scope:
                 async with trio.open_nursery() as nursery:
                     while True:
-                        if self.way_out.is_crowded and door.crowd is self._clients:
-                            await self.way_out.give_turns()  # One comes where four leave.
+                        if self._connections.way_out.is_crowded and door.crowd is self._clients:
+                            await self._connections.way_out.give_turns()  # One comes where four leave.
                         try:
                             stream = await door.bound.accept()
                         except ConnectionLost:
@@ -160,8 +155,7 @@ class Listening:
         crowd, traffic = door.crowd, door.traffic
         if crowd.count < crowd.connections_max:
             crowd.count += 1
-            traffic.connected(stream, next(self._numbers))
-            self._streams[stream] = traffic
+            self._connections.opened(stream, traffic)
             return True
         about = {"connection": stream.peer, "count": crowd.count}
         self._note_refused(door, "connection from %(connection)s refused: there are %(count)d", about)
@@ -202,18 +196,17 @@ class Listening:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
                 observers.connection_closed(protocol, stream.peer, reason)
-                del self._streams[stream]
-                door.traffic.left(stream, code)
+                self._connections.closed(stream, code)
                 door.crowd.leave()
 
     async def _serve_until_out(self, door: Door, stream: AcceptedStream) -> None:
         """Serve a connection, and come back when it is its turn to leave."""
         try:
-            await door.server.serve(stream, self._broker)
+            await door.server.serve(stream, self._gateway)
         finally:
             with trio.CancelScope(shield=True):
-                await self.way_out.pass_through(stream)
-                self.way_out.is_out(stream)
+                await self._connections.way_out.pass_through(stream)
+                self._connections.way_out.is_out(stream)
 
     @staticmethod
     def _about(door: Door, stream: AcceptedStream) -> dict[str, str]:
@@ -225,28 +218,12 @@ class Listening:
         blamed = self._broker.plugins.blamed(error, "the protocol")
         return {"blamed": blamed, "code": InternalError.code}
 
-    def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
-        """For a protocol's connections: have the metrics ask `read` what this one carries.
-
-        A stream that did not come through a listener is passed over.
-        """
-        if stream in self._streams:
-            self._streams[stream].open[stream].read = read
-
-    async def wait_draining(self) -> None:
-        """For a protocol's connections: wait until the broker begins to stop."""
-        await self._draining.wait()
-
-    async def wait_drained(self) -> None:
-        """For those of a protocol that only watches: wait until the stop has nobody else to wait for."""
-        await self._drained.wait()
-
     async def drain(self, timeout_s: float) -> None:
         """Take no new clients; give those that are there `timeout_s` to end by themselves. Watchers come last."""
-        self._draining.set()
-        self.way_out.open_wide()
+        self._connections.draining.set()
+        self._connections.way_out.open_wide()
         await self._empty(self._clients, timeout_s)
-        self._drained.set()
+        self._connections.drained.set()
         await self._empty(self._watchers, WATCHERS_LEAVE_S)
 
     async def _empty(self, crowd: Crowd, timeout_s: float) -> None:

@@ -18,7 +18,7 @@ _CONNECTION = ("connection", "peer", "listener", "protocol")
 
 def _listener(name: str, kind: MetricKind, help: str, value: Callable[[ListenerTraffic], int]) -> Metric:
     def read(broker: Broker) -> list[Sample]:
-        return [((each.listener, each.protocol), value(each)) for each in broker.listening.traffic.values()]
+        return [((each.listener, each.protocol), value(each)) for each in broker.connections.traffic.values()]
 
     return Metric(name, kind, _LISTENER, help, read)
 
@@ -27,7 +27,7 @@ def _connection(name: str, kind: MetricKind, help: str, value: Callable[[Traffic
     def read(broker: Broker) -> list[Sample]:
         return [
             ((str(connection.number), connection.peer, each.listener, each.protocol), value(connection.read()))
-            for each in broker.listening.traffic.values()
+            for each in broker.connections.traffic.values()
             for connection in each.open.values()
         ]
 
@@ -37,7 +37,7 @@ def _connection(name: str, kind: MetricKind, help: str, value: Callable[[Traffic
 def _failed(broker: Broker) -> list[Sample]:
     return [
         ((each.listener, each.protocol, code), count)
-        for each in broker.listening.traffic.values()
+        for each in broker.connections.traffic.values()
         for code, count in each.failed.items()
     ]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from linn.core.batch.batch import BatchLimits, RecordBatch
 from linn.core.batch.steps import Steps
-from linn.core.ports.gateway import PublishRequest
+from linn.core.publish.request import PublishRequest
 from linn.core.routing.budget import PublishBudget
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.message_limit import check_steps

@@ -24,9 +24,9 @@ from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.partition import Partition
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import ReceivedShare
-from linn.core.ports.gateway import PublishAnswers, PublishRequest, PublishResult
 from linn.core.publish.parts_memory import PartsMemory
 from linn.core.publish.plan import Destination, Plan, Planned, without_room
+from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.topics.catalog import Catalog
 
@@ -63,6 +63,24 @@ class Publisher:
     def lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
         """The publishes of one connection. `spawn` starts a task that ends with the connection."""
         return PublishLane(self, answers, spawn)
+
+    async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
+        """Publish, and wait until all of it is confirmed.
+
+        Raises LinnError. Cancellation: what is stored by then stays.
+        """
+        answer = _OneAnswer()
+        async with trio.open_nursery() as nursery:
+            lane = self.lane(answer, nursery.start_soon)
+            lane.publish(request, 0)
+            await answer.came.wait()
+            lane.close()
+            nursery.cancel_scope.cancel()
+        if answer.error is not None:
+            raise answer.error
+        for partition, end in answer.awaits:
+            await partition.wait_committed(end)
+        return answer.results
 
     def plan(self, request: PublishRequest) -> Plan:
         """An attempt to find where a publish goes. Raises BrokerStopping."""
@@ -192,6 +210,10 @@ class PublishLane:
             return planned
         return None
 
+    def count_error(self, topic: str | None, error: LinnError) -> None:
+        """Count, for the metrics, a request that was refused before it came here: to a topic, or an exchange (None)."""
+        self._publisher.count_error(topic, error)
+
     def _refuse(self, request: PublishRequest, ticket: int, error: LinnError) -> None:
         self._publisher.count_error(None if request.to_exchange else request.target, error)
         self._answers.refused(ticket, error)
@@ -267,6 +289,30 @@ class PublishLane:
             yield
         finally:
             self._memory.give_back(size)
+
+
+class _OneAnswer:
+    """What became of one publish."""
+
+    def __init__(self) -> None:
+        self.came = trio.Event()
+        self.error: Exception | None = None
+        self.results: Sequence[PublishResult] = ()
+        self.awaits: Sequence[tuple[Partition, int]] = ()
+
+    def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Partition, int]]) -> None:
+        self.results, self.awaits = results, awaits
+        self.came.set()
+
+    def refused(self, ticket: int, error: LinnError) -> None:
+        self.failed(ticket, error)
+
+    def failed(self, ticket: int, error: Exception) -> None:
+        self.error = error
+        self.came.set()
+
+    def room(self) -> None:
+        """Nobody waits for it."""
 
 
 def _held_bytes(request: PublishRequest) -> int:

@@ -9,7 +9,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded, LinnError, ProtocolError, RequestUnknown
 from linn.core.log.partition import Partition
 from linn.core.loop.memory_budget import RESERVE_BYTES
-from linn.core.ports.gateway import PublishRequest, PublishResult
+from linn.core.publish.request import PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks
 from linn.protocols.capnp.caretaker import wait_while
 from linn.wire import messages as m
@@ -29,8 +29,8 @@ class Publishing:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._lane = session.broker.publisher.lane(self, session.spawn)
-        self._memory = session.broker.memory.received
+        self._lane = session.gateway.publish_lane(session.principal, self, session.spawn)
+        self._memory = session.gateway.memory.received
 
     @property
     def is_waiting(self) -> bool:
@@ -59,7 +59,7 @@ class Publishing:
 
     async def wait_done(self) -> None:
         """Wait until no publish waits, but not for long: of one without room that may be never."""
-        await wait_while(lambda: self._lane.is_waiting, self._session.broker.env.clock, LEAVE_S)
+        await wait_while(lambda: self._lane.is_waiting, self._session.gateway.env.clock, LEAVE_S)
 
     def publish(self, event: Event) -> None:
         """Carry out a publish, or put it behind those that wait."""
@@ -69,7 +69,7 @@ class Publishing:
         try:
             self._check(publish, event.batches, wants_returned)
         except LinnError as error:
-            self._session.broker.publisher.count_error(None if publish.to_exchange else publish.target, error)
+            self._lane.count_error(None if publish.to_exchange else publish.target, error)
             raise
         acks = _ACKS[publish.acks]
         request = PublishRequest(

@@ -50,7 +50,7 @@ class Reading:
         """Answer with batches, when there are enough or the client has waited long enough."""
         fetch = event.message
         assert isinstance(fetch, m.Fetch)
-        partition = self._session.broker.topic(fetch.topic).partition(fetch.partition)
+        partition = self._session.gateway.partition(self._session.principal, fetch.topic, fetch.partition)
         asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
         if fetch.bytes_min <= 1 and self._fetch_nowait(event.correlation, partition, fetch.offset, asked):
             return
@@ -122,7 +122,7 @@ class Reading:
         assert isinstance(find, m.FindOffset)
 
         async def work() -> None:
-            partition = self._session.broker.topic(find.topic).partition(find.partition)
+            partition = self._session.gateway.partition(self._session.principal, find.topic, find.partition)
             if find.timestamp_ms == m.START_LATEST:
                 offset = partition.high_watermark
             elif find.timestamp_ms == m.START_EARLIEST:

@@ -19,12 +19,12 @@ from typing import Any
 import trio
 
 from linn.core.batch.steps import TURN_S
-from linn.core.broker.broker import Broker
 from linn.core.env.env import AcceptedStream
 from linn.core.env.file_region import Sendable
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
 from linn.core.errors.tree import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
+from linn.core.gateway.gateway import ANONYMOUS, Gateway
 from linn.core.log.partition import Partition
 from linn.core.loop.fair_turns import Share
 from linn.core.loop.memory_budget import RESERVE_BYTES, Intake
@@ -76,28 +76,30 @@ class Session:
         "_share",
         "_subscribing",
         "_welcome_bytes",
-        "broker",
         "draining",
+        "gateway",
         "nursery",
         "outbox",
+        "principal",
         "settings",
         "slice",
         "stream",
     )
 
-    def __init__(self, stream: AcceptedStream, broker: Broker, caretaker: Caretaker, hello_timeout_s: float) -> None:
+    def __init__(self, stream: AcceptedStream, gateway: Gateway, caretaker: Caretaker, hello_timeout_s: float) -> None:
         self._caretaker = caretaker
         self._hello_timeout_s = hello_timeout_s
         self.stream = stream
-        self.broker = broker
-        self.settings = broker.config.broker
-        self.outbox = Outbox(stream, self.settings.connection_bytes_max, self, broker.memory.unsent)
+        self.gateway = gateway
+        self.principal = ANONYMOUS
+        self.settings = gateway.settings
+        self.outbox = Outbox(stream, self.settings.connection_bytes_max, self, gateway.memory.unsent)
         self.nursery: trio.Nursery
         self.slice: dict[Session, None] = {}
         """The caretaker's, where this session is in."""
         self._connection = Connection(caretaker.free_buffers, from_client=True)
-        self._intake = Intake(broker.memory.received)
-        self._share = Share(broker.turns)
+        self._intake = Intake(gateway.memory.received)
+        self._share = Share(gateway.turns)
         self.draining = False
         """Whether the broker has said goodbye."""
         self._inflight = 0
@@ -114,7 +116,7 @@ class Session:
 
     async def run(self) -> None:
         """The whole life of the connection."""
-        self.broker.listening.report(self.stream, self._traffic)
+        self.gateway.connections.report(self.stream, self._traffic)
         try:
             await self._shake_hands()
             async with trio.open_nursery() as self.nursery:
@@ -150,7 +152,7 @@ class Session:
     async def _until_sent(self) -> None:
         await self._publishing.wait_done()
         await wait_while(
-            lambda: self.outbox.waiting_bytes or self._inflight, self.broker.env.clock, self._caretaker.keepalive_s
+            lambda: self.outbox.waiting_bytes or self._inflight, self.gateway.env.clock, self._caretaker.keepalive_s
         )
 
     # --- sending ---
@@ -180,7 +182,7 @@ class Session:
 
     async def _shake_hands(self) -> None:
         """Hello and welcome. Raises LinnError after telling the client why."""
-        handshake = Handshake(self.stream, self._connection, self.broker.listening.way_out, self._share)
+        handshake = Handshake(self.stream, self._connection, self.gateway.connections.way_out, self._share)
         try:
             await handshake.shake(self._welcome, self._hello_timeout_s)
         finally:
@@ -192,7 +194,7 @@ class Session:
         return m.Welcome(
             version,
             features,
-            self.broker.name,
+            self.gateway.name,
             min(settings.frame_bytes_max, m.LIMIT_MAX),
             min(settings.batch_bytes_max, m.LIMIT_MAX),
             min(settings.message_bytes_max, m.LIMIT_MAX),
@@ -234,9 +236,9 @@ class Session:
     async def _last_words(self, error: LinnError) -> None:
         """Answer what is under way, then say what was wrong."""
         self._end_waits()
-        await wait_while(lambda: self._inflight, self.broker.env.clock, LAST_WORDS_S)
+        await wait_while(lambda: self._inflight, self.gateway.env.clock, LAST_WORDS_S)
         self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
-        await wait_while(lambda: self.outbox.waiting_bytes, self.broker.env.clock, LAST_WORDS_S)
+        await wait_while(lambda: self.outbox.waiting_bytes, self.gateway.env.clock, LAST_WORDS_S)
         await discard_rest(self.stream)
 
     # --- reading ---
@@ -258,7 +260,7 @@ class Session:
                 count = await self._receive()
                 if count == 0:
                     self.outbox.flush()
-                    return await self.broker.listening.way_out.pass_through(self.stream)
+                    return await self.gateway.connections.way_out.pass_through(self.stream)
                 self._handle(count)
         except ConnectionLost:
             self.end()
@@ -320,7 +322,7 @@ class Session:
             except Exception as error:
                 self.fail_unforeseen(event.correlation, error)
             if connection.has_more:
-                now_s = self.broker.env.clock.monotonic()
+                now_s = self.gateway.env.clock.monotonic()
                 until_s = until_s or now_s + TURN_S
                 if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or self.outbox.is_full:
                     self._has_more = True
@@ -395,7 +397,7 @@ class Session:
 
     def fail_unforeseen(self, correlation: int, error: Exception) -> None:
         """A bug, of linn or of a plugin: the log says whose, and the client that there was one."""
-        blamed = self.broker.plugins.blamed(error)
+        blamed = self.gateway.blamed(error)
         about = {"connection": self.stream.peer, "blamed": blamed, "code": InternalError.code}
         logger.error("%(connection)s: a request failed in %(blamed)s", about, exc_info=error)
         self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))

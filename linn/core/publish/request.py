@@ -1,4 +1,4 @@
-"""The gateway: all that a protocol may do with the broker."""
+"""What is asked of a publish, and what became of it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError
 from linn.core.log.partition import Partition
 from linn.core.queue.semantics import Acks
-
-
-class Principal(NamedTuple):
-    """Who asks."""
-
-    name: str = "anonymous"
-
-
-ANONYMOUS = Principal()
 
 
 class PublishRequest(NamedTuple):
