@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, edit_batch
+from linn.core.batch.key_hash import key_hash, partition_of
 from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import Pair
 from linn.core.batch.steps import Steps, run_steps
@@ -68,7 +69,7 @@ from linn.core.queue.subscription import SharedSubscription
 from linn.core.routing.binding_table import BindingTable
 from linn.core.routing.exchange import Binding, ExchangeKind, Subject, Target
 from linn.core.routing.explanation import Explanation
-from linn.core.routing.partitioner import Partitioner, PartitionerKind, key_hash, partition_of
+from linn.core.routing.partitioner import Partitioner, PartitionerKind
 from linn.plugins.exchanges import NoSettings, TopicExchange
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.storage_engines.dram.engine import DramEngine

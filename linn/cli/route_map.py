@@ -61,7 +61,7 @@ class RouteMap:
     def __init__(self, plugins: PluginManager, topics: Iterable[str]) -> None:
         self.topics = dict.fromkeys(topics)
         self._plugins = plugins
-        self._graph = ExchangeGraph()
+        self._graph: ExchangeGraph[Router] = ExchangeGraph()
         self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self._graph)
 
     @property

@@ -9,6 +9,7 @@ from raw_client import RawClient, Refused, broker_on, connected, records, simula
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records
+from linn.core.batch.key_hash import key_hash
 from linn.core.batch.record import Record
 from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import TopicUnknown
@@ -16,7 +17,6 @@ from linn.core.loop import long_work
 from linn.core.publish import publisher
 from linn.core.publish.request import PublishRequest
 from linn.core.routing import budget as publish_budget
-from linn.core.routing.partitioner import key_hash
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 

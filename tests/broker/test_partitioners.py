@@ -12,12 +12,13 @@ from raw_client import Refused, broker_on, configured, connected, records, simul
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.key_hash import key_hash, partition_of
 from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import BatchMalformed, LinnError, PluginError, PluginUnknown, TopicError
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
-from linn.core.routing.partitioner import PartitionerKind, key_hash, partition_of
+from linn.core.routing.partitioner import PartitionerKind
 from linn.plugins.partitioners import Murmur2Partitioner, RoundRobinPartitioner, StickyPartitioner
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m

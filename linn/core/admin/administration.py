@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
 
+from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import binding_to, rebind
 from linn.core.admin.exchanges import ExchangeAdministration, text_of
 from linn.core.admin.log_examination import examine_logs
@@ -55,9 +56,6 @@ from linn.core.topics.folders import foreign_topic_folders
 from linn.core.topics.live_settings import live_keys_after, merged, replaced, warnings_of
 from linn.core.topics.topic import Topic
 
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
-
 logger = logging.getLogger("linn.administration")
 
 METRIC_NAMES_MAX = 256
@@ -70,7 +68,7 @@ _RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions")
 class Administration:
     """The broker's catalogue of verbs. Each returns a JSON value, or its text, and raises LinnErrors."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Administered) -> None:
         self._broker = broker
         self._subscriptions = SubscriptionAdministration(broker)
         self._exchanges = ExchangeAdministration(broker, self)
@@ -382,7 +380,7 @@ class Administration:
         if name not in self._half_deleted:
             await self._begin_deleting(broker.topic(name))
         await self._finish_deleting(name)
-        broker.plugins.observers.topic_deleted(name)
+        broker.observers.topic_deleted(name)
         return {}
 
     async def _begin_deleting(self, topic: Topic) -> None:
@@ -430,14 +428,14 @@ class Administration:
         names = arguments.get("names", ())
         if isinstance(names, list) and len(names) > METRIC_NAMES_MAX:
             raise LimitExceeded(f"{len(names)} names of metrics, more than {METRIC_NAMES_MAX}")
-        return await metric_report(self._broker, arguments)
+        return await metric_report(self._broker.metrics, self._broker.env.clock, arguments)
 
     async def _show_broker(self, arguments: Arguments) -> Any:
         broker = self._broker
         return {
             "name": broker.name,
             "listeners": dict(broker.addresses),
-            "connections": broker.listening.connections,
+            "connections": broker.client_count,
             "topics": len(broker.topics),
             "exchanges": len(broker.routers),
         }

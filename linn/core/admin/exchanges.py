@@ -11,20 +11,22 @@ it must not keep a broker from starting.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import bind, binding_to, unbind
+from linn.core.admin.stored_entries import EXCHANGE
 from linn.core.config.checks import NoSettings
 from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
 from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import BindingSettings
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
 from linn.core.errors.texts import did_you_mean
@@ -32,24 +34,47 @@ from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, 
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
 
-if TYPE_CHECKING:
-    from linn.core.admin.administration import Administration
-    from linn.core.broker.broker import Broker
-
 logger = logging.getLogger("linn.administration")
 
-EXCHANGE = "exchanges/"
-"""What the keys of exchanges begin with in the metadata store."""
 Arguments = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Changes(Protocol):
+    """What `Administration` gives the verbs of one kind of thing: checks in turns, and the metadata store."""
+
+    async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
+        """Check what a change brings along, before any of it is done, in turns."""
+
+    async def put(self, key: str, value: Any) -> None:
+        """Write an entry. Raises StorageError: nothing has changed then."""
+
+    async def remove(self, key: str) -> None:
+        """Remove an entry. Raises StorageError."""
+
+    async def save_topic(
+        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+    ) -> None:
+        """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
+
+
+class BindingsTo(NamedTuple):
+    """The bindings that lead to an exchange from others."""
+
+    declared: tuple[BindingSettings, ...] = ()
+    """As it was said when the exchange was made."""
+    live: Sequence[BindingSettings] = ()
+    """As it was said later."""
 
 
 class ExchangeAdministration:
     """Exchanges and bindings, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Broker, catalogue: Administration) -> None:
+    def __init__(self, broker: Administered, changes: Changes) -> None:
         self._broker = broker
-        self._catalogue = catalogue
+        self._changes = changes
         self._routers = broker.routers
+        self._bindings_to_exchange: dict[str, BindingsTo] = {}
         self._made_live: set[str] = set()
         """Exchanges that are not in the TOML file: the store has their settings."""
 
@@ -70,11 +95,12 @@ class ExchangeAdministration:
             if head.alternate is not None:
                 self._recover_alternate(self._routers[name], head.alternate)
         for name, head in heads.items():
-            self._routers[name].declared = self._recover_bindings(name, head.bindings)
+            self._bindings_to_exchange[name] = BindingsTo(self._recover_bindings(name, head.bindings))
         for name in heads:
             live = entries.get(name, {}).get("live_bindings", ())
             bindings = [msgspec.convert(binding, BindingSettings) for binding in live]
-            self._routers[name].live_bindings = list(self._recover_bindings(name, bindings))
+            declared = self._bindings_to_exchange[name].declared
+            self._bindings_to_exchange[name] = BindingsTo(declared, self._recover_bindings(name, bindings))
 
     def _recover_alternate(self, router: Router, alternate: str) -> None:
         try:
@@ -142,7 +168,7 @@ class ExchangeAdministration:
         head, router = self._decode(name, table)
         existing = self._routers.get(name)
         if existing is not None:
-            if (existing.kind, existing.alternate, existing.settings, existing.declared) == (
+            if (existing.kind, existing.alternate, existing.settings, self._bindings_to_exchange[name].declared) == (
                 router.kind,
                 head.alternate,
                 router.settings,
@@ -159,14 +185,14 @@ class ExchangeAdministration:
         def check(each: tuple[BindingSettings, Binding]) -> None:
             self._check_source(each[0].exchange, router, each[1])
 
-        await self._catalogue.check_all(check, zip(head.bindings, bindings, strict=True))
+        await self._changes.check_all(check, zip(head.bindings, bindings, strict=True))
         self._made_live.add(name)
         try:
             await self._save(router, head.bindings, ())
         except LinnError:
             self._made_live.discard(name)
             raise
-        router.declared = head.bindings
+        self._bindings_to_exchange[name] = BindingsTo(head.bindings)
         self._routers[name] = router
         await self._broker.long_work.run(bind(self._broker, target, head.bindings), immediate=True)
         self._broker.exchanges.changed()
@@ -189,9 +215,10 @@ class ExchangeAdministration:
         users = self._broker.exchanges.alternate_of(router.name)
         if users:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
-        await self._catalogue.remove(EXCHANGE + router.name)
-        target, bindings = Target(router.name, is_exchange=True), (*router.declared, *router.live_bindings)
-        await self._broker.long_work.run(unbind(self._broker, target, bindings), immediate=True)
+        await self._changes.remove(EXCHANGE + router.name)
+        target = Target(router.name, is_exchange=True)
+        declared, live = self._bindings_to_exchange.pop(router.name)
+        await self._broker.long_work.run(unbind(self._broker, target, (*declared, *live)), immediate=True)
         del self._routers[router.name]
         self._made_live.discard(router.name)
         self._broker.exchanges.changed()
@@ -212,7 +239,7 @@ class ExchangeAdministration:
         if router.name in self._made_live:
             head = ExchangeTable(router.kind, router.alternate, declared)
             entry["settings"] = {**encode_settings(head), **router.settings}
-        await self._catalogue.put(EXCHANGE + router.name, entry)
+        await self._changes.put(EXCHANGE + router.name, entry)
 
     # --- bindings ---
 
@@ -242,8 +269,7 @@ class ExchangeAdministration:
     def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
         """What its settings say, and what was made live."""
         if target.is_exchange:
-            router = self.router(target.name)
-            return router.declared, router.live_bindings
+            return self._bindings_to_exchange[self.router(target.name).name]
         topic = self._broker.topic(target.name)
         return topic.settings.bindings, topic.live_bindings
 
@@ -252,13 +278,13 @@ class ExchangeAdministration:
         if target.is_exchange:
             router = self.router(target.name)
             await self._save(router, declared, live)
-            router.declared, router.live_bindings = declared, live
+            self._bindings_to_exchange[router.name] = BindingsTo(declared, live)
         else:
             topic = self._broker.topic(target.name)
             changed = topic.settings
             if declared != changed.bindings:
                 changed = msgspec.structs.replace(changed, bindings=declared)
-            await self._catalogue.save_topic(topic.name, changed, live, topic.live_keys)
+            await self._changes.save_topic(topic.name, changed, live, topic.live_keys)
             topic.live_bindings, topic.settings = live, changed
 
     def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:

@@ -7,18 +7,16 @@ object, returns a JSON value and raises LinnErrors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from linn.core.admin.administered import Administered
 from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
 from linn.core.groups.consumer import Groups
 from linn.core.log.partition import Partition
 from linn.core.queue.queue import Queue
 from linn.core.queue.shared_dispatch import SharedDispatch
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
-    from linn.core.topics.topic import Topic
+from linn.core.topics.topic import Topic
 
 Arguments = Mapping[str, Any]
 
@@ -30,7 +28,7 @@ _COUNTS = ("ready", "returned", "leased", "delayed", "dead")
 class SubscriptionAdministration:
     """Groups and subscriptions, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Administered) -> None:
         self._broker = broker
 
     # --- groups ---

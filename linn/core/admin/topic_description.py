@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from linn.core.admin.administered import Administered
 from linn.core.batch.steps import Steps
 from linn.core.config.topic_settings import encode_without_bindings
 from linn.core.queue.queue import Queue
 from linn.core.queue.shared_dispatch import SharedDispatch
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 
 class JsonText(str):
@@ -22,7 +20,7 @@ class JsonText(str):
     __slots__ = ()
 
 
-def topics_as_json(broker: Broker, names: list[str]) -> Steps[JsonText]:
+def topics_as_json(broker: Administered, names: list[str]) -> Steps[JsonText]:
     """Topics, but for those that are gone by their turn."""
     shown: list[str] = []
     for name in names:
@@ -32,7 +30,7 @@ def topics_as_json(broker: Broker, names: list[str]) -> Steps[JsonText]:
     return JsonText(f"[{','.join(shown)}]")
 
 
-def topic_as_json(broker: Broker, name: str) -> Steps[JsonText | None]:
+def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
     """Settings, partitions and, for a queue, what waits in it. None: the topic is gone."""
     topic = broker.topics.get(name)
     if topic is None:

@@ -28,6 +28,7 @@ from linn.core.broker.listening import Listening
 from linn.core.config.checks import Configured
 from linn.core.config.config import Config
 from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
+from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
@@ -38,7 +39,6 @@ from linn.core.errors.tree import (
     StorageError,
     SyncFailed,
 )
-from linn.core.gateway.connections import Connections
 from linn.core.gateway.gateway import Gateway
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
 from linn.core.log.storage import StorageEngine
@@ -48,6 +48,7 @@ from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.plugins.manager import PluginManager, installed
 from linn.core.ports.interceptor import BoundInterceptor
+from linn.core.ports.observer import Observers
 from linn.core.publish.publisher import Publisher
 from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.semantics import DeliverySemantics
@@ -106,7 +107,7 @@ class Broker:
             read_state=lambda: self.state,
             read_addresses=lambda: self.addresses,
         )
-        self.listening = Listening(self, self.gateway, nursery)
+        self.listening = Listening(config, plugins, self.gateway, nursery)
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -121,6 +122,16 @@ class Broker:
     def name(self) -> str:
         """What the broker calls itself."""
         return self.config.broker.name
+
+    @property
+    def client_count(self) -> int:
+        """Clients that are connected."""
+        return self.listening.connections
+
+    @property
+    def observers(self) -> Observers:
+        """Those that are told what the broker does."""
+        return self.plugins.observers
 
     @property
     def addresses(self) -> Mapping[str, str]:

@@ -9,21 +9,19 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import trio
 
+from linn.core.config.config import Config
+from linn.core.connections.connections import Connections
+from linn.core.connections.listener_traffic import ListenerTraffic
 from linn.core.env.env import AcceptedStream
 from linn.core.env.env import Listener as BoundListener
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError
-from linn.core.gateway.connections import Connections
 from linn.core.gateway.gateway import Gateway
 from linn.core.gateway.protocol import ProtocolServer
-from linn.core.metrics.listener_traffic import ListenerTraffic
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.plugins.manager import PluginManager
 
 logger = logging.getLogger("linn.listening")
 
@@ -80,14 +78,15 @@ class Crowd:
 class Listening:
     """All listeners and connections of a broker."""
 
-    def __init__(self, broker: Broker, gateway: Gateway, nursery: trio.Nursery) -> None:
+    def __init__(self, config: Config, plugins: PluginManager, gateway: Gateway, nursery: trio.Nursery) -> None:
         self.addresses: dict[str, str] = {}
         """As bound, by listener; those for clients come first."""
-        self._broker = broker
+        self._config = config
+        self._plugins = plugins
         self._gateway = gateway
         self._connections: Connections = gateway.connections
         self._nursery = nursery
-        self._clients = Crowd(broker.config.broker.connections_max)
+        self._clients = Crowd(config.broker.connections_max)
         self._watchers = Crowd(WATCHERS_MAX)
         self._doors: list[Door] = []
 
@@ -110,13 +109,13 @@ class Listening:
             self._nursery.start_soon(self._accept, door)
 
     async def _bind(self, watching: bool) -> list[Door]:
-        broker, addresses = self._broker, {}
+        addresses: dict[str, str] = {}
         doors: list[Door] = []
-        for name, listener in broker.config.listeners.items():
-            kind = broker.plugins.protocols[listener.protocol]
+        for name, listener in self._config.listeners.items():
+            kind = self._plugins.protocols[listener.protocol]
             if kind.watches == watching:
-                server = broker.plugins.make(kind, listener.settings)
-                bound = await broker.env.net.listen(listener.address)
+                server = self._plugins.make(kind, listener.settings)
+                bound = await self._gateway.env.net.listen(listener.address)
                 traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name)
                 crowd = self._watchers if watching else self._clients
                 doors.append(Door(bound, server, kind.refusal, traffic, crowd))
@@ -160,7 +159,7 @@ class Listening:
         about = {"connection": stream.peer, "count": crowd.count}
         self._note_refused(door, "connection from %(connection)s refused: there are %(count)d", about)
         if door.refusal is not None:
-            why = BrokerFull(f"{self._broker.name} has {crowd.count} connections, as many as connections_max lets in")
+            why = BrokerFull(f"{self._gateway.name} has {crowd.count} connections, as many as connections_max lets in")
             with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
                 await stream.send([door.refusal(why)])
         await stream.aclose()
@@ -172,7 +171,7 @@ class Listening:
         logger.warning(text, {**about, "listener": door.traffic.listener})
 
     async def _serve(self, door: Door, stream: AcceptedStream) -> None:
-        observers, protocol = self._broker.plugins.observers, door.traffic.protocol
+        observers, protocol = self._plugins.observers, door.traffic.protocol
         observers.connection_opened(protocol, stream.peer)
         reason, code = "", None
         try:
@@ -215,7 +214,7 @@ class Listening:
 
     def _blame(self, error: BaseException) -> dict[str, str]:
         """What the log says of an error that is no LinnError."""
-        blamed = self._broker.plugins.blamed(error, "the protocol")
+        blamed = self._plugins.blamed(error, "the protocol")
         return {"blamed": blamed, "code": InternalError.code}
 
     async def drain(self, timeout_s: float) -> None:

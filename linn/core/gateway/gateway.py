@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 from linn.core.admin.administration import Administration
 from linn.core.batch.batch import RecordBatch
 from linn.core.config.tables import BrokerSettings
+from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
 from linn.core.errors.tree import SubscriptionWrongKind
-from linn.core.gateway.connections import Connections
 from linn.core.groups.consumer import OnAssigned
 from linn.core.log.delivery import Consumer, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition

@@ -7,17 +7,15 @@ them reads them here: a protocol, an administration verb.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from linn.core.log.storage_traffic import StorageTraffic
 from linn.core.loop.lag import LoopLag
 from linn.core.metrics.broker import BROKER_METRICS
 from linn.core.metrics.connections import CONNECTION_METRICS
 from linn.core.metrics.metric import Metric, Sample
+from linn.core.metrics.source import MetricSource
 from linn.core.metrics.topics import TOPIC_METRICS
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 METRICS: tuple[Metric, ...] = (*BROKER_METRICS, *CONNECTION_METRICS, *TOPIC_METRICS)
 """All metrics that linn has, in the order in which they are shown."""
@@ -33,7 +31,7 @@ class Family(NamedTuple):
 class MetricRegistry:
     """All metrics of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: MetricSource) -> None:
         self.metrics: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
         assert len(self.metrics) == len(METRICS), "a name is one metric"
         self.started_at: float = broker.env.clock.monotonic()

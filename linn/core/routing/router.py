@@ -20,7 +20,6 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import body_slice
 from linn.core.batch.routes import Pair
 from linn.core.batch.steps import STEP_RECORDS, Steps, run_steps
-from linn.core.config.topic_settings import BindingSettings
 from linn.core.errors.texts import one_line
 from linn.core.errors.tree import LimitExceeded, LinnError, TopicError
 from linn.core.routing.budget import PublishBudget
@@ -65,7 +64,7 @@ class Router:
         name: str,
         kind: str,
         make: Callable[[], Exchange],
-        graph: ExchangeGraph | None = None,
+        graph: ExchangeGraph[Router] | None = None,
         alternate: str | None = None,
         settings: Mapping[str, Any] | None = None,
         owner: str | None = None,
@@ -78,15 +77,11 @@ class Router:
         self.kind = kind
         self.alternate = alternate
         self.settings = settings or {}
-        self.declared: tuple[BindingSettings, ...] = ()
-        """What other exchanges send here, as it was said when this one was made."""
-        self.live_bindings: list[BindingSettings] = []
-        """The same, as it was said later."""
         self._owner = owner
         self._make = make
         self._exchange = exchange = make()
         self._in_steps = exchange.match_in_steps if isinstance(exchange, MatchesInSteps) else None
-        self._graph = graph if graph is not None else ExchangeGraph()
+        self._graph: ExchangeGraph[Router] = graph if graph is not None else ExchangeGraph()
         self._exits: set[str] | None = set()
         """Exchanges that bindings lead to; None: to be looked up."""
         self._version = -1

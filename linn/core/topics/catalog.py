@@ -17,7 +17,7 @@ class Catalog:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.topics: dict[str, Topic] = {}
-        self.exchanges = ExchangeGraph(monotonic)
+        self.exchanges: ExchangeGraph[Router] = ExchangeGraph(monotonic)
         self.routers: dict[str, Router] = self.exchanges.routers
         self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self.exchanges)
 

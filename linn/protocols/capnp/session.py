@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from linn.core.batch.steps import TURN_S
+from linn.core.connections.listener_traffic import Traffic
 from linn.core.env.env import AcceptedStream
 from linn.core.env.file_region import Sendable
 from linn.core.env.log_fields import log_fields
@@ -28,7 +29,6 @@ from linn.core.gateway.gateway import ANONYMOUS, Gateway
 from linn.core.log.partition import Partition
 from linn.core.loop.fair_turns import Share
 from linn.core.loop.memory_budget import RESERVE_BYTES, Intake
-from linn.core.metrics.listener_traffic import Traffic
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.caretaker import Caretaker, wait_while
 from linn.protocols.capnp.handshake import Handshake, discard_rest

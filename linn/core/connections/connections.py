@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import trio
 
+from linn.core.connections.listener_traffic import ListenerTraffic, ReadTraffic
 from linn.core.env.env import AcceptedStream
 from linn.core.loop.turnstile import Turnstile
-from linn.core.metrics.listener_traffic import ListenerTraffic, ReadTraffic
 
 
 class Connections:
