@@ -1,10 +1,11 @@
-"""The broker: what is in the house, and who does what.
+"""The broker: the composition root, which knows everybody, and whom nobody below knows.
 
 Read in this order: `batch` (the unit of work), `storage` (the port under a partition), `partition` (one writer, the
 high watermark, group commit), `topic` (partitions and what its kind makes of them), `subscription` and
-`shared_dispatch` (a queue decides, and acts), `group` and `group_consumer` (a stream's groups), `exchange` and `router`
-(where a batch goes), then this file, `administration` (changes while it runs) and `listening` (who comes in). `env` is
-the door to the world, `hookspecs` the door for plugins.
+`shared_dispatch` (a queue decides, and acts), `group` and `groups.consumer` (a stream's groups), `exchange` and
+`router` (where a batch goes), `plan` and `publisher` (how it gets there), `gateway` (what protocols may do),
+`administration` (changes while it runs), then this file and `listening`. `env` is the door to the world, `hookspecs`
+the door for plugins.
 
 Laws: publishing is synchronous up to the log; what must be waited for is given back as (partition, offset). A request
 that fails half-way through its checks has stored nothing. The broker serves until its nursery is cancelled, a sync

@@ -18,7 +18,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import slice_batch
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
+from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, DiskFull, OffsetOutOfRange
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     LogStatistics,
@@ -36,7 +36,7 @@ UNTIDIED_BYTES_MAX = 1 << 30
 TIDY_FROM_BYTES = 8 << 20
 """Less is not worth a sync of its own: a start looks through 8 MiB in a few milliseconds."""
 SYNC_RETRY_S = 0.5
-"""How long a sync waits that had no descriptor."""
+"""How long a sync waits that had no descriptor, or no room."""
 
 logger = logging.getLogger("linn.storage")
 
@@ -107,10 +107,13 @@ class Partition:
             self._syncing = False
 
     async def _sync_patiently(self) -> None:
-        """A sync for which there is no descriptor is put off: nothing is confirmed meanwhile, and nobody is told no."""
+        """Sync; put it off where there is no descriptor, or no room for the checkpoint of a log that has none.
+
+        Nothing is confirmed meanwhile, and nobody is told no.
+        """
         try:
             await self._sync()
-        except DescriptorsExhausted as error:
+        except (DescriptorsExhausted, DiskFull) as error:
             logger.warning("%(partition)s: %(error)s", {"partition": str(self.id)} | log_fields(error))
             await self._clock.sleep(SYNC_RETRY_S)
 

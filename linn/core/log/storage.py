@@ -88,7 +88,9 @@ class PartitionLog(Protocol):
     async def sync(self) -> None:
         """Make everything that is appended now durable; afterwards `durable()` is at least the end at the call.
 
-        Raises SyncFailed; the log takes no more work then.
+        Raises:
+            SyncFailed: the log takes no more work.
+            DiskFull, DescriptorsExhausted: nothing is lost, and a later call tries again.
         """
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
