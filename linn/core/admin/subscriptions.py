@@ -14,8 +14,8 @@ from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
 from linn.core.groups.consumer import Groups
 from linn.core.log.partition import Partition
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
-from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.core.topics.topic import Topic
 
 Arguments = Mapping[str, Any]
@@ -157,7 +157,7 @@ def _subscription_summary(topic: str, queue: Queue) -> dict[str, Any]:
     }
 
 
-def _counts(dispatch: SharedDispatch) -> dict[str, int]:
+def _counts(dispatch: PartitionQueue) -> dict[str, int]:
     statistics = dispatch.subscription.statistics()
     return {
         "ready": dispatch.subscription.ready_count(dispatch.partition.high_watermark),
@@ -168,7 +168,7 @@ def _counts(dispatch: SharedDispatch) -> dict[str, int]:
     }
 
 
-def _partition_data(dispatch: SharedDispatch) -> dict[str, Any]:
+def _partition_data(dispatch: PartitionQueue) -> dict[str, Any]:
     subscription, partition = dispatch.subscription, dispatch.partition
     return {
         "partition": partition.id.index,

@@ -10,8 +10,8 @@ import msgspec
 from linn.core.admin.administered import Administered
 from linn.core.batch.steps import Steps
 from linn.core.config.topic_settings import encode_without_bindings
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
-from linn.core.queue.shared_dispatch import SharedDispatch
 
 
 class JsonText(str):
@@ -55,11 +55,11 @@ def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
     return JsonText(msgspec.json.encode(shown).decode())
 
 
-def _dispatches(queue: Queue | None) -> Sequence[SharedDispatch]:
+def _dispatches(queue: Queue | None) -> Sequence[PartitionQueue]:
     return () if queue is None else tuple(queue.dispatches)
 
 
-def _count(dispatches: Sequence[SharedDispatch]) -> Steps[tuple[int, int]]:
+def _count(dispatches: Sequence[PartitionQueue]) -> Steps[tuple[int, int]]:
     """Of records that are not settled, and of those that are leased."""
     unsettled = leased = 0
     for dispatch in dispatches:

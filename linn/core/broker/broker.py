@@ -2,7 +2,7 @@
 
 Read in this order: `batch` (the unit of work), `storage` (the port under a partition), `partition` (one writer, the
 high watermark, group commit), `topic` (partitions and what its kind makes of them), `subscription` and
-`shared_dispatch` (a queue decides, and acts), `group` and `groups.consumer` (a stream's groups), `exchange` and
+`partition_queue` (a queue decides, and acts), `group` and `groups.consumer` (a stream's groups), `exchange` and
 `router` (where a batch goes), `plan` and `publisher` (how it gets there), `gateway` (what protocols may do),
 `administration` (changes while it runs), then this file and `listening`. `env` is the door to the world, `hookspecs`
 the door for plugins.
@@ -52,8 +52,8 @@ from linn.core.ports.interceptor import BoundInterceptor
 from linn.core.ports.observer import Observers
 from linn.core.publish.publisher import Publisher
 from linn.core.queue.dead_letter_copy import copy_dead_letters
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.core.routing.exchange import Target
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.routing.router import Router
@@ -319,7 +319,7 @@ class Broker:
         storage = settings.storage or self.config.broker.default_storage
         return self._engine(storage) if storage in self.config.storage else None
 
-    async def _copy_dead_letters(self, topic: Topic, dispatch: SharedDispatch) -> None:
+    async def _copy_dead_letters(self, topic: Topic, dispatch: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened after it.
         name = topic.settings.dead_letter
         await copy_dead_letters(dispatch, self.topic(name).partitions if name is not None else {}, self.env)

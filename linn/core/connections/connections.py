@@ -9,7 +9,7 @@ import trio
 
 from linn.core.connections.listener_traffic import ListenerTraffic, ReadTraffic
 from linn.core.env.env import AcceptedStream
-from linn.core.loop.turnstile import Turnstile
+from linn.core.loop.close_throttle import CloseThrottle
 
 
 class Connections:
@@ -18,7 +18,7 @@ class Connections:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.traffic: dict[str, ListenerTraffic] = {}
         """By listener."""
-        self.way_out: Turnstile = Turnstile(monotonic)
+        self.closing: CloseThrottle = CloseThrottle(monotonic)
         self.draining = trio.Event()
         """Set when the broker begins to stop."""
         self.drained = trio.Event()

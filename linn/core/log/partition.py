@@ -26,7 +26,7 @@ from linn.core.log.storage import (
     PartitionLog,
     StoredBatch,
 )
-from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.storage_stats import StorageStats
 from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
 
 TIDY_AFTER_BYTES = 64 << 20
@@ -44,7 +44,7 @@ logger = logging.getLogger("linn.storage")
 class Partition:
     """Wraps a `PartitionLog`. `append` is synchronous; `when_committed` calls back when the batch is confirmed."""
 
-    def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageTraffic, clock: Clock, spawn: Spawn) -> None:
+    def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageStats, clock: Clock, spawn: Spawn) -> None:
         self.id = id
         self.log = log
         # Counts since the log was opened, for the metrics.

@@ -58,7 +58,7 @@ class ReceivedShare(MemoryShare):
     def __init__(self, name: str, bytes_max: int = UNLIMITED_BYTES) -> None:
         super().__init__(name, bytes_max)
         self._arriving_bytes = 0
-        self._first: Intake | None = None
+        self._first: ReceiveReservation | None = None
         """Who goes on although the share is over."""
         self._room = ReadySignal()
         self._held_up: dict[Callable[[], None], None] = {}
@@ -91,26 +91,26 @@ class ReceivedShare(MemoryShare):
         self._arriving_bytes -= count
         self.give_back(count)
 
-    async def wait_turn(self, intake: Intake) -> None:
+    async def wait_turn(self, reservation: ReceiveReservation) -> None:
         """Wait until there is room, or until this one is the first of those that fill it. Cancellation is safe."""
-        while self.is_over and not self._is_first(intake):
+        while self.is_over and not self._is_first(reservation):
             await self._room.wait()
         self._room.notify()
 
-    def _is_first(self, intake: Intake) -> bool:
+    def _is_first(self, reservation: ReceiveReservation) -> bool:
         # Publishes that wait for room are freed by consumers. What has not come whole frees itself, by coming whole.
         if self._first is None and 2 * self._arriving_bytes >= self.bytes_max:
-            self._first = intake
-        return self._first is intake
+            self._first = reservation
+        return self._first is reservation
 
-    def pass_on(self, intake: Intake) -> None:
+    def pass_on(self, reservation: ReceiveReservation) -> None:
         """Let the next one be first."""
-        if self._first is intake:
+        if self._first is reservation:
             self._first = None
         self._room.notify()
 
 
-class Intake:
+class ReceiveReservation:
     """What one connection holds of `received` in a request that has not come whole."""
 
     __slots__ = ("_share", "held_bytes", "waits")

@@ -22,7 +22,7 @@ to look at them. (This page is made from the metrics themselves: `python -m linn
 - Numbers are of the broker, not of a client: a record that goes to three topics is published three times.
 """
 _SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
-    ("MetricSource and process", "", BROKER_METRICS),
+    ("Broker and process", "", BROKER_METRICS),
     (
         "Listeners and connections",
         "Those with the label `connection` exist while the connection does; over HTTP only where the listener has\n"

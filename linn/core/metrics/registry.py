@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.lag import LoopLag
 from linn.core.metrics.broker import BROKER_METRICS
 from linn.core.metrics.connections import CONNECTION_METRICS
@@ -38,7 +38,7 @@ class MetricRegistry:
         self.loop_lag: LoopLag = LoopLag()
         self.loop_held: Mapping[str, int] = {}
         """Steps that held up the loop, by plugin; a watchdog's, where one looks on. Its thread writes it."""
-        self.storages: dict[str, StorageTraffic] = {}
+        self.storages: dict[str, StorageStats] = {}
         """By the storage's name; those that were in use."""
         self._broker = broker
 
@@ -46,9 +46,9 @@ class MetricRegistry:
         """Measure how late the loop is, until cancelled."""
         await self.loop_lag.watch(self._broker.env.clock)
 
-    def storage(self, name: str) -> StorageTraffic:
+    def storage(self, name: str) -> StorageStats:
         """Where the logs of a storage are counted."""
-        return self.storages.setdefault(name, StorageTraffic(name))
+        return self.storages.setdefault(name, StorageStats(name))
 
     def collect(self, prefixes: Sequence[str] = ("",), *, per_connection: bool = True) -> Iterator[Family]:
         """The metrics whose names begin with one of `prefixes`, each read when the iterator comes to it.

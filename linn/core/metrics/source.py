@@ -7,7 +7,7 @@ from typing import Protocol
 
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
-from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.lag import LoopLag
 from linn.core.loop.memory_budget import MemoryBudget
@@ -23,7 +23,7 @@ class LoopReport(Protocol):
     started_at: float
     loop_lag: LoopLag
     loop_held: Mapping[str, int]
-    storages: dict[str, StorageTraffic]
+    storages: dict[str, StorageStats]
 
 
 class MetricSource(Protocol):

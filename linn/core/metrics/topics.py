@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from linn.core.log.partition import Partition
 from linn.core.metrics.metric import Metric, MetricKind, Sample
 from linn.core.metrics.source import MetricSource
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
-from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.core.topics.topic import Topic
 
 
@@ -31,7 +31,7 @@ def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]
     return Metric(name, kind, ("topic",), help, read)
 
 
-def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[SharedDispatch], int]) -> Metric:
+def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
     """The sum over a queue's partitions."""
     return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
 
@@ -46,7 +46,7 @@ def _consumers(topic: Topic) -> int:
     return count
 
 
-def _ready(dispatch: SharedDispatch) -> int:
+def _ready(dispatch: PartitionQueue) -> int:
     return dispatch.subscription.ready_count(dispatch.partition.high_watermark)
 
 

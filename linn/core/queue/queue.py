@@ -32,7 +32,7 @@ from linn.core.log.partition import Partition
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
-from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.queue.partition_queue import PartitionQueue
 
 DAMAGED_RETRY_S = 300.0
 """How often damaged records are looked at again: somebody may have put a whole file in the place of a damaged one."""
@@ -49,7 +49,7 @@ class Queue:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.ready = ReadySignal()
-        self.dispatches: list[SharedDispatch] = []
+        self.dispatches: list[PartitionQueue] = []
         self.listed: OrderedDict[int, None] = OrderedDict()
         """Partitions that may have something ready, those first that were asked longest ago."""
         self.consumers: dict[int, QueueConsumer] = {}
@@ -58,7 +58,7 @@ class Queue:
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
         """Consumers that have left, with the partitions in which they may hold something."""
 
-    def extend(self, dispatches: Sequence[SharedDispatch]) -> None:
+    def extend(self, dispatches: Sequence[PartitionQueue]) -> None:
         """Deliver from more partitions."""
         places = range(len(self.dispatches), len(self.dispatches) + len(dispatches))
         self.dispatches += dispatches
@@ -107,7 +107,7 @@ class Queue:
         finally:
             self._gone.clear()
 
-    def dispatch(self, partition: int) -> SharedDispatch:
+    def dispatch(self, partition: int) -> PartitionQueue:
         """The part of one partition. Raises PartitionUnknown."""
         if not 0 <= partition < len(self.dispatches):
             raise PartitionUnknown(f"topic {self.topic} has no partition {partition}")
@@ -244,14 +244,14 @@ class QueueConsumer:
         self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
         return delivery
 
-    def _go_on(self, dispatch: SharedDispatch, lease: Lease, offset: int) -> None:
+    def _go_on(self, dispatch: PartitionQueue, lease: Lease, offset: int) -> None:
         self._lease_at = offset
         self._unreadable_left = 0
         if offset >= lease.end:
             self._lease = None
             dispatch.handed_over(self.id)
 
-    async def _put_back(self, dispatch: SharedDispatch, lease: Lease, first: int, error: StorageError) -> None:
+    async def _put_back(self, dispatch: PartitionQueue, lease: Lease, first: int, error: StorageError) -> None:
         """Give back, for a time, what can't be read now, and go on with other records."""
         end, delay_s = lease.end, 0.0
         if isinstance(error, LogCorrupt):
@@ -266,7 +266,7 @@ class QueueConsumer:
         dispatch.put_back(self.id, lease, [(begin, stop) for begin, stop in ranges if begin < stop], delay_s)
         self._go_on(dispatch, lease, end)
 
-    async def _bury(self, dispatch: SharedDispatch, lease: Lease, first: int, error: BatchMalformed) -> None:
+    async def _bury(self, dispatch: PartitionQueue, lease: Lease, first: int, error: BatchMalformed) -> None:
         """Make dead letters of the records of one batch that can't be decoded, and go on behind it."""
         if first not in dispatch.unreadable:
             try:
@@ -284,19 +284,19 @@ class QueueConsumer:
         self._go_on(dispatch, lease, behind)
         self._unreadable_left = max(0, behind - lease.end)
 
-    def _abandon(self, dispatch: SharedDispatch, lease: Lease) -> None:
+    def _abandon(self, dispatch: PartitionQueue, lease: Lease) -> None:
         self._give_back(dispatch, lease)
         self._lease = None
         dispatch.handed_over(self.id)
 
-    def _give_back(self, dispatch: SharedDispatch, lease: Lease) -> None:
+    def _give_back(self, dispatch: PartitionQueue, lease: Lease) -> None:
         rest = [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
         dispatch.return_unsent(self.id, lease.delivery_id, rest)
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """See `delivery.Consumer.settle`."""
         refused: list[tuple[int, LinnError]] = []
-        touched: dict[int, SharedDispatch] = {}
+        touched: dict[int, PartitionQueue] = {}
         if self._queue.closed:
             gone = TopicUnknown(f"topic {self._queue.topic} is gone")
             return SettleOutcome([(index, gone) for index in range(len(settlements))], ())
@@ -310,7 +310,7 @@ class QueueConsumer:
         return SettleOutcome(refused, self._flush(touched.values()))
 
     @staticmethod
-    def _flush(dispatches: Iterable[SharedDispatch]) -> list[tuple[Partition, int]]:
+    def _flush(dispatches: Iterable[PartitionQueue]) -> list[tuple[Partition, int]]:
         awaits: list[tuple[Partition, int]] = []
         for dispatch in dispatches:
             position = dispatch.flush()

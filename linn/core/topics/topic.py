@@ -27,12 +27,12 @@ from linn.core.groups.reader import StreamReader
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
-from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.waiting import ReadySignal
 from linn.core.ports.interceptor import BoundInterceptor, intercepted
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
@@ -60,12 +60,12 @@ class Topic:
         name: str,
         settings: TopicSettings,
         engine: StorageEngine,
-        storage: StorageTraffic,
+        storage: StorageStats,
         semantics: DeliverySemantics,
         choice: PartitionChoice,
         clock: Clock,
         spawn: Spawn,
-        copy_dead_letters: Callable[[Topic, SharedDispatch], Awaitable[None]],
+        copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]],
     ) -> None:
         self.name = name
         self.settings = settings
@@ -166,13 +166,13 @@ class Topic:
         index = partition.id.index
         state = await self._open_state(QUEUE_STATE, index)
         on_ready = partial(queue.has_ready, index)
-        dispatch = SharedDispatch(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
+        dispatch = PartitionQueue(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
         change.dispatches.append(dispatch)
         dispatch.trims = change.settings.kind == "queue"
         dispatch.on_room = self.tell_room
         await dispatch.recover(self._retired.left_off(index))
 
-    async def _copy(self, dispatch: SharedDispatch) -> None:
+    async def _copy(self, dispatch: PartitionQueue) -> None:
         await self._copy_dead_letters(self, dispatch)
 
     async def switch(self, change: TopicChange) -> None:
@@ -204,7 +204,7 @@ class Topic:
             self._end_readers()
             await self._retired.retire_groups(groups, self.partitions.values())
 
-    def _extend_queue(self, queue: Queue, dispatches: Sequence[SharedDispatch]) -> None:
+    def _extend_queue(self, queue: Queue, dispatches: Sequence[PartitionQueue]) -> None:
         settings = self.semantics.shared_subscription(0).settings
         for dispatch in queue.dispatches:
             dispatch.trims = self.settings.kind == "queue"

@@ -11,7 +11,7 @@ from linn.core.log.partition import Partition
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.core.publish.request import PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks
-from linn.protocols.capnp.caretaker import wait_while
+from linn.protocols.capnp.keepalive import wait_while
 from linn.wire import messages as m
 from linn.wire.connection import Event
 

@@ -44,7 +44,7 @@ async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: floa
             pause_s = min(2 * pause_s, DRAIN_POLL_S_MAX)
 
 
-class Caretaker:
+class Keepalive:
     """For the sessions of one listener. Its tasks begin with the first of them, in the broker's nursery."""
 
     def __init__(self, keepalive_s: float) -> None:

@@ -57,10 +57,10 @@ PROBES_ONE_BY_ONE = 4_096
 LEASES_IN_A_TURN = 64
 """Of a consumer that is gone: returned in about a millisecond, in which others wait."""
 
-CopyDeadLetters = Callable[["SharedDispatch"], Awaitable[None]]
+CopyDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
 
 
-class SharedDispatch:
+class PartitionQueue:
     """One partition's part of a queue."""
 
     def __init__(
