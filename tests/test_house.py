@@ -242,6 +242,61 @@ def test_core_imports_nothing_above_it() -> None:
     assert above == []
 
 
+def module_names() -> dict[str, Path]:
+    paths = {module.relative_to(ROOT).with_suffix(""): module for module in MODULES}
+    return {".".join(path.parts).removesuffix(".__init__"): module for path, module in paths.items()}
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that all reach each other: Tarjan's strongly connected components, but for single ones."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            circle = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    for name in sorted(graph):
+        if name not in index:
+            visit(name)
+    return found
+
+
+CIRCLES_LEFT = ("linn.client.", "linn.protocols.capnp.", "linn.testing.sim_")
+"""Where modules still know each other for their types."""
+
+
+def test_no_imports_go_in_a_circle_also_not_for_types() -> None:
+    names = module_names()
+    graph: dict[str, set[str]] = {
+        name: {
+            other
+            for each in imported(module)
+            for other in [each if each in names else each.rpartition(".")[0]]
+            if other in names and other != name
+        }
+        for name, module in names.items()
+    }
+    assert [circle for circle in circles(graph) if not all(name.startswith(CIRCLES_LEFT) for name in circle)] == []
+
+
+def test_circles_are_seen() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "d"}}) == [["a", "b", "c"]]
+
+
 def test_layers_go_down_only() -> None:
     lint = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True)

@@ -15,8 +15,8 @@ from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.config.config import Config
 from linn.core.config.topic_settings import TopicSettings
-from linn.core.config.units import counted
 from linn.core.env.real.net import FILES_MIN, FILES_SHARE
+from linn.core.errors.texts import counted
 
 CONNECTION_BYTES = 40 << 10
 """Of memory, for a connection that waits: up to 25 KiB of the broker's, and the kernel's of its socket."""

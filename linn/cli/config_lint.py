@@ -14,8 +14,9 @@ from linn.core.config.config import Config
 from linn.core.config.problem import Problems
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.config.units import counted, format_size_bytes
+from linn.core.config.units import format_size_bytes
 from linn.core.env.address import parse_address
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import AddressInvalid
 
 _LOOPBACK = ("127.", "::1", "localhost")

@@ -18,7 +18,7 @@ from linn.core.config.config import Config, examine_config, read_toml
 from linn.core.config.decoder import encode_settings
 from linn.core.config.problem import Problem, Problems
 from linn.core.config.topic_settings import TopicSettings
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 

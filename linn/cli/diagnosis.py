@@ -26,7 +26,7 @@ from linn.cli.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.core.config.config import Config, check_config, plugin_settings
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError
 from linn.core.plugins.manager import PluginManager, installed
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 
-from linn.core.config.problem import one_line
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,

@@ -42,7 +42,7 @@ from linn.cli.saturation import (
 from linn.cli.session import broker_address, with_client
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError, RequestTimeout
 
 SETTINGS: Mapping[str, Any] = {"kind": "stream", "retention_bytes": 1 << 30}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.config.problem import one_line
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 
 _BROKER = """\

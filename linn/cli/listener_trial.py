@@ -15,8 +15,8 @@ from linn.client.client import Client
 from linn.core.config.config import Config
 from linn.core.env.address import parse_address
 from linn.core.errors.tree import LinnError
+from linn.core.gateway.protocol import ProtocolKind
 from linn.core.plugins.manager import PluginManager
-from linn.core.ports.protocol import ProtocolKind
 
 
 def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[str, LinnError]]:

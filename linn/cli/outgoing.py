@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from linn.core.batch.record import LabelValue
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import MessageInvalid
 
 _KEYS = ("value", "key", "routing_key", "labels", "headers")

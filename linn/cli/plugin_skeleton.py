@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linn import __version__
-from linn.core.config.problem import one_line
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 from linn.core.plugins.reference import built_in
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from typing import cast
 
 import trio
 
 from linn.cli.server import configuration, overridden
 from linn.core.config.config import Config, load_config, plugin_settings
-from linn.core.config.units import counted
 from linn.core.env.env import Env
 from linn.core.env.real.env import RealEnv
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import PartitionUnknown
-from linn.core.log.storage import DamagedTail, PartitionId, RecoverableEngine
+from linn.core.log.storage import DamagedTail, PartitionId, StorageEngine
 from linn.core.plugins.manager import PluginManager, installed
 
 
@@ -61,12 +59,10 @@ async def damaged_logs(
         unlock()
 
 
-def _engines(config: Config, plugins: PluginManager, env: Env) -> Iterator[RecoverableEngine]:
+def _engines(config: Config, plugins: PluginManager, env: Env) -> Iterator[StorageEngine]:
     for name, configured in config.storage.items():
         kind = plugins.engines[configured.kind]
-        engine = plugins.make(kind, f"{config.broker.data_dir}/{name}", configured.settings, env)
-        if engine.capabilities.recovers:
-            yield cast(RecoverableEngine, engine)
+        yield plugins.make(kind, f"{config.broker.data_dir}/{name}", configured.settings, env)
 
 
 def _lines(found: dict[PartitionId, DamagedTail], cut: bool) -> Iterator[str]:

@@ -17,8 +17,7 @@ from linn.cli.route_map import RouteMap, map_of_config
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import NO_LABELS, Record
-from linn.core.config.units import counted
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import ExchangeUnknown, MessageInvalid
 
 LINES_MAX = 10

@@ -12,12 +12,12 @@ from linn.core.batch.record import Labels
 from linn.core.config.checks import NoSettings
 from linn.core.config.config import load_config, plugin_settings, read_toml
 from linn.core.config.decoder import decode_settings
+from linn.core.config.kinds import kind_named
 from linn.core.config.problem import Problems
 from linn.core.config.tables import PluginSettings
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ExchangeUnknown, PluginUnknown
 from linn.core.plugins.manager import PluginManager, installed
-from linn.core.ports.kinds import kind_named
 from linn.core.routing.binding_table import BindingTable
 from linn.core.routing.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
 from linn.core.routing.exchange import Binding, Exchange, Subject, Target
@@ -62,7 +62,7 @@ class RouteMap:
     def __init__(self, plugins: PluginManager, topics: Iterable[str]) -> None:
         self.topics = dict.fromkeys(topics)
         self._plugins = plugins
-        self._graph = ExchangeGraph()
+        self._graph: ExchangeGraph[Router] = ExchangeGraph()
         self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self._graph)
 
     @property

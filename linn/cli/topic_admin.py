@@ -12,7 +12,7 @@ from linn.cli.console import cell, columns_right, console, tell
 from linn.cli.exit_code import complain
 from linn.cli.session import with_client
 from linn.client.client import Client
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError
 
 Topic = Mapping[str, Any]

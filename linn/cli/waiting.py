@@ -9,7 +9,7 @@ from linn.cli.moment import Place
 from linn.client.admin_types import PartitionBounds, TopicDescription
 from linn.client.client import Client
 from linn.client.message import Message
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import OffsetOutOfRange, PartitionUnknown
 
 Ranges = Sequence[Sequence[int]]

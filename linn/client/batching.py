@@ -16,8 +16,8 @@ from linn.client.open_batch import OpenBatch, Prepared
 from linn.client.shipping import Shipping
 from linn.core.batch.batch import Codec
 from linn.core.batch.builder import build_batch, build_single
+from linn.core.batch.key_hash import partition_of
 from linn.core.errors.tree import LinnError
-from linn.core.routing.partitioner import partition_of
 from linn.wire.messages import MANDATORY_RECORDS_MAX, Acks, TopicInfo
 
 if TYPE_CHECKING:

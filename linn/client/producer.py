@@ -26,7 +26,7 @@ from linn.client.returned import is_returned
 from linn.client.topic_watch import TopicWatch
 from linn.core.batch.batch import Codec
 from linn.core.batch.record import Labels
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import ClientClosed, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
 from linn.wire.messages import Acks, Ping, Placement, TopicInfo
 

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.batch.steps import Steps, at_once
+from linn.core.batch.steps import Steps, run_steps
 from linn.core.errors.tree import BindingInvalid, PredicateInvalid
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.binding_table import BindingTable
@@ -103,7 +103,7 @@ class ConsistentHashExchange:
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The binding of the one target for the subject; none where there are no bindings."""
-        return at_once(self.match_in_steps(subject))
+        return run_steps(self.match_in_steps(subject))
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
         """As `match`, in steps: after a change of the bindings the ring is laid out anew first."""

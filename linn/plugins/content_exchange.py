@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, PredicateInvalid
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.exchange import Binding, ExchangeKind

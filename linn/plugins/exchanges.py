@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from linn.core.batch.steps import Steps, at_once
+from linn.core.batch.steps import Steps, run_steps
 from linn.core.errors.tree import BindingInvalid, LimitExceeded
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.binding_table import BindingTable
@@ -133,7 +133,7 @@ class TopicExchange(KeyedExchange):
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The bindings whose patterns match. Raises LimitExceeded where the key has more than KEY_WORDS_MAX words."""
-        return at_once(self.match_in_steps(subject))
+        return run_steps(self.match_in_steps(subject))
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
         """As `match`, in steps."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.exchange import Binding, ExchangeKind

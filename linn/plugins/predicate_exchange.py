@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from linn.core.batch.steps import Steps, at_once
+from linn.core.batch.steps import Steps, run_steps
 from linn.core.routing.binding_table import BindingTable
 from linn.core.routing.exchange import Binding, Subject
 from linn.core.routing.explanation import Explanation
@@ -48,7 +48,7 @@ class PredicateExchange(ABC):
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The bindings whose predicates are true."""
-        return at_once(self.match_in_steps(subject))
+        return run_steps(self.match_in_steps(subject))
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
         """As `match`, in steps."""

@@ -9,7 +9,7 @@ import trio
 
 from linn.client.message import Batch, Message
 from linn.core.broker.broker import Broker
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.core.groups.group import ConsumerGroup
 from linn.core.topics.topic import Topic

@@ -150,7 +150,7 @@ class OneByOne:
 
 
 class ProtocolConformance:
-    """The promises of `linn.core.ports.protocol`. A subclass gives the fixture `harness`."""
+    """The promises of `linn.core.gateway.protocol`. A subclass gives the fixture `harness`."""
 
     # --- clients that do what they should ----------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ async def all_gone(broker: Broker, left: int) -> None:
 
 def open_connections(broker: Broker) -> int:
     """Of clients, and of those who only watch."""
-    return sum(len(listener.open) for listener in broker.listening.traffic.values())
+    return sum(len(listener.open) for listener in broker.connections.traffic.values())
 
 
 async def flood(env: SimEnv, begun: bytes, chunk: bytes) -> None:

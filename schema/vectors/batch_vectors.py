@@ -15,8 +15,8 @@ from linn.core.batch import flat_message, schema, zstd_codec
 from linn.core.batch.batch import NUMBER_BYTES, RecordBatch, seal
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, slice_batch, take_batch
 from linn.core.batch.flat_message import DATA_AT, Buffer
+from linn.core.batch.key_hash import key_hash
 from linn.core.batch.record import Record
-from linn.core.routing.partitioner import key_hash
 
 BASE_ID = 0x018BCFE5_6800_7ABC_8DEF_000000000000
 TIME_MS = 1_700_000_000_000

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from linn.core.batch import schema
 from linn.core.batch.batch import BatchLimits, RecordBatch
 from linn.core.batch.builder import build_from_records
-from linn.core.batch.crc32c import crc32c
 from linn.core.batch.flat_message import DATA_AT
 from linn.core.batch.record import Record
 from linn.core.batch.routes import LABELS_MAX, PAIRS_MAX, ROUTES_BYTES_MAX, TEXT_BYTES_MAX

@@ -51,7 +51,7 @@ async def test_what_waits_for_a_change_is_counted_and_who_only_looks_does_not_wa
 async def test_a_short_look_waits_for_no_long_work_of_others(env: SimEnv) -> None:
     async with broker_on(env, "[topics.wide]\nkind = 'stream'\npartitions = 400\n") as broker:
         looker = await connected(env)
-        async with broker.long_turn:
+        async with broker.long_work.turn:
             with trio.fail_after(5):
                 for verb, arguments in {"topic.list": "{}", "topic.show": '{"name": "wide"}'}.items():
                     await looker.call(m.Administer(verb, arguments))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from raw_client import HEAD, broker_on, connected, records, simulated, values
 
-from linn.protocols.capnp.caretaker import SESSIONS_IN_A_ROW_MAX, SLICES
+from linn.protocols.capnp.keepalive import SESSIONS_IN_A_ROW_MAX, SLICES
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 from raw_client import ALWAYS, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
-from linn.core.errors.tree import DescriptorsExhausted, SyncFailed
+from linn.core.errors.tree import DescriptorsExhausted, DiskFull, StorageError, SyncFailed
 from linn.core.log.metadata import RESERVE_BYTES
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -257,25 +257,34 @@ async def test_a_client_that_goes_away_half_way_leaves_no_half_a_change(env: Sim
         assert len(shown) > 10
 
 
-def without_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: str, count: int) -> None:
-    """So many syncs of folders of this name fail, because the process has no descriptor left for them."""
+def without_descriptors(
+    env: SimEnv,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    count: int,
+    error: type[StorageError] = DescriptorsExhausted,
+) -> None:
+    """So many syncs of folders of this name fail, because the process has no descriptor left for them, or no room."""
     sync_dir, left = env.disk.sync_dir, count
 
     async def fail(path: str) -> None:
         nonlocal left
         if folder in path and left:
             left -= 1
-            raise DescriptorsExhausted(f"can't sync the folder {path}: Too many open files")
+            raise error(f"can't sync the folder {path}")
         await sync_dir(path)
 
     monkeypatch.setattr(env.disk, "sync_dir", fail)
 
 
-def test_what_could_not_be_synced_for_want_of_descriptors_is_synced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [DescriptorsExhausted, DiskFull])
+def test_what_could_not_be_synced_for_want_of_descriptors_or_room_is_synced_soon(
+    error: type[StorageError], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, INTERVAL + STREAM) as broker:
+        async with broker_on(env, (INTERVAL if error is DescriptorsExhausted else ALWAYS) + STREAM) as broker:
             log = broker.topics["t"].partitions[0].log
-            without_descriptors(env, monkeypatch, "/t/", 3)
+            without_descriptors(env, monkeypatch, "/t/", 3, error)
             await (await connected(env)).publish("t", ["the last for a long time"])
             await trio.sleep(10)
             assert log.durable() == log.bounds()[1] == 1

@@ -27,7 +27,7 @@ from linn.core.loop.fair_turns import (
     ROUNDS_MAX,
     TURN_OF_ALL_S,
     FairTurns,
-    Share,
+    TurnSlot,
 )
 from linn.testing.broker_setup import BrokerSetup
 from linn.testing.deterministic import run_simulation
@@ -52,10 +52,10 @@ class Workers:
         name: str,
         turn_s: float,
         ready: Callable[[], Awaitable[None]] | None = None,
-        share: Share | None = None,
+        share: TurnSlot | None = None,
     ) -> None:
         """Work for so long in each turn, for ever."""
-        share = share or Share(self.turns)
+        share = share or TurnSlot(self.turns)
         while True:
             await share.next_turn(ready)
             self.now_s += turn_s
@@ -124,7 +124,7 @@ def test_the_less_the_turns_take_the_more_fit_into_one() -> None:
 def test_turns_that_take_no_time_that_can_be_measured_are_no_trouble() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        share = Share(workers.turns)
+        share = TurnSlot(workers.turns)
         for number in range(GREEDY):
             nursery.start_soon(workers.work, f"greedy {number}", 0.0)
         for _ in range(200):
@@ -152,14 +152,14 @@ def test_one_small_request_is_carried_out_before_thousands_of_large_ones() -> No
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S, turns=50)
-        began_s, share = workers.now_s, Share(workers.turns)
+        began_s, share = workers.now_s, TurnSlot(workers.turns)
         await share.next_turn(trio.lowlevel.checkpoint)
         assert workers.now_s - began_s <= 4 * TURN_OF_ALL_S  # A round of all takes 250 ms.
 
     test()
 
 
-async def used_ahead_s(workers: Workers, share: Share, turn_s: float) -> float:
+async def used_ahead_s(workers: Workers, share: TurnSlot, turn_s: float) -> float:
     """What is used by a connection that always has more to do, before others go on in between."""
     used_s = 0.0
     while True:
@@ -174,14 +174,14 @@ async def used_ahead_s(workers: Workers, share: Share, turn_s: float) -> float:
 def test_who_has_used_less_goes_on_with_several_small_requests_but_not_for_ever() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        seldom = Share(workers.turns)
+        seldom = TurnSlot(workers.turns)
         for number in range(GREEDY):
             nursery.start_soon(workers.work, f"greedy {number}", TURN_S)
         while workers.turns.passed_s < 2 * CREDIT_S_MAX:
             await trio.lowlevel.checkpoint()
         assert CREDIT_S_MAX / 2 < await used_ahead_s(workers, seldom, TURN_S / 2) < CREDIT_S_MAX + 3 * TURN_S
         # Who comes again instead gains nothing by it.
-        assert 0 < await used_ahead_s(workers, Share(workers.turns), TURN_S / 2) < FIRST_CREDIT_S + 3 * TURN_S
+        assert 0 < await used_ahead_s(workers, TurnSlot(workers.turns), TURN_S / 2) < FIRST_CREDIT_S + 3 * TURN_S
 
     test()
 
@@ -210,7 +210,7 @@ def test_what_is_known_of_those_that_wait_does_not_grow() -> None:
         async def give_up() -> None:
             with trio.CancelScope() as scope:
                 scope.cancel()
-                await Share(workers.turns).next_turn(trio.lowlevel.cancel_shielded_checkpoint)
+                await TurnSlot(workers.turns).next_turn(trio.lowlevel.cancel_shielded_checkpoint)
 
         for _ in range(3_000):
             nursery.start_soon(give_up)
@@ -225,7 +225,7 @@ def test_what_is_known_of_those_that_wait_does_not_grow() -> None:
 def test_those_that_work_are_not_kept_waiting_by_very_many_that_begin_to() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        idle = [Share(workers.turns) for _ in range(GREEDY)]
+        idle = [TurnSlot(workers.turns) for _ in range(GREEDY)]
         for number in range(50):
             nursery.start_soon(workers.work, f"old {number}", TURN_S)
         while workers.turns.passed_s < 2 * CREDIT_S_MAX:
@@ -260,7 +260,7 @@ def test_one_step_that_is_much_too_long_keeps_nobody_waiting_for_ever() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S, turns=50)
-        share = Share(workers.turns)
+        share = TurnSlot(workers.turns)
         await share.next_turn(trio.lowlevel.checkpoint)
         workers.now_s += 10.0
         began_s = workers.now_s
@@ -274,7 +274,7 @@ def test_a_turn_that_somebody_else_made_long_costs_few_of_ones_own() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S / 8, turns=50)
-        share, turns = Share(workers.turns), 0
+        share, turns = TurnSlot(workers.turns), 0
         await share.next_turn(trio.lowlevel.checkpoint)
         workers.now_s += 10.0  # As the collector may.
         workers.worked_s.clear()
@@ -291,7 +291,7 @@ def test_who_is_interrupted_by_other_processes_is_served_as_often_as_others() ->
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S / 8, turns=50)
-        share, turns = Share(workers.turns), 0
+        share, turns = TurnSlot(workers.turns), 0
         workers.worked_s.clear()
         while workers.worked_s["greedy 0"] < 40 * TURN_S / 8:
             await share.next_turn(None)
@@ -307,7 +307,7 @@ def test_turns_that_are_interrupted_are_fewer_in_one_of_the_loop() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         async def be_slow() -> None:
-            share = Share(workers.turns)
+            share = TurnSlot(workers.turns)
             while True:
                 await share.next_turn(None)
                 workers.be_interrupted(TURN_S)
@@ -335,7 +335,7 @@ def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S, turns=50)
-        share = Share(workers.turns)
+        share = TurnSlot(workers.turns)
         with trio.CancelScope() as scope:
             scope.cancel()
             await share.next_turn(trio.lowlevel.cancel_shielded_checkpoint)
@@ -348,10 +348,10 @@ def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
 def test_of_those_that_may_begin_at_the_same_time_the_oldest_go_on_first() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        shares = [Share(workers.turns) for _ in range(4 * FIRST_AT_ONCE)]
+        shares = [TurnSlot(workers.turns) for _ in range(4 * FIRST_AT_ONCE)]
         went_on: list[int] = []
 
-        async def go_on(share: Share) -> None:
+        async def go_on(share: TurnSlot) -> None:
             await share.next_turn(None)
             went_on.append(share.number)
 
@@ -368,12 +368,12 @@ def test_of_those_that_may_begin_at_the_same_time_the_oldest_go_on_first() -> No
 def test_a_turn_is_over_where_it_was_long_enough_and_others_wait() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
-        alone = Share(workers.turns)
+        alone = TurnSlot(workers.turns)
         await alone.next_turn(None)
         workers.now_s += 10 * TURN_S
         assert not alone.is_over()
         await busy(workers, nursery, GREEDY, TURN_S, turns=50)
-        share = Share(workers.turns)
+        share = TurnSlot(workers.turns)
         await share.next_turn(None)
         assert not share.is_over()
         workers.now_s += 0.9 * TURN_S
@@ -402,7 +402,7 @@ def test_of_those_that_say_hello_together_few_are_welcomed_in_a_turn(tmp_path: P
         env.clock = SlowMachine()
         async with running_broker(config, env, plugins) as broker:
             host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.listening.traffic["native"].open
+            open_now = broker.connections.traffic["native"].open
             with ExitStack() as stack, trio.fail_after(60):
                 crowd = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(CROWD)]
                 while len(open_now) < CROWD:
@@ -426,7 +426,7 @@ def test_of_connections_that_have_much_to_do_few_go_on_in_a_turn(tmp_path: Path)
         config, plugins = BrokerSetup().load(str(tmp_path))
         async with running_broker(config, RealEnv(), plugins) as broker:
             host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.listening.traffic["native"].open
+            open_now = broker.connections.traffic["native"].open
 
             def received() -> dict[int, int]:
                 return {each.number: each.read().received_bytes for each in open_now.values()}

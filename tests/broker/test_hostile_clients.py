@@ -269,7 +269,7 @@ async def test_connections_are_limited(env: SimEnv) -> None:
         clients = [await connected(env) for _ in range(3)]
         (failed,) = await (await _raw(env)).until_closed()
         assert (failed.code, failed.retriable) == ("broker.full", True)
-        assert broker.listening.traffic["native"].refused == 1
+        assert broker.connections.traffic["native"].refused == 1
         await clients[0].stream.aclose()
         await trio.sleep(1)
         await (await connected(env)).publish("t", ["a"])

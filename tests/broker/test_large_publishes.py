@@ -9,14 +9,14 @@ from raw_client import RawClient, Refused, broker_on, connected, records, simula
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records
+from linn.core.batch.key_hash import key_hash
 from linn.core.batch.record import Record
-from linn.core.batch.steps import at_once
+from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import TopicUnknown
 from linn.core.loop import long_work
-from linn.core.publish.destination import Plan
+from linn.core.publish import publisher
+from linn.core.publish.request import PublishRequest
 from linn.core.routing import budget as publish_budget
-from linn.core.routing.budget import PublishBudget
-from linn.core.routing.partitioner import key_hash
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -49,7 +49,7 @@ key = "c"
 
 @pytest.fixture(autouse=True)
 def _everything_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish_budget, "RECORD_STEPS_AT_ONCE_MAX", 50)
+    monkeypatch.setattr(publisher, "INLINE_STEPS_MAX", 0)
     monkeypatch.setattr(long_work, "TURN_S", -1.0)  # A turn for others after each step.
 
 
@@ -133,27 +133,26 @@ async def test_while_memory_is_short_one_large_publish_is_taken_apart_after_the_
         for client, number in zip(clients, numbers, strict=True):
             assert (await client.answer(number)).message.placements[0].copies == COUNT
         assert broker.memory.received.used_bytes == 0
-        assert not broker.parts_turn.locked()
+        assert not broker.publisher.parts_turn.locked()
 
 
 @simulated
 async def test_a_plan_does_not_hold_once_a_topic_of_it_has_changed_or_is_gone(env: SimEnv) -> None:
     async with broker_on(env, CONFIG) as broker:
         admin = await connected(env)
-        altered = Plan(broker, "d", to_exchange=True)
-        destinations, _ = at_once(altered.destinations_in_steps(by_pairs(), PublishBudget()))
+        altered = broker.publisher.plan(PublishRequest("d", [by_pairs()], to_exchange=True))
+        ((destinations, _),) = run_steps(altered.steps)
         assert [(each.topic.name, each.batch.count) for each in destinations] == [("ab", 150), ("bc", 150)]
         assert altered.is_current()
         await admin.administer("topic.alter", name="ab", settings={"partitions": 2})
         assert not altered.is_current()
-        late = Plan(broker, "d", to_exchange=True)
-        steps = late.destinations_in_steps(by_pairs(), PublishBudget())
+        late = broker.publisher.plan(PublishRequest("d", [by_pairs()], to_exchange=True))
         for _ in range(5):  # All four pairs have been asked about.
-            next(steps)
+            next(late.steps)
         assert not late.may_have_lost_a_topic()
         await admin.administer("topic.delete", name="bc")
         with pytest.raises(TopicUnknown):
-            at_once(steps)
+            run_steps(late.steps)
         assert late.may_have_lost_a_topic()
 
 
@@ -181,4 +180,4 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(env: SimEnv) ->
                 await trio.sleep(0.01)
         assert await counts(other, "ab") in ([0], [50 * COUNT // 2])
         assert broker.memory.received.used_bytes == 0
-        assert not broker.parts_turn.locked()
+        assert not broker.publisher.parts_turn.locked()

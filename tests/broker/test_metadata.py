@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import trio
+from crc32c import crc32c
 from raw_client import simulated
 
-from linn.core.batch.crc32c import crc32c
 from linn.core.env.real.disk import RealDisk
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, error_from_code

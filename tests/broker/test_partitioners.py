@@ -12,11 +12,13 @@ from raw_client import Refused, broker_on, configured, connected, records, simul
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.key_hash import key_hash, partition_of
+from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import BatchMalformed, LinnError, PluginError, PluginUnknown, TopicError
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
-from linn.core.routing.partitioner import PartitionerKind, key_hash, partition_of
+from linn.core.routing.partitioner import PartitionerKind
 from linn.plugins.partitioners import Murmur2Partitioner, RoundRobinPartitioner, StickyPartitioner
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -32,7 +34,7 @@ def batch_of(keys: Sequence[bytes | None]) -> RecordBatch:
 
 def split(partitioner: object, batch: RecordBatch, partitions: int) -> dict[int, list[bytes | None]]:
     choice = PartitionChoice("t", "p", partitioner)  # type: ignore[arg-type]
-    parts = choice.split(batch, partitions, PublishBudget())
+    parts = run_steps(choice.split_steps(batch, partitions, PublishBudget()))
     assert len({partition for partition, _ in parts}) == len(parts)
     return {partition: [record.value for record in part.records()] for partition, part in parts}
 

@@ -10,8 +10,8 @@ from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, r
 
 from linn.core.batch.batch import Codec, RecordBatch, seal
 from linn.core.batch.builder import BatchColumns, build_batch, build_from_records
+from linn.core.batch.key_hash import key_hash
 from linn.core.batch.record import Record
-from linn.core.routing.partitioner import key_hash
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 

@@ -7,7 +7,7 @@ from raw_client import RawClient, broker_on, connected, simulated, values
 
 from linn.core.errors.tree import StorageError
 from linn.core.queue.lease import Lease
-from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -18,27 +18,27 @@ WIDE = 1_000
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The partitions that were asked for a lease."""
     places: list[int] = []
-    acquire = SharedDispatch.acquire
+    acquire = PartitionQueue.acquire
 
-    def noted(self: SharedDispatch, consumer: int, records_max: int) -> Lease | None:
+    def noted(self: PartitionQueue, consumer: int, records_max: int) -> Lease | None:
         places.append(self.partition.id.index)
         return acquire(self, consumer, records_max)
 
-    monkeypatch.setattr(SharedDispatch, "acquire", noted)
+    monkeypatch.setattr(PartitionQueue, "acquire", noted)
     return places
 
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> int:
     """A partition whose handovers can't be written, however often somebody asks."""
-    acquire = SharedDispatch.acquire
+    acquire = PartitionQueue.acquire
 
-    def refused(self: SharedDispatch, consumer: int, records_max: int) -> Lease | None:
+    def refused(self: PartitionQueue, consumer: int, records_max: int) -> Lease | None:
         if self.partition.id.index == 0:
             raise StorageError("the disk takes nothing")
         return acquire(self, consumer, records_max)
 
-    monkeypatch.setattr(SharedDispatch, "acquire", refused)
+    monkeypatch.setattr(PartitionQueue, "acquire", refused)
     return 0
 
 

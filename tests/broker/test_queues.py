@@ -10,7 +10,7 @@ from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected
 
 from linn.core.batch.builder import slice_batch
 from linn.core.log import state_log
-from linn.core.queue import shared_dispatch
+from linn.core.queue import partition_queue
 from linn.core.queue.event import encode_events
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -162,7 +162,7 @@ async def test_a_consumer_that_unsubscribes_gives_back_what_it_holds(env: SimEnv
 
 @simulated
 async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv) -> None:
-    count = 4 * shared_dispatch.LEASES_IN_A_TURN + 5
+    count = 4 * partition_queue.LEASES_IN_A_TURN + 5
     async with broker_on(env, '[topics.t]\nlease = "1h"\npartitions = 2\n') as broker:
         greedy, client = await connected(env), await connected(env)
         for partition in (0, 1):
@@ -179,7 +179,7 @@ async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv)
             await trio.lowlevel.checkpoint()
             left.append(sum(dispatch.subscription.leased_count for dispatch in queue.dispatches))
         # A turn of the test may be two of the queue's, and one of those ends a partition and begins the next.
-        assert max(before - after for before, after in pairwise(left)) <= 3 * shared_dispatch.LEASES_IN_A_TURN
+        assert max(before - after for before, after in pairwise(left)) <= 3 * partition_queue.LEASES_IN_A_TURN
         assert left[-1] == 0
         assert {attempt for _, attempt in await _drained(client, await _worker(client, 0), 2 * count)} == {2}
 
@@ -357,7 +357,7 @@ def test_records_that_power_loss_took_swallow_no_new_ones() -> None:
 @pytest.fixture
 def _small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_log, "SNAPSHOT_AFTER_BYTES", 4_000)
-    monkeypatch.setattr(shared_dispatch, "TRIM_AFTER_RECORDS", 20)
+    monkeypatch.setattr(partition_queue, "TRIM_AFTER_RECORDS", 20)
 
 
 @pytest.mark.usefixtures("_small_snapshots")

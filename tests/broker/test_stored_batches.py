@@ -137,7 +137,7 @@ def test_what_is_on_its_way_to_a_stalled_reader_outlives_retention_and_no_longer
             values = [b"%05d" % number * 20_000 for number in range(40)]
             for value in values[:20]:
                 await client.publish("t", [value])
-            assert broker.listening.traffic["native"].total().unsent_bytes
+            assert broker.connections.traffic["native"].total().unsent_bytes
             for value in values[20:]:
                 await client.publish("t", [value])
             await broker.topics["t"].enforce_retention()

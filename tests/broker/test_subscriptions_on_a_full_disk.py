@@ -15,7 +15,7 @@ from linn.core.broker.broker import Broker
 from linn.core.errors.tree import StorageError
 from linn.core.log import unwritten_events
 from linn.core.log.unwritten_events import UnwrittenEvents
-from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -26,7 +26,7 @@ UNSYNCED = '[storage.fast]\nengine = "segmented-log"\nfsync = "os"\n[topics.t]\n
 OLD, NEW = [f"old {number}" for number in range(6)], [f"new {number}" for number in range(6)]
 
 
-def dispatch_of(broker: Broker) -> SharedDispatch:
+def dispatch_of(broker: Broker) -> PartitionQueue:
     queue = broker.topics["t"].queue
     assert queue is not None
     return queue.dispatches[0]

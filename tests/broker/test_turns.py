@@ -19,17 +19,16 @@ from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.env.real.env import RealEnv
 from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
+from linn.core.loop.close_throttle import LEAVING_AT_ONCE_MAX, WAITING_MAX, CloseThrottle
 from linn.core.loop.long_work import (
     LONG_STEP_S,
     REST,
     REST_S_MAX,
     TURNS_OF_OTHERS,
     TURNS_OF_OTHERS_MAX,
-    LongWork,
     let_others_on,
 )
-from linn.core.loop.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
-from linn.protocols.capnp.caretaker import wait_while
+from linn.protocols.capnp.keepalive import wait_while
 from linn.testing.broker_setup import BrokerSetup
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -59,7 +58,7 @@ async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
 
 def test_of_those_that_leave_together_few_pass_between_the_turns_of_others() -> None:
     async def scenario(env: SimEnv) -> None:
-        out = Turnstile(env.clock.monotonic)
+        out = CloseThrottle(env.clock.monotonic)
         assert await most_in_turns(lambda: out.pass_through(object()), TURNS_OF_OTHERS) <= 2 * LEAVING_AT_ONCE_MAX
 
     run_simulation(0, scenario)
@@ -87,7 +86,7 @@ def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path
 
 def test_who_comes_waits_behind_a_crowd_that_leaves() -> None:
     async def scenario(env: SimEnv) -> None:
-        out = Turnstile(env.clock.monotonic)
+        out = CloseThrottle(env.clock.monotonic)
         assert not out.is_crowded
         async with trio.open_nursery() as nursery:
             for _ in range(WAITING_MAX + LEAVING_AT_ONCE_MAX):
@@ -106,7 +105,7 @@ def test_while_the_way_out_is_crowded_one_is_let_in_where_several_leave(tmp_path
         async with running_broker(config, RealEnv(), plugins) as broker, trio.open_nursery() as nursery:
             await trio.testing.wait_all_tasks_blocked(0.01)
             host, port = broker.listening.addresses["native"].rsplit(":", 1)
-            out = broker.listening.way_out
+            out = broker.connections.closing
             for _ in range(4 * WAITING_MAX):
                 nursery.start_soon(out.pass_through, object())
             for _ in range(2):  # Once all of them have had a turn.
@@ -127,7 +126,7 @@ def test_while_the_way_out_is_crowded_one_is_let_in_where_several_leave(tmp_path
 def test_of_long_work_one_task_goes_on_between_the_turns_of_others() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
-            assert await most_in_turns(LongWork(broker).give_turn, TURNS_OF_OTHERS) <= 2
+            assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
 
     run_simulation(0, scenario)
 
@@ -151,7 +150,7 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
         return count
 
     async def turns_after(broker: Broker, env: SimEnv, step_s: float) -> int:
-        work = LongWork(broker)
+        work = broker.long_work.task()
         await work.give_turn()
         await env.clock.sleep(step_s)
         return await turns_in(work.give_turn)
@@ -172,7 +171,7 @@ def test_after_a_step_that_is_much_too_long_others_have_time_to_ask_for_the_next
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
             for step_s in (LONG_STEP_S, 5 * LONG_STEP_S, 1_000 * LONG_STEP_S, LONG_STEP_S / 2):
-                work = LongWork(broker)
+                work = broker.long_work.task()
                 await work.give_turn()
                 await env.clock.sleep(step_s)
                 ended_s = env.clock.monotonic()
@@ -303,7 +302,7 @@ def test_of_those_that_wait_for_one_record_few_are_given_it_in_a_turn(tmp_path: 
         config, plugins = BrokerSetup(topics={"news": {"kind": "stream"}}).load(str(tmp_path))
         async with running_broker(config, RealEnv(), plugins) as broker:
             host, port = broker.addresses["native"].rsplit(":", 1)
-            open_now = broker.listening.traffic["native"].open
+            open_now = broker.connections.traffic["native"].open
             partition = broker.topic("news").partition(0)
 
             def given() -> dict[int, int]:
@@ -345,7 +344,7 @@ def test_where_turns_are_long_others_get_the_time_of_several_and_no_more(work: s
             nursery.start_soon(count)
             await trio.lowlevel.checkpoint()
             before = turns
-            await (let_others_on(monotonic) if work == "long work" else Turnstile(monotonic).pass_through(None))
+            await (let_others_on(monotonic) if work == "long work" else CloseThrottle(monotonic).pass_through(None))
             assert turns - before <= 2
             nursery.cancel_scope.cancel()
 
@@ -354,7 +353,7 @@ def test_where_turns_are_long_others_get_the_time_of_several_and_no_more(work: s
 
 def test_when_all_leave_they_leave_as_they_come() -> None:
     async def scenario(env: SimEnv) -> None:
-        out = Turnstile(env.clock.monotonic)
+        out = CloseThrottle(env.clock.monotonic)
         out.open_wide()
         assert await most_in_turns(lambda: out.pass_through(object()), 2) == CROWD
 
@@ -363,7 +362,7 @@ def test_when_all_leave_they_leave_as_they_come() -> None:
 
 def test_who_has_passed_passes_again_at_once() -> None:
     async def scenario(env: SimEnv) -> None:
-        out, who = Turnstile(env.clock.monotonic), object()
+        out, who = CloseThrottle(env.clock.monotonic), object()
         await out.pass_through(who)
         async with trio.open_nursery() as nursery:
             for _ in range(CROWD):
@@ -380,9 +379,9 @@ def test_who_has_passed_passes_again_at_once() -> None:
 def test_once_a_broker_stops_long_work_waits_for_nobody() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
-            work = LongWork(broker)
-            async with broker.long_turn:
-                broker.stopping = True
+            work = broker.long_work.task()
+            async with broker.long_work.turn:
+                broker.stopping = broker.long_work.is_stopping = True
                 with trio.fail_after(1):
                     await work.give_turn()
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import linn
 from linn.client.open_batch import RECORD_BYTES, OpenBatch
+from linn.core.batch.key_hash import partition_of
 from linn.core.errors.tree import (
     LimitExceeded,
     MessageInvalid,
@@ -16,7 +17,6 @@ from linn.core.errors.tree import (
     TopicUnknown,
     Unroutable,
 )
-from linn.core.routing.partitioner import partition_of
 
 
 def read(client: linn.sync.Client, topic: str, count: int) -> list[linn.sync.Message]:

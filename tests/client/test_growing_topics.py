@@ -15,7 +15,7 @@ from linn.client.client import Client
 from linn.client.open_batch import Prepared
 from linn.client.options import ClientOptions
 from linn.client.properties import PLAIN
-from linn.core.routing.partitioner import partition_of
+from linn.core.batch.key_hash import partition_of
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 from linn.wire.connection import Event

@@ -8,6 +8,7 @@ from both_loops import on_both_loops
 from scripted_peer import Session, running_peer
 
 import linn
+from linn.core.batch.key_hash import partition_of
 from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,
@@ -19,7 +20,6 @@ from linn.core.errors.tree import (
     TopicFull,
     TopicUnknown,
 )
-from linn.core.routing.partitioner import partition_of
 from linn.wire import messages as m
 from linn.wire.connection import Event
 

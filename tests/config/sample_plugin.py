@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 
 from linn.core.errors.tree import BindingInvalid
+from linn.core.gateway.protocol import ProtocolKind
 from linn.core.log.storage import EngineKind
 from linn.core.plugins.hookspecs import hookimpl
-from linn.core.ports.protocol import ProtocolKind
 from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.semantics import SemanticsKind
 from linn.core.routing.exchange import Binding, ExchangeKind, Subject

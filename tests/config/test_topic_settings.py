@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.batch.steps import at_once
+from linn.core.batch.steps import run_steps
 from linn.core.config.decoder import decode_settings, encode_settings
 from linn.core.config.problem import Problems
 from linn.core.config.tables import BrokerSettings
@@ -31,7 +31,7 @@ AROUND = Surroundings(
 
 def test_a_topic_made_over_the_wire_is_checked_and_filled_in_as_in_toml() -> None:
     table = {"dead_letter": "dead", "lease": "1m", "bindings": [{"exchange": "flights"}]}
-    topic = at_once(decode_topic("a", table, AROUND))
+    topic = run_steps(decode_topic("a", table, AROUND))
     assert topic.lease_ms == 60_000
     assert topic.max_deliveries == 7
     assert topic.storage == "segmented-log"
@@ -52,20 +52,20 @@ def test_a_wrong_topic_over_the_wire_is_one_line_with_its_key(
     table: object, error: type[ConfigError], text: str
 ) -> None:
     with pytest.raises(error) as raised:
-        at_once(decode_topic("a", table, AROUND))
+        run_steps(decode_topic("a", table, AROUND))
     assert raised.value.text == text
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\0", "a\r\nb", "é", "\u202ea", "__a", "a" * 250])
 def test_a_name_that_would_do_harm_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="name") as raised:
-        at_once(decode_topic(name, {}, AROUND))
+        run_steps(decode_topic(name, {}, AROUND))
     assert str(raised.value).isprintable()
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c.9", "_a", "...", "a" * 249])
 def test_kafkas_names_are_good_names(name: str) -> None:
-    assert at_once(decode_topic(name, {}, AROUND)).kind == "queue"
+    assert run_steps(decode_topic(name, {}, AROUND)).kind == "queue"
 
 
 sizes = st.none() | st.integers(1, 1 << 50)

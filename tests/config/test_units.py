@@ -4,14 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.config.units import (
-    UNITS_MAX,
-    counted,
-    format_duration_ms,
-    format_size_bytes,
-    parse_duration_ms,
-    parse_size_bytes,
-)
+from linn.core.config.units import UNITS_MAX, format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
+from linn.core.errors.texts import counted
 
 SECOND = 1_000
 DAY = 86_400 * SECOND

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_exchanges import KEYS, WORDS, matches
 
-from linn.core.batch.steps import at_once
+from linn.core.batch.steps import run_steps
 from linn.core.routing.exchange import Binding, MatchesInSteps, Subject, Target
 from linn.plugins import pattern_index
 from linn.plugins.exchanges import KEY_WORDS_MAX, PATTERN_WORDS_MAX, NoSettings, TopicExchange
@@ -33,7 +33,7 @@ def test_patterns_that_come_and_go_in_many_small_blocks_match_as_if_alone(
                 index.remove(gone, there.pop(gone))
         for key in keys:
             expected = [n for n, pattern in there.items() if matches(pattern.split("."), key.split("."))]
-            assert sorted(at_once(index.matching(key))) == expected
+            assert sorted(run_steps(index.matching(key))) == expected
         for number, pattern in there.items():
             index.remove(number, pattern)
         assert index.is_empty()
@@ -96,6 +96,6 @@ def test_bindings_may_go_while_a_key_is_matched() -> None:
     for binding in list(exchange.bindings())[::2]:
         exchange.unbind(binding)
     left = {binding.key for binding in exchange.bindings()}
-    assert {binding.key for binding in at_once(work)} <= left
+    assert {binding.key for binding in run_steps(work)} <= left
     found = {binding.key for binding in exchange.match(Subject(LONG_KEY, {}))}
     assert found == {binding.key for binding in hostile().match(Subject(LONG_KEY, {}))} & left

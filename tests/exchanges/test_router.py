@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from linn.core.batch.batch import Codec, RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
-from linn.core.batch.steps import Steps, at_once
+from linn.core.batch.steps import Steps, run_steps
 from linn.core.errors.tree import LimitExceeded, TopicError
 from linn.core.routing import budget as publish_budget
 from linn.core.routing import routed_batch
 from linn.core.routing import router as router_module
-from linn.core.routing.budget import PublishBudget, TakesLong
+from linn.core.routing.budget import PublishBudget
 from linn.core.routing.exchange import Binding, Subject, Target
 from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.router import ROUTING_S_MAX, Router
@@ -226,7 +226,7 @@ def test_topics_that_take_the_same_records_share_one_new_batch() -> None:
 def test_unroutable_records_are_named_in_ranges() -> None:
     router = topic_router(("t", "a"))
     for keys, ranges in (("a", []), ("b", [0, 1]), ("bab", [0, 1, 2, 3]), ("aabbba", [2, 5]), ("bbb", [0, 3])):
-        assert router.unroutable(keyed(*keys)) == ranges
+        assert run_steps(router.route_steps(keyed(*keys), PublishBudget())).unroutable() == ranges
 
 
 @pytest.mark.parametrize("kind", ["direct", "topic"])
@@ -262,22 +262,19 @@ class Endless(Counting):
 def test_one_key_that_takes_too_long_is_refused_and_nobody_waits_for_it() -> None:
     exchange = Endless()
     router = Router("e", "endless", lambda: exchange, ExchangeGraph(lambda: exchange.now_s))
-    with pytest.raises(TakesLong):
-        router.route(keyed("a"), PublishBudget(at_once=True))
-    exchange.now_s = 0.0
-    steps = router.route_in_steps(keyed("a"), PublishBudget())
+    steps = router.route_steps(keyed("a"), PublishBudget())
     with pytest.raises(LimitExceeded, match="more than 2 s"):
-        at_once(steps)
+        run_steps(steps)
     assert exchange.now_s == pytest.approx(ROUTING_S_MAX, abs=0.02)
 
 
 def test_an_answer_that_bindings_overtook_is_not_remembered() -> None:
     router = topic_router(*[(f"t{number}", f"*.{number}.#.{number}.#") for number in range(20_000)])
     batch = keyed(".".join(["a"] + ["19999"] * 100))
-    steps = router.route_in_steps(batch, PublishBudget())
+    steps = router.route_steps(batch, PublishBudget())
     next(steps)
     router.unbind(Binding(Target("t19999"), "*.19999.#.19999.#"))
-    assert at_once(steps).unroutable() == [0, 1]
+    assert run_steps(steps).unroutable() == [0, 1]
     router.bind(Binding(Target("t19999"), "*.19999.#.19999.#"))
     assert [topic for topic, _ in router.route(batch)] == ["t19999"]
 
@@ -326,11 +323,10 @@ def test_a_batch_may_be_asked_about_step_by_step() -> None:
     router, exchange = slow_router()
     exchange.answer = [Binding(Target("t"))]
     batch = keyed("a", "b")
-    assert len(list(router.route_in_steps(batch, PublishBudget()))) == 2
+    assert len(list(router.route_steps(batch, PublishBudget()))) == 1, "the answer comes with the second pair"
     asked = len(exchange.asked)
-    assert at_once(at_once(router.route_in_steps(batch, PublishBudget())).parts_in_steps(PublishBudget())) == [
-        ("t", batch)
-    ]
+    routed = run_steps(router.route_steps(batch, PublishBudget()))
+    assert run_steps(routed.part_steps(PublishBudget())) == [("t", batch)]
     assert router.route(batch) == [("t", batch)]
     assert len(exchange.asked) == asked
 
@@ -340,7 +336,7 @@ def test_large_pairs_are_kept_for_the_next_batch_as_well_within_a_bound() -> Non
     Slow.now = -1e9
     batch = keyed(*[f"{number:04}" * 1_000 for number in range(500)])
     router._graph.monotonic = lambda: 0.0
-    list(router.route_in_steps(batch, PublishBudget()))
+    list(router.route_steps(batch, PublishBudget()))
     router.route(batch)
     assert len(exchange.asked) == 500
     for turn in range(3):
@@ -353,7 +349,7 @@ def test_large_pairs_are_kept_for_the_next_batch_as_well_within_a_bound() -> Non
 
 def in_steps(router: Router, batch: RecordBatch) -> dict[str, list[bytes | None]]:
     budget = PublishBudget()
-    parts = at_once(at_once(router.route_in_steps(batch, budget)).parts_in_steps(budget))
+    parts = run_steps(run_steps(router.route_steps(batch, budget)).part_steps(budget))
     return {topic: [record.value for record in part.records()] for topic, part in parts}
 
 
@@ -390,11 +386,11 @@ def test_a_binding_that_looks_at_something_else_in_the_middle_counts_for_all_rec
     batch = build_from_records(
         [Record(value=b"%d" % n, key=b"a", headers=(("h", b"1"),)) for n in range(10)], base_id=1
     )
-    steps = router.route_in_steps(batch, PublishBudget())
+    steps = router.route_steps(batch, PublishBudget())
     next(steps)
     router.bind(Binding(Target("new"), "header:h=1"))
-    routed = at_once(steps)
-    assert [topic for topic, _ in at_once(routed.parts_in_steps(PublishBudget()))] == ["q0", "new"]
+    routed = run_steps(steps)
+    assert [topic for topic, _ in run_steps(routed.part_steps(PublishBudget()))] == ["q0", "new"]
     exchange.asked.clear()
     router.unbind(Binding(Target("q0"), "key=a"))
     assert [topic for topic, _ in router.route(batch)] == ["new"], "no answer to other questions is remembered"
@@ -404,12 +400,9 @@ def test_what_a_batch_would_be_copied_into_is_counted_before_it_is(monkeypatch: 
     router = topic_router(*[(f"t{n}", f"k{key}") for n in range(12) for key in (n % 4, (n + 1 + n // 4) % 4)])
     batch = keyed(*[f"k{n % 4}" for n in range(100)])
     monkeypatch.setattr(publish_budget, "RECORD_STEPS_MAX", 300)
-    monkeypatch.setattr(routed_batch, "take_in_steps", None)
+    monkeypatch.setattr(routed_batch, "take_steps", None)
     with pytest.raises(LimitExceeded, match="look at and copy more than 300 records"):
         router.route(batch)
-    monkeypatch.setattr(publish_budget, "RECORD_STEPS_AT_ONCE_MAX", 300)
-    with pytest.raises(TakesLong):
-        router.route(batch, PublishBudget(at_once=True))
     whole = topic_router(*[(f"t{n}", "#") for n in range(1_000)])
     assert len(whole.route(batch)) == 1_000, "what goes there as a whole costs nothing of it"
 

@@ -13,7 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
+from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.budget import PublishBudget
 from linn.core.routing.exchange import Binding, Subject, Target
 from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.router import Router
@@ -159,7 +161,7 @@ class RoutingMachine(RuleBasedStateMachine):
         for topic in {"q1", "q2", "q3", "q4"}:
             wanted = [whole[n] for n, topics in enumerate(expected) if topic in topics]
             assert got.get(topic, []) == wanted, "each topic gets its records, in their order"
-        ranges = router.unroutable(batch)
+        ranges = run_steps(router.route_steps(batch, PublishBudget())).unroutable()
         lost = [index for first, end in zip(ranges[::2], ranges[1::2], strict=True) for index in range(first, end)]
         assert lost == [index for index, topics in enumerate(expected) if not topics]
         assert all(before < after for before, after in pairwise(ranges)), "ascending, and never adjoining"

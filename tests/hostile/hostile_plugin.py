@@ -67,9 +67,9 @@ class HostileLog:
         misbehave(batch.value(0) or b"")
         return int(self._log.append(batch))
 
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         misbehave({RAISE_MS: RAISE, BLOCK_MS: BLOCK}.get(bytes_max, b""))
-        found: Sequence[RecordBatch] = self._log.at_once(offset, bytes_max)
+        found: Sequence[RecordBatch] = self._log.read_nowait(offset, bytes_max)
         return found
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:

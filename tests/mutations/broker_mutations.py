@@ -90,9 +90,9 @@ BROKER_MUTATIONS = (
         name="a fanout reaches one topic alone",
         breaks="A confirmed message is in every topic that its exchange sends it to.",
         guarantee=_CONFIRMED,
-        module="linn.core.routing.router",
-        original="return [(topic, batch) for topic in answers[0]]",
-        planted="return [(topic, batch) for topic in answers[0][:1]]",
+        module="linn.core.routing.routed_batch",
+        original="return [(topic, batch) for topic in first]",
+        planted="return [(topic, batch) for topic in first[:1]]",
         simulation="broker",
         seed=15,
         says="[nothing confirmed is lost]",
@@ -121,9 +121,9 @@ BROKER_MUTATIONS = (
         name="a publish overtakes those that wait for room",
         breaks="What one connection publishes to one partition is stored in the order in which it was sent.",
         guarantee="Order",
-        module="linn.protocols.capnp.publishing",
-        original="must_wait = self._waiting or self._wants_topic(event) or self._takes_long(event)",
-        planted="must_wait = self._wants_topic(event) or self._takes_long(event)",
+        module="linn.core.publish.publisher",
+        original="if not self._waiting and not self._publisher.wants_topic(request):",
+        planted="if not self._publisher.wants_topic(request):",
         simulation="sharing",
         seed=1,
         says="one connection's records",
@@ -275,12 +275,12 @@ BROKER_MUTATIONS = (
         name="a full disk confirms what it refuses",
         breaks="A full disk refuses new batches: what is confirmed is in the log.",
         guarantee=_DISK,
-        module="linn.core.broker.broker",
+        module="linn.core.publish.publisher",
         original="base_offset = topic.append(partition, part)",
         planted="""
             try:
                 base_offset = topic.append(partition, part)
-            except StorageError:
+            except LinnError:
                 base_offset = partition.log.bounds()[1] - part.count
         """,
         simulation="broker",

@@ -8,10 +8,10 @@ import trio.testing
 from metric_samples import samples, value
 from raw_client import ALWAYS, HEAD, Refused, after_power_loss, broker_on, connected, records, simulated
 
-from linn.core.loop.fair_turns import FIRST_AT_ONCE, Share
+from linn.core.loop.fair_turns import FIRST_AT_ONCE, TurnSlot
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics import report as metric_report
-from linn.protocols.capnp.publishing import BATCH_BYTES, WAITING_BYTES
+from linn.core.publish.publisher import BATCH_BYTES, WAITING_BYTES
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -282,7 +282,7 @@ async def test_connections_that_wait_for_their_turn_are_counted(env: SimEnv) -> 
     async with broker_on(env, "") as broker, trio.open_nursery() as nursery:
         assert value(broker, "linn_turns_waiting") == 0
         for _ in range(2 * FIRST_AT_ONCE):
-            nursery.start_soon(Share(broker.turns).next_turn, trio.lowlevel.checkpoint)
+            nursery.start_soon(TurnSlot(broker.turns).next_turn, trio.lowlevel.checkpoint)
         for _ in range(2):
             await trio.lowlevel.checkpoint()
         assert 0 < value(broker, "linn_turns_waiting") <= FIRST_AT_ONCE

@@ -12,12 +12,12 @@ import trio
 from plugin_world import ADDRESS, broker_with, client_of, simulated
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.broker.broker import Broker
 from linn.core.env.env import AcceptedStream, Env
 from linn.core.errors.tree import DeliveryNotCurrent, InternalError, LinnError, PluginError, StorageError, TopicError
+from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.protocol import ProtocolKind
 from linn.core.log.storage import EngineKind, PartitionId
 from linn.core.plugins.hookspecs import hookimpl
-from linn.core.ports.protocol import ProtocolKind
 from linn.core.queue.lease import Lease, LeaseSettings
 from linn.core.queue.offset_ranges import Range
 from linn.core.queue.semantics import SemanticsKind
@@ -60,9 +60,9 @@ class FaultyLog(DramLog):
         self.appending.strike()
         return super().append(batch)
 
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         self.reading.strike()
-        return super().at_once(offset, bytes_max)
+        return super().read_nowait(offset, bytes_max)
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         self.reading.strike()
@@ -369,7 +369,7 @@ class EchoPlugin:
     def linn_register_protocol(self) -> ProtocolKind:
         return ProtocolKind("echo", NoSettings, lambda settings: self)
 
-    async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
+    async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         buffer = memoryview(bytearray(100))
         while count := await stream.receive_into(buffer):
             said = bytes(buffer[:count])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from linn.core.config.kinds import kind_named
 from linn.core.config.tables import PluginSettings
 from linn.core.errors.tree import PluginError, PluginUnknown
 from linn.core.plugins.manager import PluginManager, installed
-from linn.core.ports.kinds import kind_named
 
 PREAMBLE = """
 import msgspec
@@ -176,6 +176,9 @@ def test_an_unknown_kind_names_the_nearest_one(folder: Path) -> None:
 
 
 def test_core_reads_a_configuration_without_the_commands_dependencies() -> None:
-    program = "import sys, linn.core.config.config, linn.core.plugins.manager; print({'rich', 'typer', 'hypothesis'} & set(sys.modules))"
+    program = (
+        "import sys, linn.core.config.config, linn.core.plugins.manager; "
+        "print({'rich', 'typer', 'hypothesis'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "set()\n"

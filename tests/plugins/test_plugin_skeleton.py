@@ -15,6 +15,7 @@ from linn.cli.plugin_new import KINDS
 from linn.cli.plugin_skeleton import FACTS, PluginSkeleton, name_mistake
 from linn.core.config.config import check_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
+from linn.core.plugins import hookspecs
 from linn.core.plugins.manager import PluginManager, installed
 
 ROOT = Path(__file__).parents[2]
@@ -42,8 +43,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kind_of_plugin_has_a_skeleton_but_partitioners() -> None:
-    hooks = {name.removeprefix("linn_register_") for name in dir(__import__("linn.core.plugins.hookspecs").core.hookspecs)
-             if name.startswith("linn_register_")}  # fmt: skip
+    hooks = {name.removeprefix("linn_register_") for name in dir(hookspecs) if name.startswith("linn_register_")}
     assert set(KINDS) == set(FACTS) == hooks - {"partitioner"}
 
 

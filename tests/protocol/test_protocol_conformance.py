@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 import trio
 
-from linn.core.broker.broker import Broker
 from linn.core.env.env import AcceptedStream, Stream
 from linn.core.errors.tree import ConnectionLost, ProtocolError
+from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.protocol import ProtocolKind
 from linn.core.plugins.hookspecs import hookimpl
-from linn.core.ports.protocol import ProtocolKind
 from linn.plugins.exchanges import NoSettings
 from linn.testing.protocols import ProtocolConformance, ProtocolHarness
 from linn.wire import messages as m
@@ -77,29 +77,29 @@ class Lines:
 
     def __init__(self, fault: str) -> None:
         self._fault = fault
+        self._is_broken = False
 
     @hookimpl
     def linn_register_protocol(self) -> ProtocolKind:
         return ProtocolKind("lines", NoSettings, lambda settings: self)
 
-    async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
+    async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         received, buffer = bytearray(), memoryview(bytearray(1 << 16))
         with trio.CancelScope() as scope:
             if self._fault != "deaf":
-                broker.spawn(partial(self._end, broker, scope))
-            while count := await stream.receive_into(buffer):
+                gateway.spawn(partial(self._end, gateway, scope))
+            while (count := await stream.receive_into(buffer)) and not self._is_broken:
                 received += buffer[:count]
                 if len(received) > 4096 and self._fault != "hoarding":
                     raise ProtocolError("a long line")
                 if received.endswith(b"\n"):
                     if self._fault == "contagious" and not received.startswith(b"p"):
-                        broker.stopping = True
-                        await broker.listening.drain(0)
+                        self._is_broken = True
                     await stream.send([b"pong\n" * received.count(b"\n")])
                     received.clear()
 
-    async def _end(self, broker: Broker, scope: trio.CancelScope) -> None:
-        await broker.listening.wait_draining()
+    async def _end(self, gateway: Gateway, scope: trio.CancelScope) -> None:
+        await gateway.connections.draining.wait()
         scope.cancel()
 
 

@@ -12,10 +12,10 @@ from sim_world import REQUEST_S_MAX, World, check_foreseen
 
 from linn.client import Client, Producer, Receipt, connect
 from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.key_hash import key_hash
 from linn.core.batch.record import Record
 from linn.core.batch.routes import pair_of
 from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
-from linn.core.routing.partitioner import key_hash
 from linn.testing.history import Confirmed, Published
 from linn.testing.history import Refused as PublishRefused
 from linn.wire import messages as m

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 from engine_cases import segmented_log_in
 
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.tree import LogCorrupt, StorageError
-from linn.core.log.storage import DamagedTail, PartitionId, PartitionLog, RecoverableEngine
+from linn.core.log.storage import DamagedTail, PartitionId, PartitionLog
 from linn.testing.engines import (
     PARTITION,
     EngineHarness,
@@ -98,7 +97,7 @@ async def use(harness: EngineHarness) -> Messages:
 
 async def tail_of(harness: EngineHarness, *, cut: bool) -> DamagedTail | None:
     """What keeps the log from being opened."""
-    return await cast(RecoverableEngine, harness.make(harness.env)).damaged_tail(PARTITION, cut=cut)
+    return await harness.make(harness.env).damaged_tail(PARTITION, cut=cut)
 
 
 async def opened(harness: EngineHarness) -> tuple[PartitionLog, Messages]:

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.routing.binding_table import BindingTable
-from linn.core.routing.exchange import Binding, Subject
-from linn.core.routing.explanation import Explanation
+from linn.api import Binding, BindingTable, Explanation, Subject
 from linn_geo_exchange.region import Circle, Point, Region
 from linn_geo_exchange.region_arguments import region_of
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.routing.exchange import ExchangeKind
+from linn.api import ExchangeKind, hookimpl
 from linn_geo_exchange.exchange import GeoExchange, GeoSettings
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.plugins.hookspecs import hookimpl
-from linn.core.ports.interceptor import InterceptorKind
+from linn.api import InterceptorKind, hookimpl
 from linn_redact.redact import Redact
 from linn_redact.settings import RedactSettings
 

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import re
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.batch.builder import edit_batch
-from linn.core.batch.record import Headers
-from linn.core.batch.routes import Pair
-from linn.core.config.topic_settings import TopicSettings
+from linn.api import Headers, Pair, RecordBatch, TopicSettings, edit_batch
 from linn_redact.settings import RedactSettings
 
 

@@ -7,10 +7,7 @@ from linn_redact.redact import Redact
 from linn_redact.settings import RedactSettings
 
 import linn
-from linn.core.batch.batch import RecordBatch
-from linn.core.batch.builder import build_from_records
-from linn.core.batch.record import Record
-from linn.core.config.topic_settings import TopicSettings
+from linn.api import Record, RecordBatch, TopicSettings, build_from_records
 from linn.testing.interceptors import InterceptorConformance, InterceptorHarness
 from linn.testing.process import BrokerNotReady, BrokerProcess
 

@@ -6,15 +6,13 @@ from pathlib import PurePosixPath
 
 import trio
 
-from linn.core.env.env import Env
-from linn.core.log.storage import Capabilities, PartitionId
-from linn.errors import StorageError
+from linn.api import Capabilities, Env, PartitionId, StorageEngine, StorageError
 from linn_sqlite_engine.database import Database
 from linn_sqlite_engine.log import SqliteLog
 from linn_sqlite_engine.settings import SqliteSettings
 
 
-class SqliteEngine:
+class SqliteEngine(StorageEngine):
     """Opens `folder`/TOPIC/INDEX.db. SQLite opens files itself, so the folder is one of this machine's disks."""
 
     def __init__(self, folder: str, settings: SqliteSettings, env: Env) -> None:

@@ -1,4 +1,6 @@
-"""SqliteLog: a partition's log as rows, one per batch. `linn.core.log.storage.PartitionLog` says what each method promises.
+"""SqliteLog: a partition's log as rows, one per batch.
+
+`linn.core.log.storage.PartitionLog` says what each method promises.
 
 Laws: bounds and sizes are kept in memory and follow what was committed, so that a failed statement changes neither.
 A batch is committed when `append` returns, so it survives the process; it is durable once the WAL file was synced.
@@ -8,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linn.core.batch.batch import RecordBatch
-from linn.core.env.env import Env
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities
-from linn.errors import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
+from linn.api import (
+    READ_BATCHES_MAX,
+    BatchCorrupt,
+    BatchMalformed,
+    Capabilities,
+    Env,
+    LogClosed,
+    LogCorrupt,
+    OffsetOutOfRange,
+    PartitionLog,
+    RecordBatch,
+)
 from linn_sqlite_engine.database import Database, files_of
 
 WAL_BYTES_MAX = 64 << 20
@@ -27,7 +37,7 @@ SELECT base_offset FROM batches WHERE max_timestamp_ms >= ? AND end_offset > ? O
 """
 
 
-class SqliteLog:
+class SqliteLog(PartitionLog):
     """One partition's log."""
 
     def __init__(self, name: str, database: Database, env: Env, capabilities: Capabilities) -> None:

@@ -1,0 +1,1 @@
+"""Administration: the verbs that show and change topics, exchanges and groups while the broker runs."""

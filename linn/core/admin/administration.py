@@ -3,7 +3,7 @@
 Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
 change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
 that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
-one (`linn.core.admin.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
+one (`binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
 name is made, also after a crash; one that was not made to its end is not there after a crash. At a start, what the TOML
 file says of a topic or exchange counts; what was made live stays, and so do settings of a topic that the file does not
 name (`linn.core.topics.live_settings`).
@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import trio
 
+from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import binding_to, rebind
 from linn.core.admin.exchanges import ExchangeAdministration, text_of
 from linn.core.admin.log_examination import examine_logs
@@ -29,10 +30,11 @@ from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as
 from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments, only_validates
 from linn.core.batch.steps import Steps
 from linn.core.config.decoder import encode_each, encode_settings
+from linn.core.config.kinds import kind_named
 from linn.core.config.topic_checks import decode_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     BindingInvalid,
     BrokerStopping,
@@ -48,9 +50,7 @@ from linn.core.errors.tree import (
     TopicError,
     TopicExists,
 )
-from linn.core.loop.long_work import in_turns
 from linn.core.metrics.report import metric_report
-from linn.core.ports.kinds import kind_named
 from linn.core.routing.exchange import Target
 from linn.core.topics.folders import foreign_topic_folders
 from linn.core.topics.live_settings import (
@@ -62,9 +62,6 @@ from linn.core.topics.live_settings import (
     warnings_of_deletion,
 )
 from linn.core.topics.topic import Topic
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 logger = logging.getLogger("linn.administration")
 
@@ -78,7 +75,7 @@ _RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions", "valid
 class Administration:
     """The broker's catalogue of verbs. Each returns a JSON value, or its text, and raises LinnErrors."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Administered) -> None:
         self._broker = broker
         self._subscriptions = SubscriptionAdministration(broker)
         self._exchanges = ExchangeAdministration(broker, self)
@@ -265,7 +262,7 @@ class Administration:
     async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
         broker = self._broker
         around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins.partitioners)
-        return await in_turns(broker, decode_topic(name, table, around), at_once=True)
+        return await broker.long_work.run(decode_topic(name, table, around), immediate=True)
 
     async def put(self, key: str, value: object) -> None:
         """Keep an entry in the metadata store. Raises StorageError."""
@@ -286,7 +283,7 @@ class Administration:
                 check(thing)
                 yield
 
-        await in_turns(self._broker, checks(), at_once=True)
+        await self._broker.long_work.run(checks(), immediate=True)
 
     async def save_topic(
         self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
@@ -300,7 +297,7 @@ class Administration:
         """The settings as they are written; bindings that were saved so are not encoded again."""
         before, encoded = self._encoded.get(name, ((), ()))
         if before != settings.bindings:
-            encoded = await in_turns(self._broker, encode_each(settings.bindings), at_once=True)
+            encoded = await self._broker.long_work.run(encode_each(settings.bindings), immediate=True)
         return {**encode_without_bindings(settings), "bindings": encoded}
 
     # --- topics ---
@@ -375,7 +372,7 @@ class Administration:
         await topic.switch(change)
         if "bindings" in changed:
             now = (*settings.bindings, *topic.live_bindings)
-            await in_turns(broker, rebind(broker, Target(topic.name), now, before.bindings), at_once=True)
+            await broker.long_work.run(rebind(broker, Target(topic.name), now, before.bindings), immediate=True)
         return {"changed": list(changed), "warnings": warnings_of(topic.name, broker.config, settings, changes)}
 
     async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
@@ -395,7 +392,7 @@ class Administration:
             if topic is not None:
                 await self._begin_deleting(topic)
             await self._finish_deleting(name)
-            broker.plugins.observers.topic_deleted(name)
+            broker.observers.topic_deleted(name)
         return {"warnings": warnings_of_deletion(name, broker.config)}
 
     def _check_unused(self, topic: Topic) -> None:
@@ -420,11 +417,13 @@ class Administration:
         broker, shown = self._broker, None
         while shown is None:
             topic = broker.topic(text_of(arguments, "name"))
-            shown = await in_turns(broker, topic_as_json(broker, topic.name), at_once=True)
+            shown = await broker.long_work.run(topic_as_json(broker, topic.name), immediate=True)
         return shown
 
     async def _list_topics(self, arguments: Arguments) -> Any:
-        return await in_turns(self._broker, topics_as_json(self._broker, sorted(self._broker.topics)), at_once=True)
+        return await self._broker.long_work.run(
+            topics_as_json(self._broker, sorted(self._broker.topics)), immediate=True
+        )
 
     async def _purge_topic(self, arguments: Arguments) -> Any:
         topic = self._broker.topic(text_of(arguments, "name"))
@@ -445,14 +444,14 @@ class Administration:
         names = arguments.get("names", ())
         if isinstance(names, list) and len(names) > METRIC_NAMES_MAX:
             raise LimitExceeded(f"{len(names)} names of metrics, more than {METRIC_NAMES_MAX}")
-        return await metric_report(self._broker, arguments)
+        return await metric_report(self._broker.metrics, self._broker.env.clock, arguments)
 
     async def _show_broker(self, arguments: Arguments) -> Any:
         broker = self._broker
         return {
             "name": broker.name,
             "listeners": dict(broker.addresses),
-            "connections": broker.listening.connections,
+            "connections": broker.client_count,
             "topics": len(broker.topics),
             "exchanges": len(broker.routers),
         }

@@ -7,15 +7,12 @@ too: the new bindings are made before the old ones are taken back.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from linn.core.admin.administered import Administered
 from linn.core.batch.steps import Steps
 from linn.core.config.topic_settings import BindingSettings
 from linn.core.routing.binding_table import Identity, identity_of
 from linn.core.routing.exchange import Binding, Target
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 
 def binding_to(target: Target, settings: BindingSettings) -> Binding:
@@ -23,14 +20,14 @@ def binding_to(target: Target, settings: BindingSettings) -> Binding:
     return Binding(target, settings.key, settings.arguments)
 
 
-def bind(broker: Broker, target: Target, bindings: Iterable[BindingSettings]) -> Steps[None]:
+def bind(broker: Administered, target: Target, bindings: Iterable[BindingSettings]) -> Steps[None]:
     """Have exchanges lead to a target; one that does so already goes on. Raises ExchangeUnknown, BindingInvalid."""
     for binding in bindings:
         broker.router(binding.exchange).bind(binding_to(target, binding))
         yield
 
 
-def unbind(broker: Broker, target: Target, bindings: Iterable[BindingSettings]) -> Steps[None]:
+def unbind(broker: Administered, target: Target, bindings: Iterable[BindingSettings]) -> Steps[None]:
     """Let exchanges, those that are still there, lead to a target no more."""
     for binding in bindings:
         if binding.exchange in broker.routers:
@@ -39,7 +36,7 @@ def unbind(broker: Broker, target: Target, bindings: Iterable[BindingSettings]) 
 
 
 def rebind(
-    broker: Broker, target: Target, bindings: Iterable[BindingSettings], before: Iterable[BindingSettings]
+    broker: Administered, target: Target, bindings: Iterable[BindingSettings], before: Iterable[BindingSettings]
 ) -> Steps[None]:
     """Have exchanges lead to a target by these bindings, and by those no more that it had before. Raises as `bind`."""
     stay: set[tuple[str, Identity]] = set()

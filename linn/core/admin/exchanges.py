@@ -12,47 +12,71 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from linn.core.admin.administered import Administered
 from linn.core.admin.binding_changes import bind, binding_to, unbind
+from linn.core.admin.stored_entries import EXCHANGE
 from linn.core.admin.verb import only_validates
 from linn.core.config.checks import NoSettings
 from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
+from linn.core.config.kinds import kind_named
 from linn.core.config.problem import FirstProblem, dotted
 from linn.core.config.tables import ExchangeTable
 from linn.core.config.toml_source import Path
-from linn.core.config.topic_settings import BindingSettings
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.names import name_problem
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
-from linn.core.loop.long_work import in_turns
-from linn.core.ports.kinds import kind_named
 from linn.core.routing.exchange import Binding, Target
 from linn.core.routing.router import Router
 
-if TYPE_CHECKING:
-    from linn.core.admin.administration import Administration
-    from linn.core.broker.broker import Broker
-
 logger = logging.getLogger("linn.administration")
 
-EXCHANGE = "exchanges/"
-"""What the keys of exchanges begin with in the metadata store."""
 Arguments = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Changes(Protocol):
+    """What `Administration` gives the verbs of one kind of thing: checks in turns, and the metadata store."""
+
+    async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
+        """Check what a change brings along, before any of it is done, in turns."""
+
+    async def put(self, key: str, value: Any) -> None:
+        """Write an entry. Raises StorageError: nothing has changed then."""
+
+    async def remove(self, key: str) -> None:
+        """Remove an entry. Raises StorageError."""
+
+    async def save_topic(
+        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+    ) -> None:
+        """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
+
+
+class BindingsTo(NamedTuple):
+    """The bindings that lead to an exchange from others."""
+
+    declared: tuple[BindingSettings, ...] = ()
+    """As it was said when the exchange was made."""
+    live: Sequence[BindingSettings] = ()
+    """As it was said later."""
 
 
 class ExchangeAdministration:
     """Exchanges and bindings, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Broker, catalogue: Administration) -> None:
+    def __init__(self, broker: Administered, changes: Changes) -> None:
         self._broker = broker
-        self._catalogue = catalogue
+        self._changes = changes
         self._routers = broker.routers
+        self._bindings_to_exchange: dict[str, BindingsTo] = {}
         self._made_live: set[str] = set()
         """Exchanges that are not in the TOML file: the store has their settings."""
 
@@ -73,11 +97,12 @@ class ExchangeAdministration:
             if head.alternate is not None:
                 self._recover_alternate(self._routers[name], head.alternate)
         for name, head in heads.items():
-            self._routers[name].declared = self._recover_bindings(name, head.bindings)
+            self._bindings_to_exchange[name] = BindingsTo(self._recover_bindings(name, head.bindings))
         for name in heads:
             live = entries.get(name, {}).get("live_bindings", ())
             bindings = [msgspec.convert(binding, BindingSettings) for binding in live]
-            self._routers[name].live_bindings = list(self._recover_bindings(name, bindings))
+            declared = self._bindings_to_exchange[name].declared
+            self._bindings_to_exchange[name] = BindingsTo(declared, self._recover_bindings(name, bindings))
 
     def _recover_alternate(self, router: Router, alternate: str) -> None:
         try:
@@ -139,13 +164,13 @@ class ExchangeAdministration:
         if (wrong := name_problem(name)) is not None:
             raise ConfigError(f"{dotted(('exchanges', name))}: {wrong}")
         path: Path = ("exchanges", name)
-        table = await in_turns(
-            self._broker, decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), at_once=True
+        table = await self._broker.long_work.run(
+            decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), immediate=True
         )
         head, router = self._decode(name, table)
         existing = self._routers.get(name)
         if existing is not None:
-            different = _differences(existing, router, head)
+            different = _differences(existing, self._bindings_to_exchange[name].declared, router, head)
             if not different:
                 return {"created": False}
             raise TopicExists(f"exchange {name} exists with other settings: {different}")
@@ -158,16 +183,16 @@ class ExchangeAdministration:
         def check(each: tuple[BindingSettings, Binding]) -> None:
             self._check_source(each[0].exchange, router, each[1])
 
-        await self._catalogue.check_all(check, zip(head.bindings, bindings, strict=True))
+        await self._changes.check_all(check, zip(head.bindings, bindings, strict=True))
         self._made_live.add(name)
         try:
             await self._save(router, head.bindings, ())
         except LinnError:
             self._made_live.discard(name)
             raise
-        router.declared = head.bindings
+        self._bindings_to_exchange[name] = BindingsTo(head.bindings)
         self._routers[name] = router
-        await in_turns(self._broker, bind(self._broker, target, head.bindings), at_once=True)
+        await self._broker.long_work.run(bind(self._broker, target, head.bindings), immediate=True)
         self._broker.exchanges.changed()
         return {"created": True}
 
@@ -190,9 +215,10 @@ class ExchangeAdministration:
             raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
         if only_validates(arguments):
             return {}
-        await self._catalogue.remove(EXCHANGE + router.name)
-        target, bindings = Target(router.name, is_exchange=True), (*router.declared, *router.live_bindings)
-        await in_turns(self._broker, unbind(self._broker, target, bindings), at_once=True)
+        await self._changes.remove(EXCHANGE + router.name)
+        target = Target(router.name, is_exchange=True)
+        declared, live = self._bindings_to_exchange.pop(router.name)
+        await self._broker.long_work.run(unbind(self._broker, target, (*declared, *live)), immediate=True)
         del self._routers[router.name]
         self._made_live.discard(router.name)
         self._broker.exchanges.changed()
@@ -213,7 +239,7 @@ class ExchangeAdministration:
         if router.name in self._made_live:
             head = ExchangeTable(router.kind, router.alternate, declared)
             entry["settings"] = {**encode_settings(head), **router.settings}
-        await self._catalogue.put(EXCHANGE + router.name, entry)
+        await self._changes.put(EXCHANGE + router.name, entry)
 
     # --- bindings ---
 
@@ -243,8 +269,7 @@ class ExchangeAdministration:
     def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
         """What its settings say, and what was made live."""
         if target.is_exchange:
-            router = self.router(target.name)
-            return router.declared, router.live_bindings
+            return self._bindings_to_exchange[self.router(target.name).name]
         topic = self._broker.topic(target.name)
         return topic.settings.bindings, topic.live_bindings
 
@@ -253,13 +278,13 @@ class ExchangeAdministration:
         if target.is_exchange:
             router = self.router(target.name)
             await self._save(router, declared, live)
-            router.declared, router.live_bindings = declared, live
+            self._bindings_to_exchange[router.name] = BindingsTo(declared, live)
         else:
             topic = self._broker.topic(target.name)
             changed = topic.settings
             if declared != changed.bindings:
                 changed = msgspec.structs.replace(changed, bindings=declared)
-            await self._catalogue.save_topic(topic.name, changed, live, topic.live_keys)
+            await self._changes.save_topic(topic.name, changed, live, topic.live_keys)
             topic.live_bindings, topic.settings = live, changed
 
     def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:
@@ -277,13 +302,13 @@ class ExchangeAdministration:
         return target, BindingSettings(source.name, text_of(arguments, "key", ""), extra)
 
 
-def _differences(existing: Router, asked: Router, head: ExchangeTable) -> str:
+def _differences(existing: Router, declared: tuple[BindingSettings, ...], asked: Router, head: ExchangeTable) -> str:
     """The settings in which an exchange differs from what is asked for, for the end of an error's line."""
     has = {"type": existing.kind, "alternate": existing.alternate, **existing.settings}
     wanted = {"type": asked.kind, "alternate": head.alternate, **asked.settings}
     pairs = {key: (has.get(key), wanted.get(key)) for key in dict.fromkeys([*has, *wanted])}
     different = [f"{key} is {_said(one)}, not {_said(other)}" for key, (one, other) in pairs.items() if one != other]
-    if existing.declared != head.bindings:
+    if declared != head.bindings:
         different.append("it has other bindings")
     return "; ".join(different)
 

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
 
+from linn.core.admin.administered import Administered
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
-from linn.core.log.storage import RecoverableEngine
 from linn.core.topics.topic import GROUP_STATE, QUEUE_STATE
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 logger = logging.getLogger("linn.storage")
 
 
-async def examine_logs(broker: Broker, topics: Mapping[str, TopicSettings]) -> None:
+async def examine_logs(broker: Administered, topics: Mapping[str, TopicSettings]) -> None:
     """Look at the logs of topics that there were before this start, by their settings of then.
 
     Raises LogCorrupt, StorageError: nothing was changed.
@@ -29,21 +25,23 @@ async def examine_logs(broker: Broker, topics: Mapping[str, TopicSettings]) -> N
     refused: LogCorrupt | None = None
     for name, settings in topics.items():
         engine = broker.engine_of(settings)
-        if engine is None or not engine.capabilities.recovers:
+        if engine is None:
             continue
         for topic, expected in _logs_of(broker, name, settings).items():
             try:
-                there = await cast(RecoverableEngine, engine).examine_topic(topic)
+                there = await engine.examine_topic(topic)
             except LogCorrupt as error:
                 refused = refused or error
                 logger.error("%(topic)s can't be opened: %(error)s", {"topic": name} | log_fields(error))
             else:
+                if there is None:
+                    break
                 _warn_of_missing(topic, sorted(set(range(expected)).difference(there)))
     if refused is not None:
         raise refused
 
 
-def _logs_of(broker: Broker, name: str, settings: TopicSettings) -> dict[str, int]:
+def _logs_of(broker: Administered, name: str, settings: TopicSettings) -> dict[str, int]:
     """The logs of a topic, internal ones too, with how many partitions of each there should be."""
     logs = {name: settings.partitions}
     delivery = settings.delivery or broker.config.broker.default_delivery

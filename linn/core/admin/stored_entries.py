@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from linn.core.admin.exchanges import EXCHANGE
 from linn.core.config.decoder import decode_settings, known_keys
 from linn.core.config.problem import Problems
 from linn.core.config.tables import ExchangeTable
@@ -22,6 +21,8 @@ from linn.core.errors.tree import ConfigError, LogCorrupt
 from linn.core.topics.live_settings import live_keys_problem
 
 S = TypeVar("S", bound=msgspec.Struct)
+EXCHANGE = "exchanges/"
+"""What the keys of exchanges begin with in the metadata store."""
 TOPIC = "topics/"
 """What the keys of topics begin with in the metadata store."""
 _TOPIC_KEYS = ({"settings", "live_bindings"}, {"settings", "live_bindings", "deleted"})

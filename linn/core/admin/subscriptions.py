@@ -7,19 +7,17 @@ object, returns a JSON value and raises LinnErrors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from linn.core.admin.administered import Administered
 from linn.core.admin.verb import only_validates
 from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
 from linn.core.groups.consumer import Groups
 from linn.core.log.partition import Partition
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
-from linn.core.queue.shared_dispatch import SharedDispatch
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
-    from linn.core.topics.topic import Topic
+from linn.core.topics.topic import Topic
 
 Arguments = Mapping[str, Any]
 
@@ -31,7 +29,7 @@ _COUNTS = ("ready", "returned", "leased", "delayed", "dead")
 class SubscriptionAdministration:
     """Groups and subscriptions, shown and changed while the broker runs."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Administered) -> None:
         self._broker = broker
 
     # --- groups ---
@@ -166,7 +164,7 @@ def _subscription_summary(topic: str, queue: Queue) -> dict[str, Any]:
     }
 
 
-def _counts(dispatch: SharedDispatch) -> dict[str, int]:
+def _counts(dispatch: PartitionQueue) -> dict[str, int]:
     statistics = dispatch.subscription.statistics()
     return {
         "ready": dispatch.subscription.ready_count(dispatch.partition.high_watermark),
@@ -177,7 +175,7 @@ def _counts(dispatch: SharedDispatch) -> dict[str, int]:
     }
 
 
-def _partition_data(dispatch: SharedDispatch) -> dict[str, Any]:
+def _partition_data(dispatch: PartitionQueue) -> dict[str, Any]:
     subscription, partition = dispatch.subscription, dispatch.partition
     return {
         "partition": partition.id.index,

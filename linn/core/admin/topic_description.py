@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from linn.core.admin.administered import Administered
 from linn.core.batch.steps import Steps
 from linn.core.config.topic_settings import encode_without_bindings
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
-from linn.core.queue.shared_dispatch import SharedDispatch
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 
 class JsonText(str):
@@ -22,7 +20,7 @@ class JsonText(str):
     __slots__ = ()
 
 
-def topics_as_json(broker: Broker, names: list[str]) -> Steps[JsonText]:
+def topics_as_json(broker: Administered, names: list[str]) -> Steps[JsonText]:
     """Topics, but for those that are gone by their turn."""
     shown: list[str] = []
     for name in names:
@@ -32,7 +30,7 @@ def topics_as_json(broker: Broker, names: list[str]) -> Steps[JsonText]:
     return JsonText(f"[{','.join(shown)}]")
 
 
-def topic_as_json(broker: Broker, name: str) -> Steps[JsonText | None]:
+def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
     """Settings, partitions and, for a queue, what waits in it. None: the topic is gone."""
     topic = broker.topics.get(name)
     if topic is None:
@@ -57,11 +55,11 @@ def topic_as_json(broker: Broker, name: str) -> Steps[JsonText | None]:
     return JsonText(msgspec.json.encode(shown).decode())
 
 
-def _dispatches(queue: Queue | None) -> Sequence[SharedDispatch]:
+def _dispatches(queue: Queue | None) -> Sequence[PartitionQueue]:
     return () if queue is None else tuple(queue.dispatches)
 
 
-def _count(dispatches: Sequence[SharedDispatch]) -> Steps[tuple[int, int]]:
+def _count(dispatches: Sequence[PartitionQueue]) -> Steps[tuple[int, int]]:
     """Of records that are not settled, and of those that are leased."""
     unsettled = leased = 0
     for dispatch in dispatches:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigError, ConfigUnknownKey, LimitExceeded
 
 ARGUMENTS_BYTES_MAX = 1 << 20

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from uuid import UUID
 
+from crc32c import crc32c
+
 from linn.core.batch import flat_message, zstd_codec
 from linn.core.batch.body import Body, holds_values_only
-from linn.core.batch.crc32c import crc32c
 from linn.core.batch.flat_message import DATA_AT, Buffer
 from linn.core.batch.record import Headers, Labels, Record
 from linn.core.batch.routes import NO_PAIR, Pair, decode_routes

@@ -30,8 +30,8 @@ from linn.core.batch.flat_message import DATA_AT, WORD, Buffer, Field, Parts
 from linn.core.batch.gathered_body import GatheredBody
 from linn.core.batch.record import Headers, Record
 from linn.core.batch.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
-from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
-from linn.core.config.units import counted
+from linn.core.batch.steps import STEP_RECORDS, Steps, run_steps
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import MessageInvalid
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
@@ -294,10 +294,10 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
 
     Raises BatchMalformed.
     """
-    return at_once(take_in_steps(batch, indexes))
+    return run_steps(take_steps(batch, indexes))
 
 
-def take_in_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
+def take_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
     """As `take_batch`, in steps of so many records that each is short."""
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:

@@ -8,7 +8,7 @@ from typing import Any
 
 import capnp
 
-_PACKAGE = Path(__file__).resolve().parent.parent
+_PACKAGE = Path(__file__).resolve().parents[2]
 # In a wheel the schemas lie inside the package, in a source checkout beside it.
 SCHEMA_DIR = _PACKAGE / "schema" if (_PACKAGE / "schema").is_dir() else _PACKAGE.parent / "schema"
 

@@ -16,7 +16,7 @@ TURN_S = 0.0005
 round of requests takes others up to ten turns: with 2 ms, who wants 50 a second gets 30 beside a storm of requests."""
 
 
-def at_once(steps: Steps[T]) -> T:
+def run_steps(steps: Steps[T]) -> T:
     """The result, without a pause."""
     while True:
         try:

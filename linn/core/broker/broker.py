@@ -1,10 +1,11 @@
-"""The broker: what is in the house, and who does what.
+"""The broker: the composition root, which knows everybody, and whom nobody below knows.
 
 Read in this order: `batch` (the unit of work), `storage` (the port under a partition), `partition` (one writer, the
 high watermark, group commit), `topic` (partitions and what its kind makes of them), `subscription` and
-`shared_dispatch` (a queue decides, and acts), `group` and `group_consumer` (a stream's groups), `exchange` and `router`
-(where a batch goes), then this file, `administration` (changes while it runs) and `listening` (who comes in). `env` is
-the door to the world, `hookspecs` the door for plugins.
+`partition_queue` (a queue decides, and acts), `group` and `groups.consumer` (a stream's groups), `exchange` and
+`router` (where a batch goes), `plan` and `publisher` (how it gets there), `gateway` (what protocols may do),
+`administration` (changes while it runs), then this file and `listening`. `env` is the door to the world, `hookspecs`
+the door for plugins.
 
 Laws: publishing is synchronous up to the log; what must be waited for is given back as (partition, offset). A request
 that fails half-way through its checks has stored nothing. The broker serves until its nursery is cancelled, a sync
@@ -14,8 +15,7 @@ fails, or `stop` is called; then it drains in bounded time.
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import PurePosixPath
 from typing import Literal
@@ -24,55 +24,46 @@ import trio
 
 from linn.core.admin.administration import Administration
 from linn.core.admin.binding_changes import bind, unbind
-from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.batch import BatchLimits
 from linn.core.broker.listening import Listening
 from linn.core.config.checks import Configured
 from linn.core.config.config import Config
 from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
+from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
-from linn.core.errors.nearest import did_you_mean
 from linn.core.errors.tree import (
-    BrokerStopping,
-    ExchangeUnknown,
     InternalError,
     LinnError,
     LogClosed,
     StorageError,
-    SubscriptionWrongKind,
     SyncFailed,
-    TopicUnknown,
 )
-from linn.core.groups.consumer import OnAssigned
-from linn.core.log.delivery import Consumer
+from linn.core.gateway.gateway import Gateway
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
-from linn.core.log.partition import Partition
 from linn.core.log.storage import StorageEngine
 from linn.core.loop.fair_turns import FairTurns
-from linn.core.loop.long_work import in_turns
+from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
 from linn.core.metrics.registry import MetricRegistry
 from linn.core.plugins.manager import PluginManager, installed
 from linn.core.ports.interceptor import BoundInterceptor
-from linn.core.publish.destination import Destination, Placed
+from linn.core.ports.observer import Observers
+from linn.core.publish.publisher import Publisher
 from linn.core.queue.dead_letter_copy import copy_dead_letters
-from linn.core.queue.semantics import Acks, ConfirmWhen, DeliverySemantics
-from linn.core.queue.shared_dispatch import SharedDispatch
-from linn.core.routing.budget import PublishBudget
-from linn.core.routing.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
+from linn.core.queue.partition_queue import PartitionQueue
+from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.exchange import Target
-from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.routing.router import Router
+from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.broker")
 
 RETENTION_INTERVAL_S = 10.0
 """How often streams are asked what they no longer keep: much finer than any retention."""
-START_EARLIEST = -2
-START_LATEST = -1
 
 
 class Broker:
@@ -82,23 +73,42 @@ class Broker:
         self.config = config
         self.env: Env = env
         self.plugins: PluginManager = plugins
-        self.topics: dict[str, Topic] = {}
-        self.exchanges = ExchangeGraph(env.clock.monotonic)
-        self.routers: dict[str, Router] = self.exchanges.routers
-        self._default = Router(DEFAULT_EXCHANGE, "default", lambda: DefaultExchange(self.topics), self.exchanges)
+        self.catalog = Catalog(env.clock.monotonic)
+        self.topics: dict[str, Topic] = self.catalog.topics
+        self.exchanges = self.catalog.exchanges
+        self.routers: dict[str, Router] = self.catalog.routers
         self.limits = BatchLimits(batch_bytes_max=config.broker.batch_bytes_max)
         self.metadata: MetadataStore = EmbeddedMetadata(env.disk, config.broker.data_dir, env.clock)
         memory_bytes = config.broker.memory_bytes_max or env.process.memory_bytes_max() // PART_OF_MACHINE
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
-        self.listening = Listening(self, nursery)
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
-        self.parts_turn = trio.Lock()
-        """Who makes parts of a large publish while the share `received` is over, see `linn.core.routing.budget`."""
-        self.long_turn = trio.Lock()
-        """Who of those that do long work is the next to go on, see `linn.core.loop.long_work`."""
+        self.long_work = LongWork(env.clock)
+        make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
+        self.publisher: Publisher = Publisher(
+            self.catalog, self.limits, self.long_work, self.memory.received, make_topic
+        )
         self.turns: FairTurns = FairTurns(env.clock.monotonic, env.process.thread_processor_s)
         """Which connections go on, where many have something to do."""
+        self.connections = Connections(env.clock.monotonic)
+        self.gateway = Gateway(
+            name=self.name,
+            settings=config.broker,
+            env=env,
+            spawn=self.spawn,
+            blamed=plugins.blamed,
+            connections=self.connections,
+            memory=self.memory,
+            turns=self.turns,
+            long_work=self.long_work,
+            catalog=self.catalog,
+            publisher=self.publisher,
+            administration=self.administration,
+            metrics=self.metrics,
+            read_state=lambda: self.state,
+            read_addresses=lambda: self.addresses,
+        )
+        self.listening = Listening(config, plugins, self.gateway, nursery)
         self.stopping = False
         self._started = False
         self._engines: dict[str, StorageEngine] = {}
@@ -113,6 +123,16 @@ class Broker:
     def name(self) -> str:
         """What the broker calls itself."""
         return self.config.broker.name
+
+    @property
+    def client_count(self) -> int:
+        """Clients that are connected."""
+        return self.listening.connections
+
+    @property
+    def observers(self) -> Observers:
+        """Those that are told what the broker does."""
+        return self.plugins.observers
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -168,7 +188,7 @@ class Broker:
 
     async def drain(self) -> None:
         """Refuse new work, let what is under way be answered, close all connections; at most `drain_timeout`."""
-        self.stopping = True
+        self.stopping = self.long_work.is_stopping = True
         self.plugins.observers.broker_stopping(self.name)
         for topic in self.topics.values():
             topic.tell_room()  # Publishes that wait for room are refused now.
@@ -176,7 +196,7 @@ class Broker:
 
     async def close(self) -> None:
         """Sync and close everything. What fails is logged: the next start recovers."""
-        self.stopping = True
+        self.stopping = self.long_work.is_stopping = True
         await self.administration.wait_idle()
         for topic in self.topics.values():
             try:
@@ -227,24 +247,18 @@ class Broker:
     # --- topics ---
 
     def topic(self, name: str) -> Topic:
-        """Raises TopicUnknown."""
-        topic = self.topics.get(name)
-        if topic is None:
-            raise TopicUnknown(f'there is no topic "{name[:80]}"{did_you_mean(name, self.topics)}')
-        return topic
+        """The topic of that name. Raises TopicUnknown."""
+        return self.catalog.topic(name)
 
     def router(self, name: str) -> Router:
-        """Raises ExchangeUnknown."""
-        router = self.routers.get(name) if name != DEFAULT_EXCHANGE else self._default
-        if router is None:
-            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self.routers)}')
-        return router
+        """The exchange of that name, also the default one. Raises ExchangeUnknown."""
+        return self.catalog.router(name)
 
     async def drop_topic(self, name: str) -> None:
         """Let nothing lead to a topic any more."""
         topic = self.topics[name]
         bindings = (*topic.settings.bindings, *topic.live_bindings)
-        await in_turns(self, unbind(self, Target(name), bindings), at_once=True)
+        await self.long_work.run(unbind(self, Target(name), bindings), immediate=True)
         del self.topics[name]
         self.exchanges.changed()
 
@@ -261,7 +275,7 @@ class Broker:
         name, settings = topic.name, topic.settings
         self.topics[name] = topic
         self.exchanges.changed()
-        await in_turns(self, bind(self, Target(name), settings.bindings), at_once=True)
+        await self.long_work.run(bind(self, Target(name), settings.bindings), immediate=True)
         self.plugins.observers.topic_created(name, settings)
 
     def new_topic(self, name: str, settings: TopicSettings) -> Topic:
@@ -296,7 +310,7 @@ class Broker:
             configured: Configured = self.config.storage[name]
             kind = self.plugins.engines[configured.kind]
             engine = self.plugins.make(kind, f"{self.config.broker.data_dir}/{name}", configured.settings, self.env)
-            self.memory.lend(engine)
+            engine.count_in(self.memory.stored)
             self._engines[name] = engine
         return engine
 
@@ -305,129 +319,10 @@ class Broker:
         storage = settings.storage or self.config.broker.default_storage
         return self._engine(storage) if storage in self.config.storage else None
 
-    async def _copy_dead_letters(self, topic: Topic, dispatch: SharedDispatch) -> None:
+    async def _copy_dead_letters(self, topic: Topic, dispatch: PartitionQueue) -> None:
         await self._recovered.wait()  # Its target may be opened after it.
         name = topic.settings.dead_letter
         await copy_dead_letters(dispatch, self.topic(name).partitions if name is not None else {}, self.env)
-
-    # --- publishing ---
-
-    def destinations(
-        self, target: str, to_exchange: bool, partition: int, batch: RecordBatch, budget: PublishBudget | None = None
-    ) -> list[Destination]:
-        """Where a verified batch goes. Nothing is stored yet. `budget` None: one of its own.
-
-        Raises:
-            BrokerStopping, TopicUnknown, ExchangeUnknown, PartitionUnknown, BatchError, InterceptorFailed.
-            LimitExceeded, TakesLong: it is over the budget.
-        """
-        if self.stopping:
-            raise BrokerStopping("the broker is stopping")
-        budget = budget or PublishBudget()
-        try:
-            if to_exchange:
-                return self._routed(target, batch, budget)
-            topic = self.topics.get(target) or self.topic(target)
-            if partition < 0:
-                found = _placed(topic, batch, budget)
-                if len(found) > 1:
-                    budget.store(found)
-                return found
-            topic.partition(partition)
-            admitted = topic.admit(batch, budget)
-            return [Destination(topic, partition, admitted)] if admitted is not None else []
-        finally:
-            batch.forget_body()
-
-    def _routed(self, exchange: str, batch: RecordBatch, budget: PublishBudget) -> list[Destination]:
-        found: list[Destination] = []
-        for name, part in self.router(exchange).route(batch, budget):
-            those = _placed(self.topic(name), part, budget)
-            budget.store(those)
-            found += those
-        return found
-
-    def unroutable(self, exchange: str, batch: RecordBatch, budget: PublishBudget) -> list[int]:
-        """Which records of a verified batch no topic takes: ranges of indexes, as first, end, first, end and so on.
-
-        Raises ExchangeUnknown, BatchMalformed, TopicError, LimitExceeded, TakesLong.
-        """
-        try:
-            return self.router(exchange).unroutable(batch, budget)
-        finally:
-            batch.forget_body()
-
-    def append(self, destinations: list[Destination], batch: RecordBatch, acks: Acks) -> Placed:
-        """Store a batch where it goes. The bytes of `batch` belong to the log from here on.
-
-        What confirms it is up to each topic's semantics.
-
-        Raises StorageError: a destination could not store it; earlier ones have.
-        """
-        awaits: list[tuple[Partition, int]] = []
-        copies = 0
-        taken: set[int] = set()
-        base_offset = -1
-        for topic, index, part in destinations:
-            if len(destinations) > 1:
-                # Each log stamps its own copy; the first takes the bytes as they are.
-                if id(part) in taken:
-                    part = RecordBatch(bytearray(part.message))
-                taken.add(id(part))
-            partition = topic.partitions[index]
-            base_offset = topic.append(partition, part)
-            copies += part.count
-            end = base_offset + part.count
-            # Few wait: with fsync = "os" a batch is committed when it is appended.
-            if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
-                awaits.append((partition, end))
-        if len(destinations) == 1 and copies == batch.count:
-            return Placed(destinations[0].partition, base_offset, copies, awaits)
-        return Placed(-1, -1, copies, awaits)
-
-    # --- subscribing ---
-
-    def subscribe(
-        self,
-        name: str,
-        group: str,
-        start: int,
-        partitions: list[int],
-        on_assigned: OnAssigned,
-        starts: Sequence[int] = (),
-    ) -> tuple[int, Consumer]:
-        """(kind, consumer): 0 of a queue, 1 of a group on a stream, 2 a reader of its own.
-
-        `starts` has a place for each partition; where it is empty `start` holds for all.
-
-        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError.
-        """
-        topic = self.topic(name)
-        if group:
-            if topic.groups is None:
-                raise SubscriptionWrongKind(f"topic {name} is a queue: consumers compete without naming a group")
-            return 1, topic.groups.join(group, _start_of(topic, start, starts), on_assigned)
-        if topic.queue is not None:
-            if start != START_EARLIEST or starts or partitions:
-                raise SubscriptionWrongKind(
-                    f"topic {name} is a queue: its consumers get what is not settled, and choose no start or partition"
-                )
-            lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
-            return 0, topic.queue.join(lease_ms)
-        for index in partitions:
-            topic.partition(index)
-        reader, place = topic.read(), _start_of(topic, start, starts)
-        reader.read_all_from({index: place(index) for index in partitions or topic.partitions})
-        return 2, reader
-
-
-def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:
-    # Now, not when a partition is gained: what is confirmed from here on is to be read.
-    ends = [] if start == START_EARLIEST and not starts else [log.high_watermark for log in topic.partitions.values()]
-    wanted = zip(starts or [start] * len(ends), ends, strict=False)
-    places = array("q", [end if at == START_LATEST or at > end else at if at > 0 else 0 for at, end in wanted])
-    # A partition that came later is read from its start; readers pass over what retention has dropped.
-    return lambda index: places[index] if index < len(places) else 0
 
 
 @asynccontextmanager
@@ -452,10 +347,3 @@ async def running_broker(config: Config, env: Env, plugins: PluginManager | None
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise_once(group)
-
-
-def _placed(topic: Topic, batch: RecordBatch, budget: PublishBudget) -> list[Destination]:
-    admitted = topic.admit(batch, budget)
-    if admitted is None:
-        return []
-    return [Destination(topic, *piece) for piece in topic.choice.split(admitted, len(topic.partitions), budget)]

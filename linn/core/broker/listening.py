@@ -7,24 +7,21 @@ let in before the broker recovers and until its clients are gone, and takes no c
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.config.units import counted
-from linn.core.env.env import AcceptedStream
-from linn.core.env.env import Listener as BoundListener
+from linn.core.config.config import Config
+from linn.core.connections.connections import Connections
+from linn.core.connections.listener_traffic import ListenerTraffic
+from linn.core.env.env import AcceptedStream, Listener
 from linn.core.env.log_fields import log_fields
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import BrokerFull, ConnectionLost, InternalError, LimitExceeded, LinnError
-from linn.core.loop.turnstile import Turnstile
-from linn.core.metrics.listener_traffic import ListenerTraffic, ReadTraffic
-from linn.core.ports.protocol import ProtocolServer
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.gateway.gateway import Gateway
+from linn.core.gateway.protocol import ProtocolServer
+from linn.core.plugins.manager import PluginManager
 
 logger = logging.getLogger("linn.listening")
 
@@ -36,27 +33,27 @@ WATCHERS_LEAVE_S = 1.0
 """How long a watcher may take to read its last answer once all clients are gone."""
 
 
-class Door:
+class BoundListener:
     """One listener that is bound."""
 
     def __init__(
         self,
-        bound: BoundListener,
+        bound: Listener,
         server: ProtocolServer,
         refusal: Callable[[LinnError], bytes] | None,
         traffic: ListenerTraffic,
-        crowd: Crowd,
+        limit: ConnectionLimit,
     ) -> None:
         self.bound = bound
         self.server = server
         self.refusal = refusal
         self.traffic = traffic
-        self.crowd = crowd
+        self.limit = limit
         self.scope = trio.CancelScope()
         """Around its connections."""
 
 
-class Crowd:
+class ConnectionLimit:
     """Connections that share a limit, and that a stop waits for together."""
 
     def __init__(self, connections_max: int) -> None:
@@ -81,21 +78,17 @@ class Crowd:
 class Listening:
     """All listeners and connections of a broker."""
 
-    def __init__(self, broker: Broker, nursery: trio.Nursery) -> None:
+    def __init__(self, config: Config, plugins: PluginManager, gateway: Gateway, nursery: trio.Nursery) -> None:
         self.addresses: dict[str, str] = {}
         """As bound, by listener; those for clients come first."""
-        self.traffic: dict[str, ListenerTraffic] = {}
-        """By listener."""
-        self._broker = broker
+        self._config = config
+        self._plugins = plugins
+        self._gateway = gateway
+        self._connections: Connections = gateway.connections
         self._nursery = nursery
-        self._clients = Crowd(broker.config.broker.connections_max)
-        self._watchers = Crowd(WATCHERS_MAX)
-        self._doors: list[Door] = []
-        self._streams: dict[AcceptedStream, ListenerTraffic] = {}
-        self._numbers = itertools.count(1)
-        self.way_out: Turnstile = Turnstile(broker.env.clock.monotonic)
-        self._draining = trio.Event()
-        self._drained = trio.Event()
+        self._clients = ConnectionLimit(config.broker.connections_max)
+        self._watchers = ConnectionLimit(WATCHERS_MAX)
+        self._listeners: list[BoundListener] = []
 
     @property
     def connections(self) -> int:
@@ -108,153 +101,134 @@ class Listening:
         Raises AddressInUse, AddressInvalid, PluginError: nothing is bound then.
         """
         try:
-            doors = await self._bind(watching)
+            listeners = await self._bind(watching)
         except BaseException:
-            await self._close(self._doors)
+            await self._close(self._listeners)
             raise
-        for door in doors:
-            self._nursery.start_soon(self._accept, door)
+        for listener in listeners:
+            self._nursery.start_soon(self._accept, listener)
 
-    async def _bind(self, watching: bool) -> list[Door]:
-        broker, addresses = self._broker, {}
-        doors: list[Door] = []
-        for name, listener in broker.config.listeners.items():
-            kind = broker.plugins.protocols[listener.protocol]
+    async def _bind(self, watching: bool) -> list[BoundListener]:
+        addresses: dict[str, str] = {}
+        listeners: list[BoundListener] = []
+        for name, listener in self._config.listeners.items():
+            kind = self._plugins.protocols[listener.protocol]
             if kind.watches == watching:
-                server = broker.plugins.make(kind, listener.settings)
-                bound = await broker.env.net.listen(listener.address)
-                traffic = self.traffic[name] = ListenerTraffic(name, kind.name)
-                crowd = self._watchers if watching else self._clients
-                doors.append(Door(bound, server, kind.refusal, traffic, crowd))
-                self._doors.append(doors[-1])
+                server = self._plugins.make(kind, listener.settings)
+                bound = await self._gateway.env.net.listen(listener.address)
+                traffic = self._connections.traffic[name] = ListenerTraffic(name, kind.name)
+                limit = self._watchers if watching else self._clients
+                listeners.append(BoundListener(bound, server, kind.refusal, traffic, limit))
+                self._listeners.append(listeners[-1])
                 addresses[name] = bound.address
         self.addresses = {**self.addresses, **addresses} if watching else {**addresses, **self.addresses}
-        return doors
+        return listeners
 
     @staticmethod
-    async def _close(doors: list[Door]) -> None:
+    async def _close(listeners: list[BoundListener]) -> None:
         with trio.CancelScope(shield=True):
-            for door in doors:
-                await door.bound.aclose()
+            for listener in listeners:
+                await listener.bound.aclose()
 
-    async def _accept(self, door: Door) -> None:
+    async def _accept(self, listener: BoundListener) -> None:
         try:
-            with door.scope:
+            with listener.scope:
                 async with trio.open_nursery() as nursery:
                     while True:
-                        if self.way_out.is_crowded and door.crowd is self._clients:
-                            await self.way_out.give_turns()  # One comes where four leave.
+                        if self._connections.closing.is_crowded and listener.limit is self._clients:
+                            await self._connections.closing.give_turns()  # One comes where four leave.
                         try:
-                            stream = await door.bound.accept()
+                            stream = await listener.bound.accept()
                         except ConnectionLost:
                             break
                         except LimitExceeded as error:
-                            self._note_refused(door, "connection refused: %(error)s", log_fields(error))
+                            self._note_refused(listener, "connection refused: %(error)s", log_fields(error))
                             continue
-                        if await self._let_in(door, stream):
-                            nursery.start_soon(self._serve, door, stream)
+                        if await self._let_in(listener, stream):
+                            nursery.start_soon(self._serve, listener, stream)
         finally:
-            await self._close([door])
+            await self._close([listener])
 
-    async def _let_in(self, door: Door, stream: AcceptedStream) -> bool:
+    async def _let_in(self, listener: BoundListener, stream: AcceptedStream) -> bool:
         """Count a connection; False: there are too many, and it is closed."""
-        crowd, traffic = door.crowd, door.traffic
-        if crowd.count < crowd.connections_max:
-            crowd.count += 1
-            traffic.connected(stream, next(self._numbers))
-            self._streams[stream] = traffic
+        limit, traffic = listener.limit, listener.traffic
+        if limit.count < limit.connections_max:
+            limit.count += 1
+            self._connections.opened(stream, traffic)
             return True
-        about = {"connection": stream.peer, "count": crowd.count}
-        self._note_refused(door, "connection from %(connection)s refused: there are %(count)d", about)
-        if door.refusal is not None:
-            why = BrokerFull(
-                f"{self._broker.name} has {counted(crowd.count, 'connection')}, as many as connections_max lets in"
-            )
+        about = {"connection": stream.peer, "count": limit.count}
+        self._note_refused(listener, "connection from %(connection)s refused: there are %(count)d", about)
+        if listener.refusal is not None:
+            there = counted(limit.count, "connection")
+            why = BrokerFull(f"{self._gateway.name} has {there}, as many as connections_max lets in")
             with contextlib.suppress(ConnectionLost), trio.move_on_after(LAST_WORD_S):
-                await stream.send([door.refusal(why)])
+                await stream.send([listener.refusal(why)])
         await stream.aclose()
         return False
 
     @staticmethod
-    def _note_refused(door: Door, text: str, about: Mapping[str, object]) -> None:
-        door.traffic.refused += 1
-        logger.warning(text, {**about, "listener": door.traffic.listener})
+    def _note_refused(listener: BoundListener, text: str, about: Mapping[str, object]) -> None:
+        listener.traffic.refused += 1
+        logger.warning(text, {**about, "listener": listener.traffic.listener})
 
-    async def _serve(self, door: Door, stream: AcceptedStream) -> None:
-        observers, protocol = self._broker.plugins.observers, door.traffic.protocol
+    async def _serve(self, listener: BoundListener, stream: AcceptedStream) -> None:
+        observers, protocol = self._plugins.observers, listener.traffic.protocol
         observers.connection_opened(protocol, stream.peer)
         reason, code = "", None
         try:
-            await self._serve_until_out(door, stream)
+            await self._serve_until_out(listener, stream)
         except LinnError as error:
             reason, code = str(error), error.code
-            logger.info("%(connection)s: %(error)s", self._about(door, stream) | log_fields(error))
+            logger.info("%(connection)s: %(error)s", self._about(listener, stream) | log_fields(error))
         except BaseExceptionGroup as group:
             # Beside errors it may hold the broker's own end, which goes on.
             failed, rest = group.split(Exception)
             if failed is not None:
                 reason, code = str(failed), InternalError.code
-                about = self._about(door, stream) | self._blame(failed)
+                about = self._about(listener, stream) | self._blame(failed)
                 logger.error("%(connection)s: %(blamed)s failed", about, exc_info=failed)
             if rest is not None:
                 raise rest from None
         except Exception as error:
             reason, code = f"{type(error).__name__}: {error}", InternalError.code
-            logger.exception("%(connection)s: %(blamed)s failed", self._about(door, stream) | self._blame(error))
+            logger.exception("%(connection)s: %(blamed)s failed", self._about(listener, stream) | self._blame(error))
         finally:
             with trio.CancelScope(shield=True):
                 await stream.aclose()
                 observers.connection_closed(protocol, stream.peer, reason)
-                del self._streams[stream]
-                door.traffic.left(stream, code)
-                door.crowd.leave()
+                self._connections.closed(stream, code)
+                listener.limit.leave()
 
-    async def _serve_until_out(self, door: Door, stream: AcceptedStream) -> None:
+    async def _serve_until_out(self, listener: BoundListener, stream: AcceptedStream) -> None:
         """Serve a connection, and come back when it is its turn to leave."""
         try:
-            await door.server.serve(stream, self._broker)
+            await listener.server.serve(stream, self._gateway)
         finally:
             with trio.CancelScope(shield=True):
-                await self.way_out.pass_through(stream)
-                self.way_out.is_out(stream)
+                await self._connections.closing.pass_through(stream)
+                self._connections.closing.is_out(stream)
 
     @staticmethod
-    def _about(door: Door, stream: AcceptedStream) -> dict[str, str]:
+    def _about(listener: BoundListener, stream: AcceptedStream) -> dict[str, str]:
         """What the log says of every connection."""
-        return {"connection": stream.peer, "listener": door.traffic.listener, "protocol": door.traffic.protocol}
+        return {"connection": stream.peer, "listener": listener.traffic.listener, "protocol": listener.traffic.protocol}
 
     def _blame(self, error: BaseException) -> dict[str, str]:
         """What the log says of an error that is no LinnError."""
-        blamed = self._broker.plugins.blamed(error, "the protocol")
+        blamed = self._plugins.blamed(error, "the protocol")
         return {"blamed": blamed, "code": InternalError.code}
-
-    def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
-        """For a protocol's connections: have the metrics ask `read` what this one carries.
-
-        A stream that did not come through a listener is passed over.
-        """
-        if stream in self._streams:
-            self._streams[stream].open[stream].read = read
-
-    async def wait_draining(self) -> None:
-        """For a protocol's connections: wait until the broker begins to stop."""
-        await self._draining.wait()
-
-    async def wait_drained(self) -> None:
-        """For those of a protocol that only watches: wait until the stop has nobody else to wait for."""
-        await self._drained.wait()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new clients; give those that are there `timeout_s` to end by themselves. Watchers come last."""
-        self._draining.set()
-        self.way_out.open_wide()
+        self._connections.draining.set()
+        self._connections.closing.open_wide()
         await self._empty(self._clients, timeout_s)
-        self._drained.set()
+        self._connections.drained.set()
         await self._empty(self._watchers, WATCHERS_LEAVE_S)
 
-    async def _empty(self, crowd: Crowd, timeout_s: float) -> None:
-        doors = [door for door in self._doors if door.crowd is crowd]
-        await self._close(doors)
-        await crowd.wait_gone(timeout_s)
-        for door in doors:
-            door.scope.cancel()
+    async def _empty(self, limit: ConnectionLimit, timeout_s: float) -> None:
+        listeners = [listener for listener in self._listeners if listener.limit is limit]
+        await self._close(listeners)
+        await limit.wait_gone(timeout_s)
+        for listener in listeners:
+            listener.scope.cancel()

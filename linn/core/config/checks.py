@@ -15,6 +15,7 @@ import msgspec
 
 from linn.core.config.decoder import decode_settings, known_keys
 from linn.core.config.exchange_checks import check_links
+from linn.core.config.kinds import Kind, Kinds
 from linn.core.config.problem import Problems
 from linn.core.config.tables import (
     TABLES,
@@ -31,7 +32,7 @@ from linn.core.config.toml_source import Path, TomlSource
 from linn.core.config.topic_checks import Surroundings, check_name, check_topic
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.address import parse_address
-from linn.core.errors.nearest import did_you_mean, nearest
+from linn.core.errors.texts import did_you_mean, nearest
 from linn.core.errors.tree import (
     AddressInvalid,
     BindingInvalid,
@@ -40,7 +41,6 @@ from linn.core.errors.tree import (
     PluginError,
     PluginUnknown,
 )
-from linn.core.ports.kinds import Kind, Kinds
 from linn.core.routing.exchange import Binding, Exchange, Target
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -13,13 +13,14 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener, plugin_table
-from linn.core.config.problem import Problems, one_line
+from linn.core.config.kinds import Kinds
+from linn.core.config.problem import Problems
 from linn.core.config.tables import BrokerSettings, LogSettings, PluginSettings
 from linn.core.config.toml_source import TomlSource
 from linn.core.config.topic_checks import Surroundings
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigUnreadable
-from linn.core.ports.kinds import Kinds
 
 FILE_BYTES_MAX = 4 << 20
 """A configuration of 10,000 topics has about 2 MiB; what is larger is some other file."""

@@ -24,7 +24,7 @@ from linn.core.batch.steps import Steps
 from linn.core.config.problem import FirstProblem, Problems
 from linn.core.config.toml_source import Path
 from linn.core.config.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigUnknownKey
 
 S = TypeVar("S", bound=msgspec.Struct)

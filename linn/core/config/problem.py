@@ -9,6 +9,7 @@ from typing import Literal
 
 from linn.core.config.toml_source import Path, TomlSource
 from linn.core.errors.names import NAME_CHARACTERS_MAX
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import ConfigError, LinnError, PluginError
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -105,8 +106,3 @@ def dotted(path: Path) -> str:
             bare = part[: NAME_CHARACTERS_MAX + 1]
             text += ("." if text else "") + (bare if _BARE_KEY.fullmatch(bare) else json.dumps(part[:80]))
     return text
-
-
-def one_line(text: str) -> str:
-    """Text with everything that would break or garble a line written as an escape."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -14,9 +14,8 @@ from linn.core.config.problem import FirstProblem, Problems
 from linn.core.config.tables import BrokerSettings
 from linn.core.config.toml_source import Path
 from linn.core.config.topic_settings import TopicSettings, filled_in
-from linn.core.config.units import counted
 from linn.core.errors.names import name_problem
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import counted, did_you_mean
 from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 

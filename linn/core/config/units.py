@@ -72,17 +72,6 @@ def format_size_bytes(size_bytes: int) -> str:
     return _format(size_bytes, _SIZES_WRITTEN, "B")
 
 
-def counted(number: int, noun: str) -> str:
-    """A number and its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
-    if number == 1:
-        return f"1 {noun}"
-    if noun.endswith(("s", "x", "ch", "sh")):
-        return f"{number:,} {noun}es"
-    if noun.endswith("y") and noun[-2] not in "aeiou":
-        return f"{number:,} {noun[:-1]}ies"
-    return f"{number:,} {noun}s"
-
-
 def _parse(text: str, units: dict[str, int], noun: str, expected: str) -> int:
     match = _QUANTITY.fullmatch(text)
     factor = units.get(match[2]) if match else None

@@ -1,0 +1,1 @@
+"""The door to the world: time, randomness, files, network and the process come through `Env`."""

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import trio
 
-from linn.core.env.env import Clock
-from linn.core.log.partition import Spawn
+from linn.core.env.env import Clock, Spawn
 
 
 class Alarm:

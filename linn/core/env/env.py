@@ -6,13 +6,15 @@ lose, fill and fail, and a network that can cut and delay. ruff bans the modules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from linn.core.batch.flat_message import Buffer
 from linn.core.env.file_region import FileRegion, Sendable
 
 T = TypeVar("T")
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+"""Starts a task that nobody waits for, in the broker's nursery."""
 
 
 class Clock(Protocol):

@@ -1,0 +1,1 @@
+"""The tree of errors, and the words that errors share."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from linn.core.env.env import Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import (
     DescriptorsExhausted,
     DiskFull,
@@ -34,9 +35,10 @@ from linn.core.groups.event import (
 )
 from linn.core.groups.group import ConsumerGroup, Rebalance
 from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
-from linn.core.log.partition import Partition, Spawn
+from linn.core.log.delivery import Delivery, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+from linn.core.loop.waiting import WaitDeadline
 
 Start = Callable[[int], int]
 """Where reading begins in a partition in which the group has committed nothing, as of when the member joined."""
@@ -358,10 +360,10 @@ class GroupConsumer:
             return self._start(partition)
         return min(committed, self._groups.partitions[partition].high_watermark)
 
-    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
-            delivery = await self.reader.next(records_max, bytes_max, patience)
+            delivery = await self.reader.next(records_max, bytes_max, deadline)
             if not delivery.batches or not self._groups.commits_on_delivery or await self._commit_first(delivery):
                 return delivery
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     DeliveryError,
     GroupBusy,

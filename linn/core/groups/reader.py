@@ -15,12 +15,13 @@ from itertools import islice
 import trio
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.steps import Steps, at_once
+from linn.core.batch.steps import Steps, run_steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
-from linn.core.log.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome, nobody
+from linn.core.log.delivery import NOTHING, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.log.storage import StoredBatch
+from linn.core.loop.waiting import WaitDeadline
 
 logger = logging.getLogger("linn.stream")
 
@@ -98,7 +99,7 @@ class StreamReader:
             self._wakeup.set()
             self._wakeup = None
 
-    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
             if self.ended:
@@ -114,7 +115,7 @@ class StreamReader:
             else:
                 if self._wakeup is None:
                     self._wakeup = trio.Event()
-                if not await patience.wait(self._wakeup.wait):
+                if not await deadline.wait(self._wakeup.wait):
                     return NOTHING
 
     async def _read_first(self, records_max: int, bytes_max: int) -> Delivery | None:
@@ -183,7 +184,7 @@ class StreamReader:
     def close(self) -> None:
         """Stop reading. Idempotent."""
         self.end()
-        at_once(self.leaving())
+        run_steps(self.leaving())
 
     def end(self) -> None:
         """Hand nothing over any more; `leaving` is the rest of `close`. Idempotent."""

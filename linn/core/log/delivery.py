@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError
 from linn.core.log.partition import Partition
 from linn.core.log.storage import StoredBatch
+from linn.core.loop.waiting import WaitDeadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class Delivery:
     attempt: int
     """1 the first time; 0 where attempts are not counted."""
     batches: Sequence[RecordBatch | StoredBatch]
-    """In memory, unless `Consumer.takes_stored`. None at all: patience ended."""
+    """In memory, unless `Consumer.takes_stored`. None at all: the deadline came first."""
 
     @property
     def count(self) -> int:
@@ -69,27 +66,6 @@ class SettleOutcome:
     """(internal partition, offset): the others count once each of these is committed."""
 
 
-class Patience:
-    """How long somebody waits for records: until a time, or until `end`."""
-
-    def __init__(self, wait_s: float = math.inf) -> None:
-        self._until = trio.current_time() + wait_s
-        self._scope: trio.CancelScope | None = None
-
-    def end(self) -> None:
-        """Wait no longer. Idempotent."""
-        self._until = -math.inf
-        if self._scope is not None:
-            self._scope.cancel()
-
-    async def wait(self, something: Callable[[], Awaitable[None]]) -> bool:
-        """Wait for something; False where patience ended first."""
-        with trio.CancelScope(deadline=self._until) as self._scope:
-            await something()
-            return True
-        return False
-
-
 class Consumer(Protocol):
     """One consumer of one topic: what a protocol's subscription runs on. Used by one task, but for `settle`."""
 
@@ -117,10 +93,10 @@ class Consumer(Protocol):
     def ended(self) -> bool:
         """Whether that has happened."""
 
-    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """Wait for records and take up to `records_max` of them; at least one, whatever its size.
 
-        Empty where patience has ended before there were any. Once records are taken patience counts no more, so that
+        Empty where the deadline came before there were any. Once records are taken it counts no more, so that
         none is given back, with an attempt used up, because reading it from the disk took long.
 
         Raises:
@@ -136,36 +112,3 @@ class Consumer(Protocol):
 
     def close(self) -> None:
         """Leave: what was leased is returned, partitions go to other members. Idempotent."""
-
-
-class ReadySignal:
-    """Wakes those who wait for work, first come, first served; one at a time, so that each finds something.
-
-    Law: who was woken and took work calls `notify` again if there is more; so does who was woken and took none.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[trio.Event] = deque()
-
-    def notify(self) -> None:
-        """There may be work for one."""
-        if self._waiting:
-            self._waiting.popleft().set()
-
-    def notify_all(self) -> None:
-        """Wake everybody, because something changed for all."""
-        while self._waiting:
-            self._waiting.popleft().set()
-
-    async def wait(self) -> None:
-        """Wait to be woken. Cancellation passes the wake-up on."""
-        event = trio.Event()
-        self._waiting.append(event)
-        try:
-            await event.wait()
-        except trio.Cancelled:
-            if event.is_set():
-                self.notify()
-            else:
-                self._waiting.remove(event)
-            raise

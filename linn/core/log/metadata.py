@@ -16,8 +16,8 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+from crc32c import crc32c
 
-from linn.core.batch.crc32c import crc32c
 from linn.core.env.env import Clock, Disk, File
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import DescriptorsExhausted, DiskFull, LogCorrupt, RevisionConflict, StorageError

@@ -11,29 +11,24 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import slice_batch
-from linn.core.env.env import Clock
+from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
+from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, DiskFull, OffsetOutOfRange
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     LogStatistics,
-    MeasuredLog,
     PartitionId,
     PartitionLog,
-    PromptLog,
     StoredBatch,
 )
-from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.storage_stats import StorageStats
 from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
 
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
-"""Starts a task in the broker's nursery."""
 TIDY_AFTER_BYTES = 64 << 20
 """Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
 UNTIDIED_BYTES_MAX = 1 << 30
@@ -41,7 +36,7 @@ UNTIDIED_BYTES_MAX = 1 << 30
 TIDY_FROM_BYTES = 8 << 20
 """Less is not worth a sync of its own: a start looks through 8 MiB in a few milliseconds."""
 SYNC_RETRY_S = 0.5
-"""How long a sync waits that had no descriptor."""
+"""How long a sync waits that had no descriptor, or no room."""
 
 logger = logging.getLogger("linn.storage")
 
@@ -49,7 +44,7 @@ logger = logging.getLogger("linn.storage")
 class Partition:
     """Wraps a `PartitionLog`. `append` is synchronous; `when_committed` calls back when the batch is confirmed."""
 
-    def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageTraffic, clock: Clock, spawn: Spawn) -> None:
+    def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageStats, clock: Clock, spawn: Spawn) -> None:
         self.id = id
         self.log = log
         # Counts since the log was opened, for the metrics.
@@ -64,8 +59,6 @@ class Partition:
         capabilities = log.capabilities
         self._confirm_after_sync = capabilities.confirm_after_sync
         self._flush_interval_s = capabilities.flush_interval_s
-        self._prompt = cast(PromptLog, log) if capabilities.reads_at_once else None
-        self._measured = cast(MeasuredLog, log) if capabilities.gives_statistics else None
         self._syncing = False
         self._untidied_bytes = 0
         self.high_watermark = self._opened_at = log.bounds()[1]
@@ -114,10 +107,13 @@ class Partition:
             self._syncing = False
 
     async def _sync_patiently(self) -> None:
-        """A sync for which there is no descriptor is put off: nothing is confirmed meanwhile, and nobody is told no."""
+        """Sync; put it off where there is no descriptor, or no room for the checkpoint of a log that has none.
+
+        Nothing is confirmed meanwhile, and nobody is told no.
+        """
         try:
             await self._sync()
-        except DescriptorsExhausted as error:
+        except (DescriptorsExhausted, DiskFull) as error:
             logger.warning("%(partition)s: %(error)s", {"partition": str(self.id)} | log_fields(error))
             await self._clock.sleep(SYNC_RETRY_S)
 
@@ -201,7 +197,7 @@ class Partition:
 
     def log_statistics(self) -> LogStatistics | None:
         """What the log says of itself; None where its engine does not."""
-        return self._measured.statistics() if self._measured is not None else None
+        return self.log.statistics()
 
     def count_delivered(self, batches: Sequence[RecordBatch | StoredBatch]) -> None:
         """Batches of this partition go to a client."""
@@ -268,13 +264,11 @@ class Partition:
 
     async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As `read_range`; batches that need not be cut may stay in their files, with only their stamps checked."""
-        return self.at_once(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
+        return self.read_nowait(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
 
-    def at_once(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+    def read_nowait(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As `read_stored`, without waiting; nothing where that is not enough. Raises LogClosed, StorageError."""
-        if self._prompt is None:
-            return ()
-        batches = list(self._prompt.at_once(first, bytes_max))[:READ_BATCHES_MAX]
+        batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
         end = min(end, self.high_watermark)
         while batches and batches[-1].end_offset > end:
             batches.pop()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.env.file_region import FileRegion
+from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
 """Batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond at most."""
@@ -24,16 +25,6 @@ class Capabilities:
     """Whether a publish with acks is confirmed only when `durable()` has passed it."""
     flush_interval_s: float | None = None
     """How often the flusher calls `sync` in the background, which no confirmation waits for; None: never."""
-    reads_at_once: bool = False
-    """Whether its logs are `PromptLog`s."""
-    gives_statistics: bool = False
-    """Whether its logs are `MeasuredLog`s."""
-    keeps_in_memory: bool = False
-    """Whether the engine is a `memory_budget.MemoryEngine`."""
-    recovers: bool = False
-    """Whether the engine is a `RecoverableEngine`."""
-    deletes_topics: bool = False
-    """Whether the engine is a `DeletingEngine`. Of others the logs are opened, and so made, to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +54,23 @@ class StoredBatch:
         return self.base_offset + self.count
 
 
+class LogStatistics(NamedTuple):
+    """A log in numbers, for the metrics."""
+
+    segments: int
+    """Files of records that it consists of."""
+    cut_bytes: int
+    """Of the torn tail that was cut off when it was opened."""
+
+
 class PartitionLog(Protocol):
-    """One partition's ordered, append-only sequence of record batches. Has one writer.
+    """One partition's ordered, append-only sequence of record batches. Has one writer. Derive from it.
 
     Offsets are dense: a batch of n records at base offset b covers b to b+n-1. `append` is synchronous and does not
     block: it writes to memory or to the page cache.
     """
 
-    @property
-    def capabilities(self) -> Capabilities: ...
+    capabilities: Capabilities
 
     def append(self, batch: RecordBatch) -> int:
         """Stamp `batch` with the next offset and store it; returns that base offset.
@@ -89,7 +88,9 @@ class PartitionLog(Protocol):
     async def sync(self) -> None:
         """Make everything that is appended now durable; afterwards `durable()` is at least the end at the call.
 
-        Raises SyncFailed; the log takes no more work then.
+        Raises:
+            SyncFailed: the log takes no more work.
+            DiskFull, DescriptorsExhausted: nothing is lost, and a later call tries again.
         """
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
@@ -139,62 +140,22 @@ class PartitionLog(Protocol):
     async def delete(self) -> None:
         """Close and remove everything stored for this partition."""
 
+    # --- what an engine may leave as it is ---
 
-class PromptLog(PartitionLog, Protocol):
-    """A log that has what readers want most often at hand: in memory, in the page cache, or to be sent from a file."""
-
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As `read`, of what can be had without waiting, from the batch that begins at `offset`: at least that one.
 
         Nothing where none begins there, where `read` is the better way, or knows more of a damage. Of a StoredBatch
-        only the stamps are verified: who receives it checks the CRC of the rest. Synchronous.
+        only the stamps are verified: who receives it checks the CRC of the rest. Synchronous. A log that has what
+        readers want most often in memory or in the page cache gives it here: fetches then need no task of their own.
 
         Raises LogClosed, StorageError.
         """
+        return ()
 
-
-class LogStatistics(NamedTuple):
-    """A log in numbers, for the metrics."""
-
-    segments: int
-    """Files of records that it consists of."""
-    cut_bytes: int
-    """Of the torn tail that was cut off when it was opened."""
-
-
-class MeasuredLog(PartitionLog, Protocol):
-    """A log that says more of itself than every log does."""
-
-    def statistics(self) -> LogStatistics:
-        """As of now. Cheap, and also of a log that is closed."""
-
-
-class StorageEngine(Protocol):
-    """Opens logs. One per `[storage.*]` table; made once, when the broker starts."""
-
-    @property
-    def capabilities(self) -> Capabilities: ...
-
-    async def open(self, partition: PartitionId) -> PartitionLog:
-        """Open a partition's log, creating it where there is none.
-
-        Raises:
-            LogCorrupt: damage before the tail. Nothing is deleted.
-            DiskFull, DiskReadOnly, StorageError.
-        """
-
-    async def close(self) -> None:
-        """Release what the engine itself holds; its logs are closed before."""
-
-
-class DeletingEngine(StorageEngine, Protocol):
-    """An engine that deletes logs without opening them, which needs no room and no log that is whole."""
-
-    async def delete_topic(self, topic: str) -> None:
-        """Remove all that is stored of a topic's partitions, whichever there are; none of them is open.
-
-        Raises StorageError: another call goes on, also after a crash.
-        """
+    def statistics(self) -> LogStatistics | None:
+        """As of now, for the metrics; None: the log has no files to count. Cheap, and also of a log that is closed."""
+        return None
 
 
 @dataclass(slots=True)
@@ -213,23 +174,57 @@ class DamagedTail:
     """In these batches."""
 
 
-class RecoverableEngine(StorageEngine, Protocol):
-    """An engine whose logs may be found damaged: it looks before it changes anything, and cuts where it is told to."""
+class StorageEngine(Protocol):
+    """Opens logs. One per `[storage.*]` table; made once, when the broker starts. Derive from it."""
 
-    async def examine_topic(self, topic: str) -> Sequence[int]:
+    capabilities: Capabilities
+
+    async def open(self, partition: PartitionId) -> PartitionLog:
+        """Open a partition's log, creating it where there is none.
+
+        Raises:
+            LogCorrupt: damage before the tail. Nothing is deleted.
+            DiskFull, DiskReadOnly, StorageError.
+        """
+
+    async def close(self) -> None:
+        """Release what the engine itself holds; its logs are closed before."""
+
+    # --- what an engine may leave as it is ---
+
+    def count_in(self, share: MemoryShare) -> None:
+        """Count in `share` what its logs keep in memory, and keep nothing more while it is over.
+
+        Called before the first log is opened. An engine whose logs keep nothing in memory does nothing.
+        """
+        return
+
+    async def delete_topic(self, topic: str) -> bool:
+        """Remove all that is stored of a topic's partitions, whichever there are; none of them is open.
+
+        False: nothing was done, and each log has to be opened, and so made, to be deleted. Raises StorageError: another
+        call goes on, also after a crash.
+        """
+        return False
+
+    async def examine_topic(self, topic: str) -> Sequence[int] | None:
         """Raise what opening the partitions of a topic would raise; change nothing. `open` goes on from there.
 
-        Returns the indexes of the partitions that there are. Raises LogCorrupt, StorageError.
+        Returns the indexes of the partitions that there are; None: the engine can't tell before it opens them. Raises
+        LogCorrupt, StorageError.
         """
+        return None
 
     async def damaged_tail(self, partition: PartitionId, *, cut: bool) -> DamagedTail | None:
         """What keeps a log, which is not open, from being opened; None where nothing does.
 
         With `cut` it is cut off, durably, and set aside where the engine keeps the log. Raises DiskFull, StorageError.
         """
+        return None
 
     def partitions(self) -> list[PartitionId]:
-        """All that there are on the disk, internal ones too."""
+        """All that `damaged_tail` can look at, internal ones too."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)

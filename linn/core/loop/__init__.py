@@ -1,0 +1,1 @@
+"""The event loop, shared: turns, long work in steps, the memory budget."""

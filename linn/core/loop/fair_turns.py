@@ -51,7 +51,7 @@ COUNTED_S_MAX = 4 * TURN_S
 """Most that a connection's turn counts for: the step that it could not make shorter is the broker's fault."""
 
 
-class Share:
+class TurnSlot:
     """One connection's part in the turns of all."""
 
     __slots__ = ("_began_s", "_counts", "_turns", "_used_s", "_worked_s", "came", "number", "task")
@@ -142,9 +142,9 @@ class FairTurns:
         """Of the turns of late: how long they took, and how much of that was work."""
         self._at_once = self.left = FIRST_AT_ONCE
         """How many may go on in a turn; how many of them have not yet."""
-        self._by_start: list[tuple[float, int, int, Share]] = []
+        self._by_start: list[tuple[float, int, int, TurnSlot]] = []
         """A heap: who begins first; of equals the oldest connection. Some have been let on since, or gave up."""
-        self._in_order: deque[tuple[int, Share]] = deque()
+        self._in_order: deque[tuple[int, TurnSlot]] = deque()
         """The same in the order in which they came."""
         self._came = self._numbers = 0
         self.waiting = 0
@@ -175,7 +175,7 @@ class FairTurns:
             return mean_s
         return min(work_s, mean_s * COUNTED_MAX)
 
-    def enter(self, starts_s: float, share: Share) -> None:
+    def enter(self, starts_s: float, share: TurnSlot) -> None:
         """Have this share wait."""
         self._came += 1
         self.waiting += 1
@@ -230,18 +230,18 @@ class FairTurns:
         if len(self._in_order) > 2 * ROUNDS_MAX * self.waiting + AT_ONCE_MAX:
             self._in_order = deque(entry for entry in self._in_order if _waits(*entry))
 
-    def _longest_passed(self) -> tuple[int, Share] | None:
+    def _longest_passed(self) -> tuple[int, TurnSlot] | None:
         in_order = self._in_order
         if in_order and self._came - in_order[0][0] > ROUNDS_MAX * self.waiting:
             return in_order.popleft()
         return None
 
-    def _first(self) -> tuple[int, Share]:
+    def _first(self) -> tuple[int, TurnSlot]:
         starts_s, _, came, share = heappop(self._by_start)
         if _waits(came, share):
             self.passed_s = max(self.passed_s, starts_s)
         return came, share
 
 
-def _waits(came: int, share: Share) -> bool:
+def _waits(came: int, share: TurnSlot) -> bool:
     return share.came == came and share.task is not None

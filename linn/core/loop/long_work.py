@@ -1,16 +1,14 @@
-"""Work that takes long and that nobody loses by waiting for: the broker does it in turns, one task of all at a time."""
+"""Cooperative scheduling of long CPU-bound work: in turns, one task of all at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 
 from linn.core.batch.steps import TURN_S, Steps
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.env.env import Clock
 
 TURNS_OF_OTHERS = 3
 """Turns of the loop for each of long work: small requests need many."""
@@ -39,14 +37,40 @@ async def let_others_on(monotonic: Callable[[], float], worked_s: float = TURN_S
 
 
 class LongWork:
-    """What is done of one task's long work: `begin` a step, and `pause` when a turn is over."""
+    """Cooperative scheduling of long CPU-bound work: of all tasks that have some, one has a turn at a time."""
 
-    def __init__(self, broker: Broker, *, at_once: bool = False) -> None:
-        """`at_once`: the first turn is now, because those who begin do so a few at a time."""
-        self._broker = broker
-        self._monotonic = broker.env.clock.monotonic
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.turn = trio.Lock()
+        """Held by the task whose turn is next."""
+        self.is_stopping = False
+        """Whether nobody else has to be let on any more."""
+
+    def task(self, *, immediate: bool = False) -> LongTask:
+        """The long work of one task; see `LongTask`."""
+        return LongTask(self, immediate)
+
+    async def run(self, steps: Steps[T], *, immediate: bool = False) -> T:
+        """Run steps to their end, in turns. `immediate`: see `LongTask`. Cancellation: they end where they are."""
+        task = LongTask(self, immediate)
+        while True:
+            await task.give_turn()
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+
+class LongTask:
+    """The long work of one task, which calls `give_turn` before each step."""
+
+    def __init__(self, work: LongWork, immediate: bool = False) -> None:
+        """`immediate`: the first turn is now, because those who begin do so a few at a time."""
+        self._work = work
+        self._monotonic = work.clock.monotonic
         self._began_s = self._until_s = self._monotonic()
-        if at_once:
+        if immediate:
             self._until_s += TURN_S
 
     async def give_turn(self) -> None:
@@ -60,10 +84,10 @@ class LongWork:
         now_s = self._monotonic()
         if now_s < self._until_s:
             return
-        if self._broker.stopping:
+        if self._work.is_stopping:
             await trio.lowlevel.checkpoint()
         else:
-            async with self._broker.long_turn:
+            async with self._work.turn:
                 await let_others_on(self._monotonic, now_s - self._began_s)
                 await self._rest(now_s)
         self._began_s = self._monotonic()
@@ -73,21 +97,4 @@ class LongWork:
         worked_s = ended_s - self._began_s
         rest_s = min(REST * worked_s, REST_S_MAX) - (self._monotonic() - ended_s)
         if worked_s >= LONG_STEP_S and rest_s > 0:
-            await self._broker.env.clock.sleep(rest_s)
-
-
-async def in_turns(broker: Broker, steps: Steps[T], *, at_once: bool = False) -> T:
-    """The result of these steps. A thousand connections that end together hold up nobody for longer than one of them.
-
-    `at_once`: see `LongWork`.
-
-    Cancellation: they end where they are.
-    """
-    work = LongWork(broker, at_once=at_once)
-    while True:
-        await work.give_turn()
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+            await self._work.clock.sleep(rest_s)

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, cast
 
-from linn.core.log.delivery import ReadySignal
-from linn.core.log.storage import StorageEngine
+from linn.core.loop.waiting import ReadySignal
 
 PART_OF_MACHINE = 2
 """Without a setting the budget is this part of the memory that the process may use; the rest is for the page cache."""
@@ -60,7 +58,7 @@ class ReceivedShare(MemoryShare):
     def __init__(self, name: str, bytes_max: int = UNLIMITED_BYTES) -> None:
         super().__init__(name, bytes_max)
         self._arriving_bytes = 0
-        self._first: Intake | None = None
+        self._first: ReceiveReservation | None = None
         """Who goes on although the share is over."""
         self._room = ReadySignal()
         self._held_up: dict[Callable[[], None], None] = {}
@@ -93,26 +91,26 @@ class ReceivedShare(MemoryShare):
         self._arriving_bytes -= count
         self.give_back(count)
 
-    async def wait_turn(self, intake: Intake) -> None:
+    async def wait_turn(self, reservation: ReceiveReservation) -> None:
         """Wait until there is room, or until this one is the first of those that fill it. Cancellation is safe."""
-        while self.is_over and not self._is_first(intake):
+        while self.is_over and not self._is_first(reservation):
             await self._room.wait()
         self._room.notify()
 
-    def _is_first(self, intake: Intake) -> bool:
+    def _is_first(self, reservation: ReceiveReservation) -> bool:
         # Publishes that wait for room are freed by consumers. What has not come whole frees itself, by coming whole.
         if self._first is None and 2 * self._arriving_bytes >= self.bytes_max:
-            self._first = intake
-        return self._first is intake
+            self._first = reservation
+        return self._first is reservation
 
-    def pass_on(self, intake: Intake) -> None:
+    def pass_on(self, reservation: ReceiveReservation) -> None:
         """Let the next one be first."""
-        if self._first is intake:
+        if self._first is reservation:
             self._first = None
         self._room.notify()
 
 
-class Intake:
+class ReceiveReservation:
     """What one connection holds of `received` in a request that has not come whole."""
 
     __slots__ = ("_share", "held_bytes", "waits")
@@ -161,13 +159,6 @@ class Intake:
             self._share.pass_on(self)
 
 
-class MemoryEngine(StorageEngine, Protocol):
-    """A storage engine that keeps batches in memory, and counts them."""
-
-    def count_in(self, share: MemoryShare) -> None:
-        """Count in `share` what its logs keep, and keep nothing more while it is over. Called before the first log."""
-
-
 class MemoryBudget:
     """The shares of one broker."""
 
@@ -180,8 +171,3 @@ class MemoryBudget:
     def shares(self) -> tuple[MemoryShare, ...]:
         """All of them."""
         return (self.stored, self.unsent, self.received)
-
-    def lend(self, engine: StorageEngine) -> None:
-        """Have an engine that keeps batches in memory count them."""
-        if engine.capabilities.keeps_in_memory:
-            cast(MemoryEngine, engine).count_in(self.stored)

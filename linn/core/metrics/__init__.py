@@ -1,0 +1,1 @@
+"""Metrics: pulled from the running broker, never pushed by it."""

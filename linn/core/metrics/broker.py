@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from linn.core.loop.memory_budget import MemoryShare
 from linn.core.metrics.metric import Metric, MetricKind, Sample, Value
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.metrics.source import MetricSource
 
 
-def _one(name: str, kind: MetricKind, help: str, value: Callable[[Broker], Value]) -> Metric:
+def _one(name: str, kind: MetricKind, help: str, value: Callable[[MetricSource], Value]) -> Metric:
     """A metric without labels."""
 
-    def read(broker: Broker) -> list[Sample]:
+    def read(broker: MetricSource) -> list[Sample]:
         return [((), value(broker))]
 
     return Metric(name, kind, (), help, read)
 
 
-def _counts(name: str, label: str, help: str, counts: Callable[[Broker], Mapping[str, int]]) -> Metric:
+def _counts(name: str, label: str, help: str, counts: Callable[[MetricSource], Mapping[str, int]]) -> Metric:
     """A counter with one label, read from counts by that label."""
 
-    def read(broker: Broker) -> list[Sample]:
+    def read(broker: MetricSource) -> list[Sample]:
         return [((key,), count) for key, count in dict(counts(broker)).items()]
 
     return Metric(name, "counter", (label,), help, read)
@@ -35,7 +32,7 @@ def _counts(name: str, label: str, help: str, counts: Callable[[Broker], Mapping
 def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric:
     """A gauge of each share of the memory budget."""
 
-    def read(broker: Broker) -> list[Sample]:
+    def read(broker: MetricSource) -> list[Sample]:
         return [((share.name,), value(share)) for share in broker.memory.shares]
 
     return Metric(name, "gauge", ("share",), help, read)
@@ -73,19 +70,19 @@ BROKER_METRICS: tuple[Metric, ...] = (
         "linn_publish_errors_total",
         "code",
         "Publish requests that failed, by the error's code.",
-        lambda broker: broker.metrics.publish_errors,
+        lambda broker: broker.publisher.errors,
     ),
     _one(
         "linn_publish_unrouted_batches_total",
         "counter",
         "Batches published and stored nowhere: no binding fits, or interceptors dropped them.",
-        lambda broker: broker.metrics.unrouted_batches,
+        lambda broker: broker.publisher.unrouted_batches,
     ),
     _counts(
         "linn_plugin_failures_total",
         "plugin",
         "What observers raised; they are isolated, and nothing else notices.",
-        lambda broker: broker.plugins.observers.failures,
+        lambda broker: broker.observers.failures,
     ),
     _counts(
         "linn_loop_held_total",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from linn.core.metrics.listener_traffic import ListenerTraffic, Traffic
+from linn.core.connections.listener_traffic import ListenerTraffic, Traffic
 from linn.core.metrics.metric import Metric, MetricKind, Sample
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.metrics.source import MetricSource
 
 _LISTENER = ("listener", "protocol")
 _CONNECTION = ("connection", "peer", "listener", "protocol")
@@ -17,27 +14,27 @@ _CONNECTION = ("connection", "peer", "listener", "protocol")
 
 
 def _listener(name: str, kind: MetricKind, help: str, value: Callable[[ListenerTraffic], int]) -> Metric:
-    def read(broker: Broker) -> list[Sample]:
-        return [((each.listener, each.protocol), value(each)) for each in broker.listening.traffic.values()]
+    def read(broker: MetricSource) -> list[Sample]:
+        return [((each.listener, each.protocol), value(each)) for each in broker.connections.traffic.values()]
 
     return Metric(name, kind, _LISTENER, help, read)
 
 
 def _connection(name: str, kind: MetricKind, help: str, value: Callable[[Traffic], int]) -> Metric:
-    def read(broker: Broker) -> list[Sample]:
+    def read(broker: MetricSource) -> list[Sample]:
         return [
             ((str(connection.number), connection.peer, each.listener, each.protocol), value(connection.read()))
-            for each in broker.listening.traffic.values()
+            for each in broker.connections.traffic.values()
             for connection in each.open.values()
         ]
 
     return Metric(name, kind, _CONNECTION, help, read, per_connection=True)
 
 
-def _failed(broker: Broker) -> list[Sample]:
+def _failed(broker: MetricSource) -> list[Sample]:
     return [
         ((each.listener, each.protocol, code), count)
-        for each in broker.listening.traffic.values()
+        for each in broker.connections.traffic.values()
         for code, count in each.failed.items()
     ]
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from linn.core.loop.histogram import Histogram
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.metrics.source import MetricSource
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 Value = int | float | Histogram
@@ -30,7 +28,7 @@ class Metric:
     kind: MetricKind
     labels: tuple[str, ...]
     help: str
-    read: Callable[[Broker], Iterable[Sample]]
+    read: Callable[[MetricSource], Iterable[Sample]]
     """Its samples now. Synchronous, and does no I/O but what the operating system answers at once."""
     per_connection: bool = False
     """Whether it has samples for each connection: many where clients are many."""

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from linn.core.env.env import Clock
 from linn.core.errors.tree import ConfigError, LimitExceeded
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics.metric import Value
-from linn.core.metrics.registry import Family
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.metrics.registry import Family, MetricRegistry
 
 SAMPLES_MAX = 200_000
 """Of one report: about 8 MiB, half of the largest frame."""
 
 
-async def metric_report(broker: Broker, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def metric_report(metrics: MetricRegistry, clock: Clock, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The metrics whose names begin with one of the argument `names`; all without it. Lets others work in between.
 
     Raises:
@@ -29,12 +27,12 @@ async def metric_report(broker: Broker, arguments: Mapping[str, Any]) -> list[di
         raise ConfigError('the argument "names" is a list of texts')
     report = []
     count = 0
-    for family in broker.metrics.collect(names):
+    for family in metrics.collect(names):
         count += len(family.samples)
         if count > SAMPLES_MAX:
             raise LimitExceeded(f"more than {SAMPLES_MAX} samples: ask for fewer names, or read /metrics")
         report.append(_family(family))
-        await broker.env.clock.sleep(0)
+        await clock.sleep(0)
     return report
 
 

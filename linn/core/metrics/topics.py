@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from linn.core.log.partition import Partition
 from linn.core.metrics.metric import Metric, MetricKind, Sample
+from linn.core.metrics.source import MetricSource
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
-from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.core.topics.topic import Topic
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 
 def _topic(name: str, kind: MetricKind, help: str, value: Callable[[Topic], int]) -> Metric:
-    def read(broker: Broker) -> list[Sample]:
+    def read(broker: MetricSource) -> list[Sample]:
         return [((topic.name,), value(topic)) for topic in broker.topics.values()]
 
     return Metric(name, kind, ("topic",), help, read)
@@ -28,13 +25,13 @@ def _partitions(name: str, kind: MetricKind, help: str, value: Callable[[Partiti
 
 
 def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]) -> Metric:
-    def read(broker: Broker) -> list[Sample]:
+    def read(broker: MetricSource) -> list[Sample]:
         return [((t.name,), value(t.queue)) for t in broker.topics.values() if t.queue is not None]
 
     return Metric(name, kind, ("topic",), help, read)
 
 
-def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[SharedDispatch], int]) -> Metric:
+def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
     """The sum over a queue's partitions."""
     return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
 
@@ -49,23 +46,23 @@ def _consumers(topic: Topic) -> int:
     return count
 
 
-def _ready(dispatch: SharedDispatch) -> int:
+def _ready(dispatch: PartitionQueue) -> int:
     return dispatch.subscription.ready_count(dispatch.partition.high_watermark)
 
 
-def _groups(broker: Broker) -> Iterator[tuple[Topic, str]]:
+def _groups(broker: MetricSource) -> Iterator[tuple[Topic, str]]:
     for topic in broker.topics.values():
         if topic.groups is not None:
             yield from ((topic, name) for name in topic.groups.groups)
 
 
-def _members(broker: Broker) -> Iterable[Sample]:
+def _members(broker: MetricSource) -> Iterable[Sample]:
     for topic, group in _groups(broker):
         assert topic.groups is not None
         yield (topic.name, group), topic.groups.members(group)
 
 
-def _lag(broker: Broker) -> Iterable[Sample]:
+def _lag(broker: MetricSource) -> Iterable[Sample]:
     for topic, group in _groups(broker):
         assert topic.groups is not None
         offsets = topic.groups.show(group)
@@ -82,10 +79,10 @@ def _logs(topic: Topic) -> Iterator[Partition]:
     yield from (state.partition for state in topic.state_logs())
 
 
-def _by_storage(place: int) -> Callable[[Broker], Iterable[Sample]]:
+def _by_storage(place: int) -> Callable[[MetricSource], Iterable[Sample]]:
     """One number of `LogStatistics`, summed over the logs of each storage whose engine gives it."""
 
-    def read(broker: Broker) -> Iterable[Sample]:
+    def read(broker: MetricSource) -> Iterable[Sample]:
         totals: dict[str, int] = {}
         for topic in broker.topics.values():
             for log in _logs(topic):

@@ -1,0 +1,1 @@
+"""Plugins: the hooks, and how plugins are found, loaded and checked."""

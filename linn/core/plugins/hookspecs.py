@@ -2,8 +2,7 @@
 
 A plugin is a module (or any object) with functions marked `hookimpl`:
 
-    from linn.core.plugins.hookspecs import hookimpl
-    from linn.core.log.storage import EngineKind
+    from linn.api import EngineKind, hookimpl
 
     @hookimpl
     def linn_register_engine() -> EngineKind:
@@ -31,10 +30,10 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from linn.core.gateway.protocol import ProtocolKind
     from linn.core.log.storage import EngineKind
     from linn.core.ports.interceptor import InterceptorKind
     from linn.core.ports.observer import Observer
-    from linn.core.ports.protocol import ProtocolKind
     from linn.core.queue.semantics import SemanticsKind
     from linn.core.routing.exchange import ExchangeKind
     from linn.core.routing.partitioner import PartitionerKind

@@ -16,18 +16,17 @@ from typing import Any, TypeVar
 import pluggy
 
 from linn.core.config.decoder import check_shape, known_keys
-from linn.core.config.problem import one_line
+from linn.core.config.kinds import Kind
 from linn.core.config.tables import TABLES, PluginSettings
 from linn.core.env.code_owner import CodeOwners
 from linn.core.errors.names import name_problem
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean, one_line
 from linn.core.errors.tree import LinnError, PluginError
+from linn.core.gateway.protocol import ProtocolKind
 from linn.core.log.storage import EngineKind
 from linn.core.plugins import hookspecs
 from linn.core.ports.interceptor import InterceptorKind
-from linn.core.ports.kinds import Kind
 from linn.core.ports.observer import Observer, Observers
-from linn.core.ports.protocol import ProtocolKind
 from linn.core.queue.semantics import SemanticsKind
 from linn.core.routing.exchange import ExchangeKind
 from linn.core.routing.partitioner import PartitionerKind
@@ -75,7 +74,7 @@ class PluginManager:
         self._bring("linn_register_protocol", ProtocolKind, self.protocols, "listeners", "protocol")
         self._bring("linn_register_interceptor", InterceptorKind, self.interceptors, "interceptors", "interceptor")
         self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
-        self.observers = Observers(self._observers())
+        self.observers: Observers = Observers(self._observers())
         self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
 
     def owner_of(self, kind: Kind) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from linn.core.batch.batch import BatchLimits, RecordBatch
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import InterceptorFailed, LinnError
 
 if TYPE_CHECKING:

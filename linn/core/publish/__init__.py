@@ -1,0 +1,1 @@
+"""Publishing: from a verified batch to the partitions that store it."""

@@ -1,0 +1,1 @@
+"""Queues: the state machine of a shared subscription, its leases, redelivery, dead letters and consumers."""

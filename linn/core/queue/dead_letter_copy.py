@@ -26,7 +26,7 @@ from linn.core.errors.tree import BatchError, MessageInvalid
 from linn.core.log.partition import Partition
 from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange
 from linn.core.queue.offset_ranges import OffsetRanges, Range
-from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.queue.partition_queue import PartitionQueue
 
 logger = logging.getLogger("linn.queue")
 
@@ -47,7 +47,7 @@ TIME_MS = "linn.dead.time_ms"
 _OURS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS)
 
 
-async def copy_dead_letters(dispatch: SharedDispatch, targets: Mapping[int, Partition], env: Env) -> None:
+async def copy_dead_letters(dispatch: PartitionQueue, targets: Mapping[int, Partition], env: Env) -> None:
     """Deal with the lowest dead records of a queue's partition, some at least; without a target they are dropped.
 
     `targets`: the partitions of the dead-letter topic. One that an earlier try meant stays the one, also where the
@@ -82,7 +82,7 @@ def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
     return dead
 
 
-async def _intend(dispatch: SharedDispatch, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
+async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
     place = dead[0].target
     if place is None or place.partition != target.id.index:
         place = DeadLetterTarget(target.id.index, target.log.bounds()[1])
@@ -122,7 +122,7 @@ async def _note_copies(batch: RecordBatch, source: Partition, wanted: range, don
 
 
 async def _copy(
-    dispatch: SharedDispatch, dead: Sequence[DeadRange], target: Partition, env: Env, done: OffsetRanges
+    dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition, env: Env, done: OffsetRanges
 ) -> int:
     """Copy what can be decoded; returns the offset behind the last record that was copied or can't be."""
     source, end = dispatch.partition, dead[-1].end
@@ -160,7 +160,7 @@ async def _copy(
     return behind
 
 
-async def _settle(dispatch: SharedDispatch, dead: Sequence[DeadRange]) -> None:
+async def _settle(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> None:
     """Settle what was copied or is dropped, in turns."""
     for at in range(0, len(dead), RANGES_IN_A_TURN):
         for first, end in _spans(dispatch, dead[at : at + RANGES_IN_A_TURN]):
@@ -168,7 +168,7 @@ async def _settle(dispatch: SharedDispatch, dead: Sequence[DeadRange]) -> None:
         await trio.lowlevel.checkpoint()
 
 
-def _spans(dispatch: SharedDispatch, dead: Sequence[DeadRange]) -> list[Range]:
+def _spans(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> list[Range]:
     """All in one, where nothing below or in between has died meanwhile: each costs as much as the ranges above it."""
     ranges, end = [(each.first, each.end) for each in dead], dead[-1].end
     lowest = dispatch.subscription.lowest_dead(sum(each.end - each.first for each in dead))

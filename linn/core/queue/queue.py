@@ -27,11 +27,12 @@ from linn.core.errors.tree import (
     SyncFailed,
     TopicUnknown,
 )
-from linn.core.log.delivery import NOTHING, Delivery, Patience, ReadySignal, Settlement, SettleOutcome, nobody
+from linn.core.log.delivery import NOTHING, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
+from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import Range
-from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.queue.partition_queue import PartitionQueue
 
 DAMAGED_RETRY_S = 300.0
 """How often damaged records are looked at again: somebody may have put a whole file in the place of a damaged one."""
@@ -48,7 +49,7 @@ class Queue:
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.ready = ReadySignal()
-        self.dispatches: list[SharedDispatch] = []
+        self.dispatches: list[PartitionQueue] = []
         self.listed: OrderedDict[int, None] = OrderedDict()
         """Partitions that may have something ready, those first that were asked longest ago."""
         self.consumers: dict[int, QueueConsumer] = {}
@@ -57,7 +58,7 @@ class Queue:
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
         """Consumers that have left, with the partitions in which they may hold something."""
 
-    def extend(self, dispatches: Sequence[SharedDispatch]) -> None:
+    def extend(self, dispatches: Sequence[PartitionQueue]) -> None:
         """Deliver from more partitions."""
         places = range(len(self.dispatches), len(self.dispatches) + len(dispatches))
         self.dispatches += dispatches
@@ -106,7 +107,7 @@ class Queue:
         finally:
             self._gone.clear()
 
-    def dispatch(self, partition: int) -> SharedDispatch:
+    def dispatch(self, partition: int) -> PartitionQueue:
         """The part of one partition. Raises PartitionUnknown."""
         if not 0 <= partition < len(self.dispatches):
             raise PartitionUnknown(f"topic {self.topic} has no partition {partition}")
@@ -153,10 +154,10 @@ class QueueConsumer:
         """See `delivery.Consumer.ended`."""
         return self._queue.closed
 
-    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
+    async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """See `delivery.Consumer.next`."""
         while True:
-            if not await self._hold_lease(records_max, patience):
+            if not await self._hold_lease(records_max, deadline):
                 return NOTHING
             delivery = await self._deliver(records_max, bytes_max)
             if delivery.batches:
@@ -172,8 +173,8 @@ class QueueConsumer:
             self.on_lease_lost(partition, lease.delivery_id)
         self.on_released()
 
-    async def _hold_lease(self, records_max: int, patience: Patience) -> bool:
-        """Wait until there is a lease of which something is to be delivered; False where patience ended first."""
+    async def _hold_lease(self, records_max: int, deadline: WaitDeadline) -> bool:
+        """Wait until there is a lease of which something is to be delivered; False where the deadline came first."""
         ready = self._queue.ready
         while self._lease is None or (self._lease.ended and self.lease_ms):
             # A lease that has ended has expired, or its records were dropped: the rest of it is others' by now.
@@ -182,7 +183,7 @@ class QueueConsumer:
                 ready.notify()  # Whom the wake-up would have gone to.
                 raise TopicUnknown(f"topic {self._queue.topic} is gone")
             wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
-            if not self._acquire(wanted) and not await patience.wait(ready.wait):
+            if not self._acquire(wanted) and not await deadline.wait(ready.wait):
                 return False
         return True
 
@@ -243,14 +244,14 @@ class QueueConsumer:
         self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
         return delivery
 
-    def _go_on(self, dispatch: SharedDispatch, lease: Lease, offset: int) -> None:
+    def _go_on(self, dispatch: PartitionQueue, lease: Lease, offset: int) -> None:
         self._lease_at = offset
         self._unreadable_left = 0
         if offset >= lease.end:
             self._lease = None
             dispatch.handed_over(self.id)
 
-    async def _put_back(self, dispatch: SharedDispatch, lease: Lease, first: int, error: StorageError) -> None:
+    async def _put_back(self, dispatch: PartitionQueue, lease: Lease, first: int, error: StorageError) -> None:
         """Give back, for a time, what can't be read now, and go on with other records."""
         end, delay_s = lease.end, 0.0
         if isinstance(error, LogCorrupt):
@@ -265,7 +266,7 @@ class QueueConsumer:
         dispatch.put_back(self.id, lease, [(begin, stop) for begin, stop in ranges if begin < stop], delay_s)
         self._go_on(dispatch, lease, end)
 
-    async def _bury(self, dispatch: SharedDispatch, lease: Lease, first: int, error: BatchMalformed) -> None:
+    async def _bury(self, dispatch: PartitionQueue, lease: Lease, first: int, error: BatchMalformed) -> None:
         """Make dead letters of the records of one batch that can't be decoded, and go on behind it."""
         if first not in dispatch.unreadable:
             try:
@@ -283,19 +284,19 @@ class QueueConsumer:
         self._go_on(dispatch, lease, behind)
         self._unreadable_left = max(0, behind - lease.end)
 
-    def _abandon(self, dispatch: SharedDispatch, lease: Lease) -> None:
+    def _abandon(self, dispatch: PartitionQueue, lease: Lease) -> None:
         self._give_back(dispatch, lease)
         self._lease = None
         dispatch.handed_over(self.id)
 
-    def _give_back(self, dispatch: SharedDispatch, lease: Lease) -> None:
+    def _give_back(self, dispatch: PartitionQueue, lease: Lease) -> None:
         rest = [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
         dispatch.return_unsent(self.id, lease.delivery_id, rest)
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """See `delivery.Consumer.settle`."""
         refused: list[tuple[int, LinnError]] = []
-        touched: dict[int, SharedDispatch] = {}
+        touched: dict[int, PartitionQueue] = {}
         if self._queue.closed:
             gone = TopicUnknown(f"topic {self._queue.topic} is gone")
             return SettleOutcome([(index, gone) for index in range(len(settlements))], ())
@@ -309,7 +310,7 @@ class QueueConsumer:
         return SettleOutcome(refused, self._flush(touched.values()))
 
     @staticmethod
-    def _flush(dispatches: Iterable[SharedDispatch]) -> list[tuple[Partition, int]]:
+    def _flush(dispatches: Iterable[PartitionQueue]) -> list[tuple[Partition, int]]:
         awaits: list[tuple[Partition, int]] = []
         for dispatch in dispatches:
             position = dispatch.flush()

@@ -1,0 +1,1 @@
+"""Routing: exchanges, bindings, and the topics that a batch goes to."""

@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from linn.core.errors.tree import BindingInvalid
 
-if TYPE_CHECKING:
-    from linn.core.routing.router import Router
+
+class Node(Protocol):
+    """An exchange, as the graph sees it: a `Router`."""
+
+    name: str
+    alternate: str | None
+
+    def exits(self) -> Iterable[str]:
+        """The exchanges that a message may go on to, in a stable order."""
+
+
+N = TypeVar("N", bound=Node)
 
 
 def _no_time_passes() -> float:
@@ -21,12 +31,12 @@ def _no_time_passes() -> float:
     return 0.0
 
 
-class ExchangeGraph:
+class ExchangeGraph(Generic[N]):
     """Routers by name. What is not among them leads nowhere."""
 
     def __init__(self, monotonic: Callable[[], float] = _no_time_passes) -> None:
         """`monotonic`: seconds, by which routers bound the time that one batch takes."""
-        self.routers: dict[str, Router] = {}
+        self.routers: dict[str, N] = {}
         self.monotonic = monotonic
         self.version = 0
 
@@ -40,7 +50,7 @@ class ExchangeGraph:
         if way is not None:
             raise BindingInvalid(circle_text([source, *way]))
 
-    def reached_from(self, router: Router) -> list[Router]:
+    def reached_from(self, router: N) -> list[N]:
         """The router itself and all that messages to it may come to, nearest first."""
         found = {router.name: router}
         for each in (waiting := [router]):

@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Sequence
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.builder import take_in_steps
-from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
-from linn.core.config.units import counted
+from linn.core.batch.builder import take_steps
+from linn.core.batch.steps import STEP_RECORDS, Steps
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError, TopicError
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partitioner import DEFAULT_PARTITIONER, Partitioner
@@ -22,11 +22,13 @@ class PartitionChoice:
         self._name = name
         self._partitioner = partitioner
 
-    def split(self, batch: RecordBatch, partitions: int, budget: PublishBudget) -> list[tuple[int, RecordBatch]]:
-        """The batch, or its parts, by partition.
+    def split_steps(
+        self, batch: RecordBatch, partitions: int, budget: PublishBudget
+    ) -> Steps[list[tuple[int, RecordBatch]]]:
+        """The batch, or its parts, by partition; the partitioner is asked in one step.
 
         Raises:
-            BatchMalformed. TopicError: the partitioner fails. LimitExceeded, TakesLong: as `budget` says.
+            BatchMalformed. TopicError: the partitioner fails. LimitExceeded: as `budget` says.
         """
         if partitions == 1:
             return [(0, batch)]
@@ -37,19 +39,8 @@ class PartitionChoice:
             (only,) = place  # As with most batches that have a key and are small.
             if type(only) is int and 0 <= only < partitions:
                 return [(only, batch)]
-        return at_once(self._cut_in_steps(batch, place, partitions, budget))
-
-    def split_in_steps(
-        self, batch: RecordBatch, partitions: int, budget: PublishBudget
-    ) -> Steps[list[tuple[int, RecordBatch]]]:
-        """As `split`; the partitioner is asked in one step."""
-        if partitions == 1:
-            return [(0, batch)]
-        place = self._place(batch, partitions, budget)
         yield
-        if isinstance(place, int):
-            return [(place, batch)]
-        return (yield from self._cut_in_steps(batch, place, partitions, budget))
+        return (yield from self._cut_steps(batch, place, partitions, budget))
 
     def _place(self, batch: RecordBatch, partitions: int, budget: PublishBudget) -> int | Sequence[int]:
         """What the partitioner says: of a partition for the whole batch it is checked that there is one."""
@@ -65,7 +56,7 @@ class PartitionChoice:
             raise self._failure(f"it chose partition {place} of {partitions}")
         return place
 
-    def _cut_in_steps(
+    def _cut_steps(
         self, batch: RecordBatch, place: Sequence[int], partitions: int, budget: PublishBudget
     ) -> Steps[list[tuple[int, RecordBatch]]]:
         budget.spend(batch.count)
@@ -85,7 +76,7 @@ class PartitionChoice:
         budget.look_into(batch)
         parts = []
         for partition in sorted(indexes):
-            part = yield from take_in_steps(batch, indexes[partition])
+            part = yield from take_steps(batch, indexes[partition])
             budget.hold(part)
             parts.append((partition, part))
             yield

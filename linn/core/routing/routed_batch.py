@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain, compress
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.builder import take_in_steps
+from linn.core.batch.builder import take_steps
 from linn.core.batch.steps import STEP_RECORDS, Steps
 from linn.core.routing.budget import PublishBudget
 
@@ -31,8 +31,8 @@ class RoutedBatch:
         self._answers = answers
         self._numbers = numbers
 
-    def parts_in_steps(self, budget: PublishBudget) -> Steps[list[tuple[str, RecordBatch]]]:
-        """The batch for each topic. Raises BatchMalformed, LimitExceeded, TakesLong."""
+    def part_steps(self, budget: PublishBudget) -> Steps[list[tuple[str, RecordBatch]]]:
+        """The batch for each topic. Raises BatchMalformed, LimitExceeded."""
         batch, answers = self._batch, self._answers
         first = answers[0]
         if all(answer is first or answer == first for answer in answers):
@@ -60,7 +60,7 @@ class RoutedBatch:
         for those in dict.fromkeys(wanted.values()):
             if those not in made:
                 merged = yield from _merged([indexes[kind] for kind in those], batch.count)
-                made[those] = part = yield from take_in_steps(batch, merged)
+                made[those] = part = yield from take_steps(batch, merged)
                 budget.hold(part)
                 yield
         return [(topic, made[those]) for topic, those in wanted.items()]

@@ -19,9 +19,8 @@ from typing import Any
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import body_slice
 from linn.core.batch.routes import Pair
-from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
-from linn.core.config.problem import one_line
-from linn.core.config.topic_settings import BindingSettings
+from linn.core.batch.steps import STEP_RECORDS, Steps, run_steps
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import LimitExceeded, LinnError, TopicError
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.exchange import Binding, Exchange, MatchesInSteps, Subject, Target
@@ -65,7 +64,7 @@ class Router:
         name: str,
         kind: str,
         make: Callable[[], Exchange],
-        graph: ExchangeGraph | None = None,
+        graph: ExchangeGraph[Router] | None = None,
         alternate: str | None = None,
         settings: Mapping[str, Any] | None = None,
         owner: str | None = None,
@@ -78,15 +77,11 @@ class Router:
         self.kind = kind
         self.alternate = alternate
         self.settings = settings or {}
-        self.declared: tuple[BindingSettings, ...] = ()
-        """What other exchanges send here, as it was said when this one was made."""
-        self.live_bindings: list[BindingSettings] = []
-        """The same, as it was said later."""
         self._owner = owner
         self._make = make
         self._exchange = exchange = make()
         self._in_steps = exchange.match_in_steps if isinstance(exchange, MatchesInSteps) else None
-        self._graph = graph if graph is not None else ExchangeGraph()
+        self._graph: ExchangeGraph[Router] = graph if graph is not None else ExchangeGraph()
         self._exits: set[str] | None = set()
         """Exchanges that bindings lead to; None: to be looked up."""
         self._version = -1
@@ -142,54 +137,28 @@ class Router:
 
     # --- routing ---
 
-    def route(self, batch: RecordBatch, budget: PublishBudget | None = None) -> list[tuple[str, RecordBatch]]:
-        """The batch for each topic: itself where all its records go there, else those that do, as a new batch.
-
-        Topics that take the same records share one new batch.
-
-        Raises:
-            BatchMalformed: its routes or columns can't be read. TopicError: an exchange failed.
-            LimitExceeded: the exchanges took longer than ROUTING_S_MAX, or it is over the budget.
-            TakesLong: as the budget says.
-        """
-        self._refresh()
-        budget = budget if budget is not None else PublishBudget()
-        if self._fields is None and len(answers := self._by_pairs(batch, budget)) == 1:
-            return [(topic, batch) for topic in answers[0]]
-        return at_once(self._answers(batch, budget).parts_in_steps(budget))
-
-    def route_in_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
+    def route_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
         """Ask where each of the batch's records goes, in steps between which others may have their turn.
 
         Bindings may change meanwhile: each record goes where they lead at the moment at which it is asked about.
 
-        Raises as `route`.
+        Raises:
+            BatchMalformed: its routes or columns can't be read. TopicError: an exchange failed.
+            LimitExceeded: the exchanges took longer than ROUTING_S_MAX, or it is over the budget.
         """
         time = _Time()
         while True:
             self._refresh()
             fields = self._fields
-            asking = (
-                self._ask_pairs(batch, time, budget)
-                if fields is None
-                else self._ask_contents(batch, fields, time, budget)
-            )
+            asking = self._ask_pairs(batch, time) if fields is None else self._ask_contents(batch, fields, time, budget)
             routed = yield from asking
             if routed is not None:
                 return routed
 
-    def unroutable(self, batch: RecordBatch, budget: PublishBudget | None = None) -> list[int]:
-        """Which records of a batch go nowhere: ranges of indexes, as first, end, first, end and so on, ascending.
-
-        Raises as `route`.
-        """
-        return self._answers(batch, budget if budget is not None else PublishBudget()).unroutable()
-
-    def _answers(self, batch: RecordBatch, budget: PublishBudget) -> RoutedBatch:
-        self._refresh()
-        if self._fields is not None:
-            return at_once(self.route_in_steps(batch, budget))
-        return RoutedBatch(batch, self._by_pairs(batch, budget), batch.route_index)
+    def route(self, batch: RecordBatch, budget: PublishBudget | None = None) -> list[tuple[str, RecordBatch]]:
+        """The batch for each topic, found without a pause: for tools. Raises as `route_steps`."""
+        budget = budget or PublishBudget()
+        return run_steps(run_steps(self.route_steps(batch, budget)).part_steps(budget))
 
     def _refresh(self) -> None:
         """Forget all answers where something has changed since they were given."""
@@ -224,40 +193,35 @@ class Router:
         self._sees_content = bool(fields)
         return fields
 
-    def _by_pairs(self, batch: RecordBatch, budget: PublishBudget) -> Sequence[Destinations]:
-        """The topics of each of the batch's pairs."""
-        routes = batch.routes
-        key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
-        if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
-            return known
-        time = _Time()
-        answer = tuple([at_once(self._of_pair(pair, time, budget)) for pair in batch.pairs()])
-        if key is not None:
-            if len(self._by_routes) >= CACHED_BATCHES_MAX:
-                self._by_routes.clear()
-            self._by_routes[key] = answer
-        return answer
-
-    def _of_pair(self, pair: Pair, time: _Time, budget: PublishBudget) -> Steps[Destinations]:
+    def _of_pair(self, pair: Pair, time: _Time) -> Steps[Destinations]:
         key = _exact(pair)
         known = self._found(key)
         if known is None:
-            known = yield from self._resolve(Subject(pair.routing_key, dict(pair.labels)), key, pair, (), time, budget)
+            known = yield from self._resolve(Subject(pair.routing_key, dict(pair.labels)), key, pair, (), time)
         return known
 
     def _found(self, key: tuple[object, ...]) -> Destinations | None:
         found = self._by_pair.get(key)
         return found if found is not None or not self._by_large_pair else self._by_large_pair.get(key)
 
-    def _ask_pairs(self, batch: RecordBatch, time: _Time, budget: PublishBudget) -> Steps[RoutedBatch | None]:
+    def _ask_pairs(self, batch: RecordBatch, time: _Time) -> Steps[RoutedBatch | None]:
         """Ask about each pair. None: bindings look at more than pairs by now."""
+        routes, version = batch.routes, self._version
+        key = bytes(routes) if routes is not None and len(routes) <= CACHED_ROUTES_BYTES_MAX else None
+        if key is not None and (known := self._by_routes.get(key)) is not None and len(known) == batch.pair_count:
+            return RoutedBatch(batch, known, batch.route_index)
         answers: list[Destinations] = []
         for pair in batch.pairs():
-            self._refresh()
-            if self._fields is not None:
-                return None
-            answers.append((yield from self._of_pair(pair, time, budget)))
-            yield
+            if answers:
+                yield
+                self._refresh()
+                if self._fields is not None:
+                    return None
+            answers.append((yield from self._of_pair(pair, time)))
+        if key is not None and self._graph.version == version:
+            if len(self._by_routes) >= CACHED_BATCHES_MAX:
+                self._by_routes.clear()
+            self._by_routes[key] = tuple(answers)
         return RoutedBatch(batch, answers, batch.route_index)
 
     def _ask_contents(
@@ -279,7 +243,7 @@ class Router:
                     self._refresh()
                     if self._fields is None or self._fields.names != fields.names:
                         return None
-                    asking = self._of_content(batch.pairs()[kind[0]], exact[kind[0]], fields, kind[1], time, budget)
+                    asking = self._of_content(batch.pairs()[kind[0]], exact[kind[0]], fields, kind[1], time)
                     answer = yield from asking
                     number = number_of.setdefault(id(answer), len(answers))
                     if number == len(answers):
@@ -298,14 +262,12 @@ class Router:
         fields: ContentFields,
         content: Content,
         time: _Time,
-        budget: PublishBudget,
     ) -> Steps[Destinations]:
         key = (*exact, content)
         known = self._found(key)
         if known is None:
-            budget.ask()
             subject = fields.subject(pair.routing_key, dict(pair.labels), content)
-            known = yield from self._resolve(subject, key, pair, content, time, budget)
+            known = yield from self._resolve(subject, key, pair, content, time)
         return known
 
     def _remember(self, key: tuple[object, ...], answer: Destinations, pair: Pair, content: Content) -> Destinations:
@@ -343,11 +305,10 @@ class Router:
         pair: Pair,
         content: Content,
         time: _Time,
-        budget: PublishBudget,
     ) -> Steps[Destinations]:
         """The topics for one subject, remembered under `key`.
 
-        Raises LimitExceeded where the batch has had its time, TakesLong.
+        Raises LimitExceeded where the batch has had its time.
         """
         monotonic, version = self._graph.monotonic, self._graph.version
         asking = self._asked(subject)
@@ -363,7 +324,6 @@ class Router:
                 break
             finally:
                 time.spent_s += monotonic() - began_s
-            budget.ask()
             yield
         # What changed meanwhile may be in it or not: it counts, but for this one only.
         return self._remember(key, answer, pair, content) if self._graph.version == version else answer
@@ -375,7 +335,7 @@ class Router:
         topics: dict[str, None] = {}
         seen = {self.name}
         for router in (waiting := [self]):
-            targets = yield from router.targets_in_steps(subject if router._sees_content else plain)
+            targets = yield from router.target_steps(subject if router._sees_content else plain)
             for name, is_exchange in targets:
                 if not is_exchange:
                     topics[name] = None
@@ -384,18 +344,18 @@ class Router:
                     waiting.append(there)
         return tuple(topics)
 
-    def targets_in_steps(self, subject: Subject) -> Steps[Sequence[Target]]:
+    def target_steps(self, subject: Subject) -> Steps[Sequence[Target]]:
         """Where this exchange alone sends a subject: its alternate where nothing matches. Raises TopicError."""
-        matched = yield from self._match_in_steps(subject)
+        matched = yield from self._match_steps(subject)
         if not matched and self.alternate is not None:
             return [Target(self.alternate, is_exchange=True)]
         return [binding.target for binding in matched]
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """The bindings that match. Raises TopicError where the exchange fails, LinnErrors of its own as they are."""
-        return at_once(self._match_in_steps(subject))
+        return run_steps(self._match_steps(subject))
 
-    def _match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
+    def _match_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
         try:
             if self._in_steps is not None:
                 return _checked((yield from self._in_steps(subject)))

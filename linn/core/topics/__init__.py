@@ -1,0 +1,1 @@
+"""Topics: partitions, and what the kind of a topic makes of them."""

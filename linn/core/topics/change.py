@@ -9,13 +9,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.env import Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import StorageError, SyncFailed
 from linn.core.groups.consumer import Groups
-from linn.core.log.partition import Partition, Spawn
+from linn.core.log.partition import Partition
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.shared_dispatch import SharedDispatch
 
 logger = logging.getLogger("linn.topic")
 
@@ -30,7 +31,7 @@ class TopicChange:
         """Those that are new."""
         self.queue: Queue | None = None
         """The topic's queue afterwards, new or as it is."""
-        self.dispatches: list[SharedDispatch] = []
+        self.dispatches: list[PartitionQueue] = []
         """Those that the queue gets."""
         self.groups: Groups | None = None
         """New ones, where there are none yet."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import StorageError, SyncFailed
 from linn.core.log.partition import Partition
-from linn.core.log.storage import DeletingEngine, PartitionId, StorageEngine
+from linn.core.log.storage import PartitionId, StorageEngine
 
 logger = logging.getLogger("linn.topic")
 
@@ -48,12 +47,12 @@ class TopicDeletion:
 
         In this order: what is large comes first, because opening what is not there takes room. Raises StorageError.
         """
-        capabilities = self._engine.capabilities
-        if capabilities.deletes_topics:
-            for topic in dict.fromkeys(id.topic for id in ids):
-                await cast(DeletingEngine, self._engine).delete_topic(topic)
-        elif capabilities.survives_restart:
-            for id in ids:
-                if id not in self._gone:
-                    await (await self._open(id)).delete()
-                    self._gone.add(id)
+        engine = self._engine
+        topics = dict.fromkeys(id.topic for id in ids)
+        left = {topic for topic in topics if not await engine.delete_topic(topic)}
+        if not engine.capabilities.survives_restart:
+            return
+        for id in ids:
+            if id.topic in left and id not in self._gone:
+                await (await self._open(id)).delete()
+                self._gone.add(id)

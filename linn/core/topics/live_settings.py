@@ -16,7 +16,7 @@ import msgspec
 from linn.core.config.config import Config
 from linn.core.config.decoder import encode_value, extra_of, fields_of
 from linn.core.config.topic_settings import TopicSettings
-from linn.core.config.units import counted
+from linn.core.errors.texts import counted
 
 _FIELDS = {field.encode_name: field for field in fields_of(TopicSettings)}
 _TRIMMING = ("retention", "retention_bytes")

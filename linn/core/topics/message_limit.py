@@ -16,10 +16,10 @@ _QUICK_BYTES_MAX = 1 << 30
 """Of a body whose sizes are added up as 31-bit digits: there are two columns of them."""
 
 
-def check_in_steps(batch: RecordBatch, limit: int | None, budget: PublishBudget) -> Steps[None]:
+def check_steps(batch: RecordBatch, limit: int | None, budget: PublishBudget) -> Steps[None]:
     """Find that no message of a verified batch is over the limit; once for a batch that goes to many topics, or waits.
 
-    Raises MessageTooLarge, BatchMalformed; LimitExceeded, TakesLong: it is over the budget.
+    Raises MessageTooLarge, BatchMalformed; LimitExceeded: it is over the budget.
     """
     # Where the whole body is not over the limit no message is.
     if limit is None or batch.body_bytes <= limit or batch.format != Format.NATIVE:

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.steps import at_once
+from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
-from linn.core.config.units import counted
-from linn.core.env.env import Clock
+from linn.core.env.env import Clock, Spawn
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import (
     FeatureUnsupported,
     LinnError,
@@ -25,21 +25,21 @@ from linn.core.errors.tree import (
 )
 from linn.core.groups.consumer import Groups
 from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import ReadySignal
-from linn.core.log.partition import Partition, Spawn
+from linn.core.log.partition import Partition
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
-from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.storage_stats import StorageStats
+from linn.core.loop.waiting import ReadySignal
 from linn.core.ports.interceptor import BoundInterceptor, intercepted
+from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
 from linn.core.queue.semantics import DeliverySemantics
-from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
 from linn.core.topics.clipped_logs import ClippedLogs
 from linn.core.topics.deletion import TopicDeletion
-from linn.core.topics.message_limit import check_in_steps
+from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
 
 logger = logging.getLogger("linn.topic")
@@ -61,12 +61,12 @@ class Topic:
         name: str,
         settings: TopicSettings,
         engine: StorageEngine,
-        storage: StorageTraffic,
+        storage: StorageStats,
         semantics: DeliverySemantics,
         choice: PartitionChoice,
         clock: Clock,
         spawn: Spawn,
-        copy_dead_letters: Callable[[Topic, SharedDispatch], Awaitable[None]],
+        copy_dead_letters: Callable[[Topic, PartitionQueue], Awaitable[None]],
     ) -> None:
         self.name = name
         self.settings = settings
@@ -167,13 +167,13 @@ class Topic:
         index = partition.id.index
         state = await self._open_state(QUEUE_STATE, index)
         on_ready = partial(queue.has_ready, index)
-        dispatch = SharedDispatch(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
+        dispatch = PartitionQueue(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
         change.dispatches.append(dispatch)
         dispatch.trims = change.settings.kind == "queue"
         dispatch.on_room = self.tell_room
         await dispatch.recover(self._retired.left_off(index))
 
-    async def _copy(self, dispatch: SharedDispatch) -> None:
+    async def _copy(self, dispatch: PartitionQueue) -> None:
         await self._copy_dead_letters(self, dispatch)
 
     async def switch(self, change: TopicChange) -> None:
@@ -205,7 +205,7 @@ class Topic:
             self._end_readers()
             await self._retired.retire_groups(groups, self.partitions.values())
 
-    def _extend_queue(self, queue: Queue, dispatches: Sequence[SharedDispatch]) -> None:
+    def _extend_queue(self, queue: Queue, dispatches: Sequence[PartitionQueue]) -> None:
         settings = self.semantics.shared_subscription(0).settings
         for dispatch in queue.dispatches:
             dispatch.trims = self.settings.kind == "queue"
@@ -240,7 +240,7 @@ class Topic:
 
         Raises:
             MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
-            LimitExceeded, TakesLong: it is over the budget.
+            LimitExceeded: it is over the budget.
         """
         if self.interceptors:
             left = intercepted(self.interceptors, self.name, batch)
@@ -249,7 +249,7 @@ class Topic:
             batch = left
         limit = self.settings.message_bytes_max
         if limit is not None and batch.body_bytes > limit:
-            at_once(check_in_steps(batch, limit, budget))
+            run_steps(check_steps(batch, limit, budget))
         if batch.attributes or batch.producer_id or batch.transaction:
             # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")

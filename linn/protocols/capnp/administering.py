@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
-from linn.core.batch.steps import at_once
+from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import LimitExceeded
-from linn.core.loop.long_work import in_turns
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.protocols.capnp.description_frame import PARTITION_BYTES, description_frame
 from linn.wire import messages as m
@@ -50,7 +49,7 @@ class Administering:
         waiting, session = self._waiting_bytes, self._session
         if waiting >= WAITING_BYTES_MAX or self._descriptions >= DESCRIPTIONS_MAX:
             return True
-        return waiting > RESERVE_BYTES and session.broker.memory.received.is_over and not session.consumes
+        return waiting > RESERVE_BYTES and session.gateway.memory.received.is_over and not session.consumes
 
     def close(self) -> None:
         """The connection is gone."""
@@ -62,23 +61,24 @@ class Administering:
         assert isinstance(describe, m.Describe)
         if len(describe.topics) > DESCRIBED_MAX:
             raise LimitExceeded(f"{len(describe.topics)} topics in one describe, more than {DESCRIBED_MAX}")
-        session, broker = self._session, self._session.broker
-        names = list(dict.fromkeys(describe.topics)) or sorted(broker.topics)
-        partitions = sum([len(broker.topics[name].partitions) for name in names if name in broker.topics])
+        session, gateway = self._session, self._session.gateway
+        topics = gateway.topics(session.principal)
+        names = list(dict.fromkeys(describe.topics)) or sorted(topics)
+        partitions = sum([len(topics[name].partitions) for name in names if name in topics])
         if partitions * PARTITION_BYTES > session.settings.frame_bytes_max:
             raise LimitExceeded(f"a description of {partitions} partitions is larger than a frame: name fewer topics")
         if not event.correlation:
             return
-        steps = description_frame(broker, names, event.correlation)
+        steps = description_frame(gateway, topics, names, event.correlation)
         if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
-            session.answer([at_once(steps)])
+            session.answer([run_steps(steps)])
             return
 
         async def work() -> None:
             try:
                 async with self._describing:
                     await session.outbox.wait_room()
-                    session.answer([await in_turns(broker, steps, at_once=True)])
+                    session.answer([await gateway.long_work.run(steps, immediate=True)])
             finally:
                 self._descriptions -= 1
 
@@ -89,9 +89,9 @@ class Administering:
         """Carry out a verb of `linn.core.admin.administration`, behind those that came before it."""
         administer = event.message
         assert isinstance(administer, m.Administer)
-        session, administration = self._session, self._session.broker.administration
-        administration.check(administer.verb, administer.arguments)
-        received, size = session.broker.memory.received, len(administer.arguments)
+        session, gateway = self._session, self._session.gateway
+        gateway.check_verb(session.principal, administer.verb, administer.arguments)
+        received, size = gateway.memory.received, len(administer.arguments)
         before, done = self._last, trio.Event()
         self._last = done
         self._waiting_bytes += size
@@ -102,7 +102,7 @@ class Administering:
                 if before is not None:
                     await before.wait()
                 await session.outbox.wait_room()
-                result = await administration.perform(administer.verb, administer.arguments)
+                result = await gateway.perform(session.principal, administer.verb, administer.arguments)
                 session.reply(event.correlation, m.Administered(result))
             finally:
                 self._waiting_bytes -= size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from linn.core.batch import schema
@@ -10,24 +10,26 @@ from linn.core.batch.steps import Steps
 from linn.wire import messages as m
 
 if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+    from linn.core.gateway.gateway import Gateway
     from linn.core.topics.topic import Topic
 
 PARTITION_BYTES = 24
 """Of one partition in a description."""
 
 
-def description_frame(broker: Broker, names: Sequence[str], correlation: int) -> Steps[bytes]:
+def description_frame(
+    gateway: Gateway, topics: Mapping[str, Topic], names: Sequence[str], correlation: int
+) -> Steps[bytes]:
     """The frame of a `messages.Description`. A topic is described as it is when its turn comes."""
     frame = schema.load("protocol").Frame.new_message()
     frame.correlation = correlation
     description = frame.init("description")
-    description.broker = broker.name
+    description.broker = gateway.name
     (node,) = description.init("nodes", 1)
-    node.id, node.address = 0, next(iter(broker.addresses.values()), "")
+    node.id, node.address = 0, next(iter(gateway.addresses.values()), "")
     for target, name in zip(description.init("topics", len(names)), names, strict=True):
         target.name = name
-        topic = broker.topics.get(name)
+        topic = topics.get(name)
         if topic is not None:
             yield from _write_topic(target, topic)
         yield

@@ -9,8 +9,8 @@ import trio
 
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
-from linn.core.loop.fair_turns import Share
-from linn.core.loop.turnstile import Turnstile
+from linn.core.loop.close_throttle import CloseThrottle
+from linn.core.loop.fair_turns import TurnSlot
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, agree, frames_of
 
@@ -22,11 +22,11 @@ REST_S = 1.0
 class Handshake:
     """The broker's side of one."""
 
-    def __init__(self, stream: AcceptedStream, connection: Connection, way_out: Turnstile, share: Share) -> None:
+    def __init__(self, stream: AcceptedStream, connection: Connection, closing: CloseThrottle, share: TurnSlot) -> None:
         self._share = share
         self._stream = stream
         self._connection = connection
-        self._way_out = way_out
+        self._closing = closing
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -38,7 +38,7 @@ class Handshake:
         try:
             event = await self._first_event(timeout_s)
             if event is None:
-                await self._way_out.pass_through(self._stream)
+                await self._closing.pass_through(self._stream)
                 raise ConnectionLost(f"{self._stream.peer} left without saying hello")
             version, features = agree(event.message)
         except LinnError as error:
@@ -71,7 +71,7 @@ class Handshake:
                     return event
 
     async def _refuse(self, error: LinnError) -> None:
-        await self._way_out.pass_through(self._stream)
+        await self._closing.pass_through(self._stream)
         with trio.move_on_after(REST_S), suppress(ConnectionLost):
             await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
             await discard_rest(self._stream)

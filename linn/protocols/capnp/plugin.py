@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 
 from linn.core.errors.tree import LinnError
+from linn.core.gateway.protocol import ProtocolKind
 from linn.core.plugins.hookspecs import hookimpl
-from linn.core.ports.protocol import ProtocolKind
 from linn.protocols.capnp.server import CapnpServer
 from linn.wire.connection import frames_of
 from linn.wire.messages import Failed

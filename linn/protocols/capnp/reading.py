@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.log.delivery import Patience
 from linn.core.log.partition import Partition
 from linn.core.loop.memory_budget import RESERVE_BYTES
+from linn.core.loop.waiting import WaitDeadline
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_to
 
@@ -33,14 +33,14 @@ class Reading:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._fetching = trio.Lock()
-        self._waits: dict[Patience, None] = {}
+        self._waits: dict[WaitDeadline, None] = {}
         self._draining = False
 
     def end_waits(self) -> None:
         """Answer at once what waits for records, now and from now on."""
         self._draining = True
-        for patience in self._waits:
-            patience.end()
+        for deadline in self._waits:
+            deadline.end()
 
     def close(self) -> None:
         """The connection is gone."""
@@ -50,9 +50,9 @@ class Reading:
         """Answer with batches, when there are enough or the client has waited long enough."""
         fetch = event.message
         assert isinstance(fetch, m.Fetch)
-        partition = self._session.broker.topic(fetch.topic).partition(fetch.partition)
+        partition = self._session.gateway.partition(self._session.principal, fetch.topic, fetch.partition)
         asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
-        if fetch.bytes_min <= 1 and self._fetch_at_once(event.correlation, partition, fetch.offset, asked):
+        if fetch.bytes_min <= 1 and self._fetch_nowait(event.correlation, partition, fetch.offset, asked):
             return
 
         async def work() -> None:
@@ -76,12 +76,12 @@ class Reading:
 
         self._session.in_task(event, work)
 
-    def _fetch_at_once(self, correlation: int, partition: Partition, offset: int, bytes_max: int) -> bool:
+    def _fetch_nowait(self, correlation: int, partition: Partition, offset: int, bytes_max: int) -> bool:
         """Answer with what is at hand, so that who reads is served as soon as who publishes; whether there was any."""
         session, outbox = self._session, self._session.outbox
         if self._fetching.locked() or outbox.is_short or not outbox.has_room():
             return False
-        batches = partition.at_once(offset, partition.high_watermark, bytes_max)
+        batches = partition.read_nowait(offset, partition.high_watermark, bytes_max)
         if not batches:
             return False
         partition.count_delivered(batches)
@@ -91,12 +91,12 @@ class Reading:
 
     async def _wait(self, wait_max_ms: int, something: Callable[[], Awaitable[None]]) -> None:
         """Wait for something, as long as the client wants to and the broker goes on."""
-        patience = Patience(0 if self._draining else min(wait_max_ms, WAIT_MS_MAX) / 1000)
-        self._waits[patience] = None
+        deadline = WaitDeadline(0 if self._draining else min(wait_max_ms, WAIT_MS_MAX) / 1000)
+        self._waits[deadline] = None
         try:
-            await patience.wait(something)
+            await deadline.wait(something)
         finally:
-            del self._waits[patience]
+            del self._waits[deadline]
 
     async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
         """Wait until there are so many bytes from `offset` on. Each is looked at once, and nothing of it is held."""
@@ -122,7 +122,7 @@ class Reading:
         assert isinstance(find, m.FindOffset)
 
         async def work() -> None:
-            partition = self._session.broker.topic(find.topic).partition(find.partition)
+            partition = self._session.gateway.partition(self._session.principal, find.topic, find.partition)
             if find.timestamp_ms == m.START_LATEST:
                 offset = partition.high_watermark
             elif find.timestamp_ms == m.START_EARLIEST:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from linn.core.broker.broker import Broker
 from linn.core.env.env import AcceptedStream
-from linn.protocols.capnp.caretaker import Caretaker
+from linn.core.gateway.gateway import Gateway
+from linn.protocols.capnp.keepalive import Keepalive
 from linn.protocols.capnp.session import Session
 
 
@@ -12,9 +12,9 @@ class CapnpServer:
     """A `ProtocolServer` for one listener."""
 
     def __init__(self, keepalive_s: float, hello_timeout_s: float) -> None:
-        self._caretaker = Caretaker(keepalive_s)
+        self._keepalive = Keepalive(keepalive_s)
         self._hello_timeout_s = hello_timeout_s
 
-    async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
+    async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Speak with one client until either side ends it. Raises LinnError where the client did something wrong."""
-        await Session(stream, broker, self._caretaker, self._hello_timeout_s).run()
+        await Session(stream, gateway, self._keepalive, self._hello_timeout_s).run()

@@ -1,7 +1,7 @@
 """A session: the broker's side of one connection of the native protocol.
 
 One task reads and carries requests out in order; each subscription, each waiting request and what the client does not
-take at once has its own while there is such. What an idle session needs, the listener's `Caretaker` does for all of
+take at once has its own while there is such. What an idle session needs, the listener's `Keepalive` does for all of
 them. A request that must wait (for a sync, for records, for room) does not hold up those behind it, but for publishes,
 which keep their order.
 
@@ -19,19 +19,19 @@ from typing import Any
 import trio
 
 from linn.core.batch.steps import TURN_S
-from linn.core.broker.broker import Broker
+from linn.core.connections.listener_traffic import Traffic
 from linn.core.env.env import AcceptedStream
 from linn.core.env.file_region import Sendable
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
 from linn.core.errors.tree import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
+from linn.core.gateway.gateway import ANONYMOUS, Gateway
 from linn.core.log.partition import Partition
-from linn.core.loop.fair_turns import Share
-from linn.core.loop.memory_budget import RESERVE_BYTES, Intake
-from linn.core.metrics.listener_traffic import Traffic
+from linn.core.loop.fair_turns import TurnSlot
+from linn.core.loop.memory_budget import RESERVE_BYTES, ReceiveReservation
 from linn.protocols.capnp.administering import Administering
-from linn.protocols.capnp.caretaker import Caretaker, wait_while
 from linn.protocols.capnp.handshake import Handshake, discard_rest
+from linn.protocols.capnp.keepalive import Keepalive, wait_while
 from linn.protocols.capnp.outbox import Outbox
 from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
@@ -58,7 +58,6 @@ class Session:
     __slots__ = (
         "_administering",
         "_answered",
-        "_caretaker",
         "_connection",
         "_handling",
         "_has_more",
@@ -67,37 +66,40 @@ class Session:
         "_hello_timeout_s",
         "_in_a_row",
         "_inflight",
-        "_intake",
         "_is_drained",
+        "_keepalive",
         "_missed",
         "_publishing",
         "_reading",
         "_received_bytes",
+        "_reservation",
         "_share",
         "_subscribing",
         "_welcome_bytes",
-        "broker",
         "draining",
+        "gateway",
         "nursery",
         "outbox",
+        "principal",
         "settings",
         "slice",
         "stream",
     )
 
-    def __init__(self, stream: AcceptedStream, broker: Broker, caretaker: Caretaker, hello_timeout_s: float) -> None:
-        self._caretaker = caretaker
+    def __init__(self, stream: AcceptedStream, gateway: Gateway, keepalive: Keepalive, hello_timeout_s: float) -> None:
+        self._keepalive = keepalive
         self._hello_timeout_s = hello_timeout_s
         self.stream = stream
-        self.broker = broker
-        self.settings = broker.config.broker
-        self.outbox = Outbox(stream, self.settings.connection_bytes_max, self, broker.memory.unsent)
+        self.gateway = gateway
+        self.principal = ANONYMOUS
+        self.settings = gateway.settings
+        self.outbox = Outbox(stream, self.settings.connection_bytes_max, self, gateway.memory.unsent)
         self.nursery: trio.Nursery
         self.slice: dict[Session, None] = {}
-        """The caretaker's, where this session is in."""
-        self._connection = Connection(caretaker.free_buffers, from_client=True)
-        self._intake = Intake(broker.memory.received)
-        self._share = Share(broker.turns)
+        """The keepalive's, where this session is in."""
+        self._connection = Connection(keepalive.free_buffers, from_client=True)
+        self._reservation = ReceiveReservation(gateway.memory.received)
+        self._share = TurnSlot(gateway.turns)
         self.draining = False
         """Whether the broker has said goodbye."""
         self._inflight = 0
@@ -114,12 +116,12 @@ class Session:
 
     async def run(self) -> None:
         """The whole life of the connection."""
-        self.broker.listening.report(self.stream, self._traffic)
+        self.gateway.connections.report(self.stream, self._traffic)
         try:
             await self._shake_hands()
             async with trio.open_nursery() as self.nursery:
                 try:
-                    self._caretaker.join(self)
+                    self._keepalive.join(self)
                     await self._read()
                     self._end_waits()
                     self._subscribing.close()
@@ -127,12 +129,12 @@ class Session:
                     self.end()
                 finally:
                     # While what is under way ends, nobody may begin anything.
-                    self._caretaker.leave(self)
+                    self._keepalive.leave(self)
                     self.outbox.close()
         except BaseExceptionGroup as group:
             raise_once(group)
         finally:
-            self._intake.release()
+            self._reservation.release()
             # What a session and its parts know of each other is cut, or it would be kept until the collector looks.
             for part in (self.outbox, self._connection, self._publishing, self._reading, self._administering):
                 part.close()
@@ -150,14 +152,14 @@ class Session:
     async def _until_sent(self) -> None:
         await self._publishing.wait_done()
         await wait_while(
-            lambda: self.outbox.waiting_bytes or self._inflight, self.broker.env.clock, self._caretaker.keepalive_s
+            lambda: self.outbox.waiting_bytes or self._inflight, self.gateway.env.clock, self._keepalive.keepalive_s
         )
 
     # --- sending ---
 
     def send_soon(self) -> None:
         """See `Sender.send_soon`."""
-        self._caretaker.send_soon(self)
+        self._keepalive.send_soon(self)
 
     def begin_sending(self) -> None:
         """See `Sender.begin_sending`."""
@@ -180,7 +182,7 @@ class Session:
 
     async def _shake_hands(self) -> None:
         """Hello and welcome. Raises LinnError after telling the client why."""
-        handshake = Handshake(self.stream, self._connection, self.broker.listening.way_out, self._share)
+        handshake = Handshake(self.stream, self._connection, self.gateway.connections.closing, self._share)
         try:
             await handshake.shake(self._welcome, self._hello_timeout_s)
         finally:
@@ -192,11 +194,11 @@ class Session:
         return m.Welcome(
             version,
             features,
-            self.broker.name,
+            self.gateway.name,
             min(settings.frame_bytes_max, m.LIMIT_MAX),
             min(settings.batch_bytes_max, m.LIMIT_MAX),
             min(settings.message_bytes_max, m.LIMIT_MAX),
-            min(int(self._caretaker.keepalive_s * 1000), m.LIMIT_MAX),
+            min(int(self._keepalive.keepalive_s * 1000), m.LIMIT_MAX),
             settings.inflight_requests_max,
             settings.subscriptions_max,
         )
@@ -227,16 +229,16 @@ class Session:
     def _end_waits(self) -> None:
         """Push nothing more, and answer at once what waits for records."""
         self.draining = True
-        self._intake.give_way()
+        self._reservation.give_way()
         self._subscribing.pause()
         self._reading.end_waits()
 
     async def _last_words(self, error: LinnError) -> None:
         """Answer what is under way, then say what was wrong."""
         self._end_waits()
-        await wait_while(lambda: self._inflight, self.broker.env.clock, LAST_WORDS_S)
+        await wait_while(lambda: self._inflight, self.gateway.env.clock, LAST_WORDS_S)
         self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
-        await wait_while(lambda: self.outbox.waiting_bytes, self.broker.env.clock, LAST_WORDS_S)
+        await wait_while(lambda: self.outbox.waiting_bytes, self.gateway.env.clock, LAST_WORDS_S)
         await discard_rest(self.stream)
 
     # --- reading ---
@@ -258,7 +260,7 @@ class Session:
                 count = await self._receive()
                 if count == 0:
                     self.outbox.flush()
-                    return await self.broker.listening.way_out.pass_through(self.stream)
+                    return await self.gateway.connections.closing.pass_through(self.stream)
                 self._handle(count)
         except ConnectionLost:
             self.end()
@@ -284,8 +286,8 @@ class Session:
             self.outbox.flush()
             connection.release()
             self._share.end()
-            if self._intake.held_bytes or connection.pending_bytes > RESERVE_BYTES:
-                await self._intake.hold(connection.pending_bytes, patient=not self.consumes)
+            if self._reservation.held_bytes or connection.pending_bytes > RESERVE_BYTES:
+                await self._reservation.hold(connection.pending_bytes, patient=not self.consumes)
             await self._share.next_turn(None if is_over else stream.wait_readable)
 
     def _handle(self, count: int) -> None:
@@ -320,7 +322,7 @@ class Session:
             except Exception as error:
                 self.fail_unforeseen(event.correlation, error)
             if connection.has_more:
-                now_s = self.broker.env.clock.monotonic()
+                now_s = self.gateway.env.clock.monotonic()
                 until_s = until_s or now_s + TURN_S
                 if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or self.outbox.is_full:
                     self._has_more = True
@@ -337,12 +339,12 @@ class Session:
             or self._inflight >= self.settings.inflight_requests_max
             or self._publishing.is_full()
             or self._administering.is_full()
-            or self._intake.waits
+            or self._reservation.waits
         )
 
     async def _wait_budget(self) -> None:
         self.outbox.flush()
-        with self._intake.set_aside(self._connection.pending_bytes, self.budget_changed):
+        with self._reservation.set_aside(self._connection.pending_bytes, self.budget_changed):
             while self._is_over_budget():
                 if self.outbox.is_full:
                     await self.outbox.wait_room()
@@ -374,6 +376,10 @@ class Session:
             self._answered.set()
             self._answered = None
 
+    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task that ends with the connection."""
+        self.nursery.start_soon(task)
+
     def in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
         """Carry out a request that waits in a task of its own."""
         self._inflight += 1
@@ -391,7 +397,7 @@ class Session:
 
     def fail_unforeseen(self, correlation: int, error: Exception) -> None:
         """A bug, of linn or of a plugin: the log says whose, and the client that there was one."""
-        blamed = self.broker.plugins.blamed(error)
+        blamed = self.gateway.blamed(error)
         about = {"connection": self.stream.peer, "blamed": blamed, "code": InternalError.code}
         logger.error("%(connection)s: a request failed in %(blamed)s", about, exc_info=error)
         self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))

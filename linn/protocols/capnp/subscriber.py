@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import NOTHING, Consumer, Delivery, Patience
+from linn.core.log.delivery import NOTHING, Consumer, Delivery
+from linn.core.loop.waiting import WaitDeadline
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, frames_to
@@ -39,7 +40,7 @@ class Subscriber:
         self._scope = trio.CancelScope()
         self._paused = False
         self._closed = False
-        self._patiences: dict[Patience, None] = {}
+        self._deadlines: dict[WaitDeadline, None] = {}
         self._begun = False
         self._assigned: m.Assigned | None = None
 
@@ -94,8 +95,8 @@ class Subscriber:
         self._paused = True
         self._credit = 0
         self._credited = trio.Event()
-        for patience in self._patiences:
-            patience.end()
+        for deadline in self._deadlines:
+            deadline.end()
 
     def is_holding(self) -> bool:
         """Whether the client holds leases that it may still settle."""
@@ -121,7 +122,7 @@ class Subscriber:
         with self._scope:
             while True:
                 if self.consumer.ended:
-                    await self._next(1, Patience())  # Raises why.
+                    await self._next(1, WaitDeadline())  # Raises why.
                 if self._left() <= 0:
                     await self._until_woken()
                     continue
@@ -132,7 +133,7 @@ class Subscriber:
                         await self._push()
 
     async def _push(self) -> None:
-        delivery = await self._next(self._left(), Patience())
+        delivery = await self._next(self._left(), WaitDeadline())
         if not self.consumer.lease_ms:
             self._credit -= delivery.count
         if delivery.batches:
@@ -144,28 +145,28 @@ class Subscriber:
 
     async def pull(self, correlation: int, records_max: int, wait_s: float) -> None:
         """Answer a pull with records, or without any when the time has passed. Raises LinnError."""
-        delivery, patience = NOTHING, Patience(wait_s)
-        if records_max > 0 and not self._paused and await self._may_ask(patience):
+        delivery, deadline = NOTHING, WaitDeadline(wait_s)
+        if records_max > 0 and not self._paused and await self._may_ask(deadline):
             try:
-                delivery = await self._next(min(records_max, CREDIT_MAX), patience)
+                delivery = await self._next(min(records_max, CREDIT_MAX), deadline)
             finally:
                 self._asking.release()
         self._deliver(correlation, delivery if not self._closed else NOTHING)
 
-    async def _may_ask(self, patience: Patience) -> bool:
-        """Wait until nobody else asks the consumer; False where patience ended first."""
+    async def _may_ask(self, deadline: WaitDeadline) -> bool:
+        """Wait until nobody else asks the consumer; False where the deadline came first."""
         if not self._asking.locked():
             await self._asking.acquire()
             return True
-        self._patiences[patience] = None
+        self._deadlines[deadline] = None
         try:
-            return await patience.wait(self._asking.acquire)
+            return await deadline.wait(self._asking.acquire)
         finally:
-            del self._patiences[patience]
+            del self._deadlines[deadline]
 
-    async def _next(self, records_max: int, patience: Patience) -> Delivery:
-        self._patiences[patience] = None
+    async def _next(self, records_max: int, deadline: WaitDeadline) -> Delivery:
+        self._deadlines[deadline] = None
         try:
-            return await self.consumer.next(records_max, self._delivery_bytes(), patience)
+            return await self.consumer.next(records_max, self._delivery_bytes(), deadline)
         finally:
-            del self._patiences[patience]
+            del self._deadlines[deadline]

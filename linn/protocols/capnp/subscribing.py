@@ -10,7 +10,6 @@ from linn.core.batch.steps import Steps
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import Settlement
-from linn.core.loop.long_work import in_turns
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.subscriber import Subscriber
 from linn.wire import messages as m
@@ -57,7 +56,7 @@ class Subscribing:
         assert isinstance(subscribe, m.Subscribe)
         if self._session.draining:
             raise BrokerStopping("the broker is stopping")
-        if self._wants_topic(subscribe.topic):
+        if self._session.gateway.wants_topic(subscribe.topic):
             self._session.in_task(event, lambda: self._make_and_subscribe(event))
             return
         if len(self._subscribers) >= self._session.settings.subscriptions_max:
@@ -66,13 +65,14 @@ class Subscribing:
         self._subscription_ids += 1
         id = self._subscription_ids
         subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes, partitions)
-        kind, consumer = self._session.broker.subscribe(
+        kind, consumer = self._session.gateway.subscribe_nowait(
+            self._session.principal,
             subscribe.topic,
             subscribe.group,
-            subscribe.start,
-            subscribe.partitions,
-            subscriber.assigned,
-            subscribe.starts,
+            start=subscribe.start,
+            starts=subscribe.starts,
+            partitions=subscribe.partitions,
+            on_assigned=subscriber.assigned,
         )
         subscriber.consumer = consumer
         self._subscribers[id] = subscriber
@@ -82,7 +82,7 @@ class Subscribing:
 
     def _partitions_read(self, subscribe: m.Subscribe) -> int:
         """How many partitions a new subscription reads; of a queue none. Raises TopicUnknown, LimitExceeded."""
-        topic = self._session.broker.topic(subscribe.topic)
+        topic = self._session.gateway.topic(self._session.principal, subscribe.topic)
         more = 0
         if subscribe.group and topic.groups is not None:
             more = -(-len(topic.partitions) // (topic.groups.members(subscribe.group) + 1))
@@ -94,14 +94,9 @@ class Subscribing:
             raise LimitExceeded(text)
         return more
 
-    def _wants_topic(self, name: str) -> bool:
-        """Whether the topic has to be made first."""
-        broker = self._session.broker
-        return broker.config.broker.auto_create_topics and name not in broker.topics
-
     async def _make_and_subscribe(self, event: Event) -> None:
         assert isinstance(event.message, m.Subscribe)
-        await self._session.broker.administration.create_default_topic(event.message.topic)
+        await self._session.gateway.make_topic(self._session.principal, event.message.topic)
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
@@ -149,7 +144,7 @@ class Subscribing:
         self.close()
         if self._left:
             with trio.CancelScope(shield=True):
-                await in_turns(self._session.broker, self._leaving())
+                await self._session.gateway.long_work.run(self._leaving())
         del self._session
 
     def _leaving(self) -> Steps[None]:
@@ -183,8 +178,10 @@ class Subscribing:
         if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
             raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
         subscriber = self._subscriber(settle.subscription)
-        outcome = subscriber.consumer.settle(
-            [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries]
+        outcome = self._session.gateway.settle(
+            self._session.principal,
+            subscriber.consumer,
+            [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries],
         )
         refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
         if event.correlation:

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from linn.core.broker.broker import Broker
+from linn.core.gateway.gateway import ANONYMOUS, Gateway
 from linn.protocols.http.exposition import CONTENT_TYPE, exposed
 
 Scope = dict[str, Any]
@@ -32,17 +32,17 @@ class MonitoringApp:
         self._per_connection = per_connection
         self._making = trio.Lock()
 
-    async def answer(self, broker: Broker, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, gateway: Gateway, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await send({"type": "websocket.close"})
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_discard, receive)
-            await self._answer_http(broker, scope, send)
+            await self._answer_http(gateway, scope, send)
             nursery.cancel_scope.cancel()
 
-    async def _answer_http(self, broker: Broker, scope: Scope, send: Send) -> None:
+    async def _answer_http(self, gateway: Gateway, scope: Scope, send: Send) -> None:
         path = scope["path"]
         if path not in ("/metrics", "/health", "/ready"):
             await _say(send, 404, "there is /metrics, /health and /ready")
@@ -51,13 +51,13 @@ class MonitoringApp:
         elif path == "/health":
             await _say(send, 200, "alive")
         elif path == "/ready":
-            await _say(send, 200 if broker.state == "ready" else 503, broker.state)
+            await _say(send, 200 if gateway.state == "ready" else 503, gateway.state)
         else:
-            await self._send_metrics(broker, send)
+            await self._send_metrics(gateway, send)
 
-    async def _send_metrics(self, broker: Broker, send: Send) -> None:
+    async def _send_metrics(self, gateway: Gateway, send: Send) -> None:
         await _begin(send, 200, CONTENT_TYPE, [])
-        families = broker.metrics.collect(per_connection=self._per_connection)
+        families = gateway.collect_metrics(ANONYMOUS, per_connection=self._per_connection)
         pieces = (piece for family in families for piece in exposed(family))
         made = bytearray()
         while True:
@@ -66,7 +66,7 @@ class MonitoringApp:
                 if piece is None:
                     break
                 made += piece
-                await broker.env.clock.sleep(0)
+                await gateway.env.clock.sleep(0)
             if len(made) >= PIECE_BYTES_MIN:
                 await send({"type": "http.response.body", "body": bytes(made), "more_body": True})
                 made.clear()

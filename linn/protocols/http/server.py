@@ -17,8 +17,8 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 
-from linn.core.broker.broker import Broker
 from linn.core.env.env import AcceptedStream
+from linn.core.gateway.gateway import Gateway
 from linn.protocols.http.hypercorn_stream import HypercornStream
 from linn.protocols.http.monitoring_app import MonitoringApp
 
@@ -38,16 +38,16 @@ class MetricsServer:
         self._config = _config(idle_timeout_s)
         self._connection_age_max_s = connection_age_max_s
 
-    async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
+    async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Answer requests until the client is gone, idle, or there for too long, or the broker has drained."""
         context = WorkerContext(None)
         adapter = HypercornStream(stream, context.terminated.set)
-        broker.listening.report(stream, adapter.traffic)
-        app = ASGIWrapper(cast(Any, partial(self._app.answer, broker)))
+        gateway.connections.report(stream, adapter.traffic)
+        app = ASGIWrapper(cast(Any, partial(self._app.answer, gateway)))
         server = TCPServer(app, self._config, context, ConnectionState(LifespanState()), cast(Any, adapter))
         with trio.move_on_after(self._connection_age_max_s):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_leave_when_drained, broker, context)
+                nursery.start_soon(_leave_when_drained, gateway, context)
                 nursery.start_soon(_abort_when_cancelled, adapter)
                 await server.run()
                 nursery.cancel_scope.cancel()
@@ -65,9 +65,9 @@ def _config(idle_timeout_s: float) -> Config:
     return config
 
 
-async def _leave_when_drained(broker: Broker, context: WorkerContext) -> None:
+async def _leave_when_drained(gateway: Gateway, context: WorkerContext) -> None:
     """Close at once what is idle, and the rest behind its answer."""
-    await broker.listening.wait_drained()
+    await gateway.connections.drained.wait()
     await context.terminated.set()
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import count
 
 from linn.core.env.env import Env
-from linn.core.log.storage import Capabilities, PartitionId
+from linn.core.log.storage import Capabilities, PartitionId, StorageEngine
 from linn.core.loop.memory_budget import MemoryShare
 from linn.storage_engines.dram.log import DramLog
 from linn.storage_engines.dram.scratch import ScratchFolder
 from linn.storage_engines.dram.settings import DramSettings
 
 
-class DramEngine:
+class DramEngine(StorageEngine):
     """Opens logs; `folder` is for scratch files only and is not made before one is needed."""
 
     def __init__(self, folder: str, settings: DramSettings, env: Env) -> None:
@@ -21,10 +21,10 @@ class DramEngine:
         self._scratch = ScratchFolder(folder, env.disk, count())
         self._cleared = False
         self._memory = MemoryShare("dram")
-        self.capabilities = Capabilities(survives_restart=False, reads_at_once=True, keeps_in_memory=True)
+        self.capabilities = Capabilities(survives_restart=False)
 
     def count_in(self, share: MemoryShare) -> None:
-        """As `MemoryEngine` says."""
+        """As the port says."""
         self._memory = share
 
     async def open(self, partition: PartitionId) -> DramLog:

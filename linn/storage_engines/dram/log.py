@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.errors.tree import LogClosed, OffsetOutOfRange
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities
+from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, PartitionLog
 from linn.core.loop.memory_budget import MemoryShare
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
 from linn.storage_engines.dram.scratch import ScratchFolder, ScratchRun
@@ -23,7 +23,7 @@ from linn.storage_engines.dram.settings import DramSettings
 Run = MemoryRun | ScratchRun
 
 
-class DramLog:
+class DramLog(PartitionLog):
     """One partition's log. See `linn.core.log.storage.PartitionLog` for what each method promises."""
 
     def __init__(
@@ -141,13 +141,13 @@ class DramLog:
                 break
         return batches[:READ_BATCHES_MAX]
 
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
         """As the port says, of one run in memory."""
         self._check_usable()
         if not self._start <= offset < self._end:
             return ()
         run = self._runs[self._place(offset)]
-        return run.at_once(offset, bytes_max) if isinstance(run, MemoryRun) else ()
+        return run.read_nowait(offset, bytes_max) if isinstance(run, MemoryRun) else ()
 
     def _place(self, offset: int) -> int:
         return bisect_right(self._runs, offset, key=lambda run: run.base_offset) - 1

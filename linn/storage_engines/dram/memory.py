@@ -71,7 +71,7 @@ class MemoryRun:
         """The batches themselves, from the one that holds `offset`. Never waits."""
         return self._from(offset, bytes_max, at_least_one)
 
-    def at_once(self, offset: int, bytes_max: int) -> list[RecordBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> list[RecordBatch]:
         """The batches themselves, from the one that begins at `offset`; none where none does."""
         batches = self._from(offset, bytes_max, at_least_one=True)
         return batches if batches and batches[0].base_offset == offset else []

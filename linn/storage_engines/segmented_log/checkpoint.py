@@ -11,7 +11,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from linn.core.batch.crc32c import crc32c
+from crc32c import crc32c
+
 from linn.core.env.env import Disk
 from linn.core.errors.tree import LogCorrupt
 from linn.storage_engines.segmented_log.folder import sync_way_to

@@ -8,13 +8,13 @@ import trio
 
 from linn.core.env.env import Env
 from linn.core.errors.tree import StorageError
-from linn.core.log.storage import Capabilities, DamagedTail, PartitionId
+from linn.core.log.storage import Capabilities, DamagedTail, PartitionId, StorageEngine
 from linn.storage_engines.segmented_log.folder import delete_folder
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 
 
-class SegmentedLogEngine:
+class SegmentedLogEngine(StorageEngine):
     """Opens logs in `folder`/TOPIC/INDEX. What `folder` lies in, the broker made before, durably."""
 
     def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env) -> None:
@@ -23,10 +23,6 @@ class SegmentedLogEngine:
         self._env = env
         self._examined: dict[PartitionId, SegmentedLog] = {}
         self.capabilities = Capabilities(
-            reads_at_once=True,
-            gives_statistics=True,
-            deletes_topics=True,
-            recovers=True,
             survives_restart=True,
             confirm_after_sync=settings.fsync == "always",
             flush_interval_s=settings.flush_interval_ms / 1000 if settings.fsync == "interval" else None,
@@ -76,15 +72,16 @@ class SegmentedLogEngine:
             raise StorageError(f"no folder can be named after the topic {topic[:80]!r}")
         return f"{self._folder}/{topic}"
 
-    async def delete_topic(self, topic: str) -> None:
+    async def delete_topic(self, topic: str) -> bool:
         """As the port says."""
         disk, folder = self._env.disk, self._topic_folder(topic)
         if not disk.exists(folder):
-            return
+            return True
         for index in self._indexes(topic):
             await delete_folder(disk, f"{folder}/{index}")
         if not disk.list_dir(folder):
             disk.remove_dir(folder)
+        return True
 
     async def close(self) -> None:
         """Nothing is held beside the logs."""

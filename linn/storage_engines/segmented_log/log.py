@@ -28,7 +28,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
-from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, StoredBatch
+from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, PartitionLog, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.folder import delete_folder, sync_way_to
 from linn.storage_engines.segmented_log.index import IndexImage
@@ -48,7 +48,7 @@ _SCAN_SHARE = 8
 """A large active segment is indexed again when this part of it is new, so that writing indexes costs little."""
 
 
-class SegmentedLog:
+class SegmentedLog(PartitionLog):
     """One partition's log. See `linn.core.log.storage.PartitionLog` for what each method promises."""
 
     def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env, capabilities: Capabilities) -> None:
@@ -92,7 +92,7 @@ class SegmentedLog:
         return Recovery(self._disk, self._folder, self._checkpoint_file, self._settings.index_interval_bytes)
 
     async def damaged_tail(self, *, cut: bool) -> DamagedTail | None:
-        """What keeps the log from being opened, and cut it off. See `RecoverableEngine.damaged_tail`."""
+        """What keeps the log from being opened, and cut it off. See `StorageEngine.damaged_tail`."""
         recovery = self._new_recovery()
         tail = await recovery.tail()
         if cut and tail is not None:
@@ -320,12 +320,12 @@ class SegmentedLog:
                 break
         return batches
 
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """As the port says, of one segment."""
         self._check_usable()
         if not self._start <= offset < self._end:
             return ()
-        return self._segments[bisect_right(self._bases, offset) - 1].at_once(offset, bytes_max)
+        return self._segments[bisect_right(self._bases, offset) - 1].read_nowait(offset, bytes_max)
 
     def _check_range(self, offset: int) -> None:
         if not self._start <= offset <= self._end:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.config.units import counted
 from linn.core.env.env import Disk, File
+from linn.core.errors.texts import counted
 from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
 from linn.core.log.storage import READ_BATCHES_MAX, StoredBatch
 from linn.storage_engines.segmented_log.index import (
@@ -241,7 +241,7 @@ class Segment:
         except BatchError as error:
             raise self._corrupt(position, error.text) from error
 
-    def at_once(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+    def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """Batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones read.
 
         Nothing where a reader hasn't come to `offset` before, where there is much of small batches, and where they are

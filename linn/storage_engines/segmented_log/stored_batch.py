@@ -9,8 +9,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from linn.core.batch.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES, RecordBatch
-from linn.core.batch.crc32c import crc32c
 from linn.core.batch.flat_message import DATA_AT, WORD
 from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed
 

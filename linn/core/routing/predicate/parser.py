@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from linn.core.errors.nearest import nearest
+from linn.core.errors.texts import nearest
 from linn.core.errors.tree import PredicateInvalid
 from linn.core.routing.predicate.tokens import Token, invalid, tokens_of
 from linn.core.routing.predicate.tree import (

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Literal, NamedTuple
 
-from linn.core.config.problem import one_line
+from linn.core.errors.texts import one_line
 from linn.core.errors.tree import PredicateInvalid
 from linn.core.routing.predicate.tree import LiteralValue
 

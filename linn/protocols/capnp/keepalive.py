@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.broker.broker import Broker
 from linn.core.env.env import Clock
 from linn.core.errors.tree import InternalError
+from linn.core.gateway.gateway import Gateway
 from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: floa
             pause_s = min(2 * pause_s, DRAIN_POLL_S_MAX)
 
 
-class Caretaker:
+class Keepalive:
     """For the sessions of one listener. Its tasks begin with the first of them, in the broker's nursery."""
 
     def __init__(self, keepalive_s: float) -> None:
@@ -68,10 +68,10 @@ class Caretaker:
         self._joined.set()
         if not self._works:
             self._works = True
-            broker = session.broker
-            broker.spawn(self._flush)
-            broker.spawn(partial(self._watch, broker))
-            broker.spawn(partial(self._see_off, broker))
+            gateway = session.gateway
+            gateway.spawn(self._flush)
+            gateway.spawn(partial(self._watch, gateway))
+            gateway.spawn(partial(self._see_off, gateway))
         if self._draining:
             session.say_goodbye()
 
@@ -96,22 +96,22 @@ class Caretaker:
             unsent, self._unsent = self._unsent, []
             await self._each(unsent, lambda session: session.flush())
 
-    async def _watch(self, broker: Broker) -> None:
+    async def _watch(self, gateway: Gateway) -> None:
         """End who has been silent for too long."""
         while True:
             await self._wait_joined()
-            await broker.env.clock.sleep(self.keepalive_s / SLICES)
+            await gateway.env.clock.sleep(self.keepalive_s / SLICES)
             self._slice = (self._slice + 1) % SLICES
             await self._each([*self._slices[self._slice]], lambda session: session.watch())
 
-    async def _see_off(self, broker: Broker) -> None:
+    async def _see_off(self, gateway: Gateway) -> None:
         """When the broker stops: let go at once who has nothing under way, and the others when they are done."""
-        await broker.listening.wait_draining()
+        await gateway.connections.draining.wait()
         self._draining = True
         await self._each(self._everybody(), lambda session: session.say_goodbye())
         while True:
             await self._wait_joined()
-            await broker.env.clock.sleep(DRAIN_POLL_S)
+            await gateway.env.clock.sleep(DRAIN_POLL_S)
             await self._each(self._everybody(), lambda session: session.leave_if_done())
 
     def _everybody(self) -> list[Session]:

@@ -18,7 +18,7 @@ import trio
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.alarm import Alarm
-from linn.core.env.env import Clock
+from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
@@ -33,7 +33,7 @@ from linn.core.errors.tree import (
     SyncFailed,
 )
 from linn.core.log.delivery import Delivery, Settlement
-from linn.core.log.partition import Partition, Spawn
+from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.log.unwritten_events import UnwrittenEvents
 from linn.core.queue.clip import clip_event
@@ -57,10 +57,10 @@ PROBES_ONE_BY_ONE = 4_096
 LEASES_IN_A_TURN = 64
 """Of a consumer that is gone: returned in about a millisecond, in which others wait."""
 
-CopyDeadLetters = Callable[["SharedDispatch"], Awaitable[None]]
+CopyDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
 
 
-class SharedDispatch:
+class PartitionQueue:
     """One partition's part of a queue."""
 
     def __init__(

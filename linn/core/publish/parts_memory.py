@@ -8,14 +8,14 @@ all large publishes, however many there are, one has a turn between two turns of
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import trio
 
 from linn.core.batch.steps import Steps
-from linn.core.loop.long_work import LongWork
+from linn.core.loop.long_work import LongTask
+from linn.core.loop.memory_budget import ReceivedShare
 from linn.core.routing.budget import PublishBudget
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
 
 T = TypeVar("T")
 
@@ -23,11 +23,11 @@ T = TypeVar("T")
 class PartsMemory:
     """The parts of one publish, for one attempt: use it with `with`, and let go of the parts at its end."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.budget = PublishBudget()
-        self._work = LongWork(broker)
-        self._share = broker.memory.received
-        self._parts_turn = broker.parts_turn
+    def __init__(self, budget: PublishBudget, work: LongTask, share: ReceivedShare, parts_turn: trio.Lock) -> None:
+        self._budget = budget
+        self._work = work
+        self._share = share
+        self._parts_turn = parts_turn
         self._has_turn = False
         self._held_bytes = 0
 
@@ -57,6 +57,6 @@ class PartsMemory:
                 self._has_turn = True
 
     def _count(self) -> None:
-        more = self.budget.parts_bytes - self._held_bytes
+        more = self._budget.parts_bytes - self._held_bytes
         self._held_bytes += more
         self._share.used_bytes += more

@@ -6,7 +6,7 @@ from linn.core.log.cut_batches import CutBatches
 from linn.core.loop.histogram import Histogram
 
 
-class StorageTraffic:
+class StorageStats:
     """One per `[storage.NAME]` table in use. It outlives topics, so that its counts never go down."""
 
     __slots__ = ("appends", "cut_batches", "name", "sync_seconds", "untidied_bytes")

@@ -14,7 +14,7 @@ WAITING_MAX = 64
 """From then on one comes where four leave: the kernel keeps who knocks in less memory than the broker who leaves."""
 
 
-class Turnstile:
+class CloseThrottle:
     """Who has something to clear away, and nobody to wait for it, passes through first."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

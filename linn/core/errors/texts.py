@@ -31,3 +31,19 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return "; there are none"
     more = ", ..." if len(options) > _LISTED_MAX else ""
     return f"; known: {', '.join(options[:_LISTED_MAX])}{more}"
+
+
+def one_line(text: str) -> str:
+    """Text with everything that would break or garble a line written as an escape."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return f"{number:,} {noun}es"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{number:,} {noun[:-1]}ies"
+    return f"{number:,} {noun}s"

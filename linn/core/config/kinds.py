@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import PluginUnknown
-
-if TYPE_CHECKING:
-    from linn.core.log.storage import EngineKind
-    from linn.core.ports.interceptor import InterceptorKind
-    from linn.core.ports.protocol import ProtocolKind
-    from linn.core.queue.semantics import SemanticsKind
-    from linn.core.routing.exchange import ExchangeKind
-    from linn.core.routing.partitioner import PartitionerKind
 
 K = TypeVar("K")
 
@@ -39,17 +31,17 @@ class Kinds(Protocol):
     """All that plugins brought. `plugins.PluginManager` is one."""
 
     @property
-    def engines(self) -> Mapping[str, EngineKind]: ...
+    def engines(self) -> Mapping[str, Kind]: ...
     @property
-    def semantics(self) -> Mapping[str, SemanticsKind]: ...
+    def semantics(self) -> Mapping[str, Kind]: ...
     @property
-    def exchanges(self) -> Mapping[str, ExchangeKind]: ...
+    def exchanges(self) -> Mapping[str, Kind]: ...
     @property
-    def protocols(self) -> Mapping[str, ProtocolKind]: ...
+    def protocols(self) -> Mapping[str, Kind]: ...
     @property
-    def interceptors(self) -> Mapping[str, InterceptorKind]: ...
+    def interceptors(self) -> Mapping[str, Kind]: ...
     @property
-    def partitioners(self) -> Mapping[str, PartitionerKind]: ...
+    def partitioners(self) -> Mapping[str, Kind]: ...
     @property
     def plugin_names(self) -> Collection[str]:
         """The names of all plugins that were found, blocked ones included."""

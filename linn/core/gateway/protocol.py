@@ -1,25 +1,23 @@
-"""The protocol port: how a plugin lets clients of another tongue in."""
+"""The port for wire protocols."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import LinnError
-
-if TYPE_CHECKING:
-    from linn.core.broker.broker import Broker
+from linn.core.gateway.gateway import Gateway
 
 
 class ProtocolServer(Protocol):
     """Speaks with the clients of one listener. Made once per listener."""
 
-    async def serve(self, stream: AcceptedStream, broker: Broker) -> None:
+    async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Speak with one client until either side ends it. The caller closes the stream.
 
-        `broker.listening.report` takes what the connection carries, for the metrics.
+        `gateway.connections.report` takes what the connection carries, for the metrics.
 
         Raises:
             LinnError: the connection ended for a reason worth a log line. Others are not disturbed.

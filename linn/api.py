@@ -1,0 +1,166 @@
+"""All that the author of a plugin imports: ports, kinds, the batch, errors. Nothing else of linn is promised to stay.
+
+By kind of plugin: `hookimpl`, and for
+
+- a storage engine `EngineKind`, `StorageEngine`, `PartitionLog`;
+- delivery semantics `SemanticsKind`, `DeliverySemantics`, `SharedSubscription`;
+- an exchange `ExchangeKind`, `Exchange`, `Binding`, `Subject`;
+- a partitioner `PartitionerKind`, `Partitioner`;
+- an interceptor `InterceptorKind`, `Interceptor`;
+- an observer `Observer`;
+- a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`.
+
+`linn.testing` has a conformance suite for each.
+"""
+
+from __future__ import annotations
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, edit_batch
+from linn.core.batch.key_hash import key_hash, partition_of
+from linn.core.batch.record import Headers, Record
+from linn.core.batch.routes import Pair
+from linn.core.batch.steps import Steps, run_steps
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.env import AcceptedStream, Clock, Env, Rng, Stream
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.texts import did_you_mean
+from linn.core.errors.tree import (
+    BatchCorrupt,
+    BatchMalformed,
+    BindingInvalid,
+    DiskFull,
+    DiskReadOnly,
+    LimitExceeded,
+    LinnError,
+    LogClosed,
+    LogCorrupt,
+    OffsetOutOfRange,
+    ProtocolError,
+    RequestTimeout,
+    RequestUnknown,
+    StorageError,
+    Unroutable,
+)
+from linn.core.gateway.gateway import ANONYMOUS, Fetched, Gateway, Principal, Subscription
+from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
+from linn.core.log.delivery import Consumer, Delivery, Settlement, SettleOutcome
+from linn.core.log.storage import (
+    READ_BATCHES_MAX,
+    Capabilities,
+    DamagedTail,
+    EngineKind,
+    LogStatistics,
+    PartitionId,
+    PartitionLog,
+    StorageEngine,
+    StoredBatch,
+)
+from linn.core.loop.memory_budget import MemoryShare
+from linn.core.loop.waiting import WaitDeadline
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.interceptor import Interceptor, InterceptorKind
+from linn.core.ports.observer import Observer, Observers
+from linn.core.publish.publisher import PublishLane
+from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.queue.lease import Lease, LeaseSettings
+from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, DeliverySemantics, SemanticsKind
+from linn.core.queue.subscription import SharedSubscription
+from linn.core.routing.binding_table import BindingTable
+from linn.core.routing.exchange import Binding, ExchangeKind, Subject, Target
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.partitioner import Partitioner, PartitionerKind
+from linn.plugins.exchanges import NoSettings, TopicExchange
+from linn.semantics.at_least_once import AtLeastOnce
+from linn.storage_engines.dram.engine import DramEngine
+from linn.storage_engines.dram.settings import DramSettings
+
+__all__ = [
+    "ANONYMOUS",
+    "CONFIRM_WHEN",
+    "READ_BATCHES_MAX",
+    "AcceptedStream",
+    "Acks",
+    "AtLeastOnce",
+    "BatchColumns",
+    "BatchCorrupt",
+    "BatchMalformed",
+    "Binding",
+    "BindingInvalid",
+    "BindingTable",
+    "Capabilities",
+    "Clock",
+    "ConfirmWhen",
+    "Consumer",
+    "DamagedTail",
+    "Delivery",
+    "DeliverySemantics",
+    "DiskFull",
+    "DiskReadOnly",
+    "DramEngine",
+    "DramSettings",
+    "EngineKind",
+    "Env",
+    "ExchangeKind",
+    "Explanation",
+    "Fetched",
+    "Gateway",
+    "Headers",
+    "Interceptor",
+    "InterceptorKind",
+    "Lease",
+    "LeaseSettings",
+    "LimitExceeded",
+    "LinnError",
+    "LogClosed",
+    "LogCorrupt",
+    "LogStatistics",
+    "MemoryShare",
+    "NoSettings",
+    "Observer",
+    "Observers",
+    "OffsetOutOfRange",
+    "Pair",
+    "PartitionId",
+    "PartitionLog",
+    "Partitioner",
+    "PartitionerKind",
+    "Principal",
+    "ProtocolError",
+    "ProtocolKind",
+    "ProtocolServer",
+    "PublishAnswers",
+    "PublishLane",
+    "PublishRequest",
+    "PublishResult",
+    "RealEnv",
+    "Record",
+    "RecordBatch",
+    "RequestTimeout",
+    "RequestUnknown",
+    "Rng",
+    "SemanticsKind",
+    "SettleOutcome",
+    "Settlement",
+    "SharedSubscription",
+    "Steps",
+    "StorageEngine",
+    "StorageError",
+    "StoredBatch",
+    "Stream",
+    "Subject",
+    "Subscription",
+    "Target",
+    "TopicExchange",
+    "TopicSettings",
+    "Unroutable",
+    "WaitDeadline",
+    "build_batch",
+    "build_from_records",
+    "did_you_mean",
+    "edit_batch",
+    "hookimpl",
+    "key_hash",
+    "partition_of",
+    "run_steps",
+]

@@ -1,0 +1,1 @@
+"""Connections of all protocols: what each carries, and how they end."""

@@ -1,0 +1,41 @@
+"""The connections of a broker: what each carries, how many leave at a time, and when all are asked to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import trio
+
+from linn.core.connections.listener_traffic import ListenerTraffic, ReadTraffic
+from linn.core.env.env import AcceptedStream
+from linn.core.loop.close_throttle import CloseThrottle
+
+
+class Connections:
+    """Of all listeners together."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.traffic: dict[str, ListenerTraffic] = {}
+        """By listener."""
+        self.closing: CloseThrottle = CloseThrottle(monotonic)
+        self.draining = trio.Event()
+        """Set when the broker begins to stop."""
+        self.drained = trio.Event()
+        """Set when a stop has no client to wait for any more: protocols that only watch end now."""
+        self._streams: dict[AcceptedStream, ListenerTraffic] = {}
+        self._numbers = itertools.count(1)
+
+    def opened(self, stream: AcceptedStream, traffic: ListenerTraffic) -> None:
+        """A client was let in by a listener."""
+        traffic.connected(stream, next(self._numbers))
+        self._streams[stream] = traffic
+
+    def closed(self, stream: AcceptedStream, error_code: str | None) -> None:
+        """A connection has ended, perhaps for an error."""
+        self._streams.pop(stream).left(stream, error_code)
+
+    def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
+        """Have the metrics ask `read` what a connection carries; a stream of no listener is passed over."""
+        if stream in self._streams:
+            self._streams[stream].open[stream].read = read

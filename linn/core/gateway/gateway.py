@@ -1,0 +1,238 @@
+"""The gateway: all that a protocol may do with the broker. A protocol parses, calls it, and answers.
+
+Publishing waits for room, makes topics, takes turns and counts memory behind it. Each call names the principal who
+asks; until there are logins it is `ANONYMOUS`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from linn.core.admin.administration import Administration
+from linn.core.batch.batch import RecordBatch
+from linn.core.config.tables import BrokerSettings
+from linn.core.connections.connections import Connections
+from linn.core.env.env import Env, Spawn
+from linn.core.errors.tree import SubscriptionWrongKind
+from linn.core.groups.consumer import OnAssigned
+from linn.core.log.delivery import Consumer, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition
+from linn.core.log.storage import StoredBatch
+from linn.core.loop.fair_turns import FairTurns
+from linn.core.loop.long_work import LongWork
+from linn.core.loop.memory_budget import MemoryBudget
+from linn.core.loop.waiting import WaitDeadline
+from linn.core.metrics.registry import Family, MetricRegistry
+from linn.core.publish.publisher import Publisher, PublishLane
+from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.topics.catalog import Catalog
+from linn.core.topics.topic import Topic
+
+START_EARLIEST = -2
+START_LATEST = -1
+State = Literal["starting", "ready", "stopping"]
+
+
+class Principal(NamedTuple):
+    """The one who asks."""
+
+    name: str = "anonymous"
+
+
+ANONYMOUS = Principal()
+
+
+class Subscription(NamedTuple):
+    """What somebody reads with."""
+
+    kind: int
+    """0: one of the consumers that compete for a queue; 1: a member of a group; 2: a reader of its own."""
+    consumer: Consumer
+
+
+class Fetched(NamedTuple):
+    """Part of a partition, and where the partition begins and ends."""
+
+    start_offset: int
+    high_watermark: int
+    batches: Sequence[RecordBatch | StoredBatch]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gateway:
+    """One broker's. The fields are what a protocol's connections share with the rest of the broker."""
+
+    name: str
+    """What the broker calls itself."""
+    settings: BrokerSettings
+    env: Env
+    spawn: Spawn
+    """Starts a task that lives as long as the broker."""
+    blamed: Callable[[BaseException], str]
+    """Names the plugin, or the part of linn, that an unforeseen error came up in."""
+    connections: Connections
+    memory: MemoryBudget
+    turns: FairTurns
+    long_work: LongWork
+    catalog: Catalog
+    publisher: Publisher
+    administration: Administration
+    metrics: MetricRegistry
+    read_state: Callable[[], State]
+    read_addresses: Callable[[], Mapping[str, str]]
+
+    # --- looking ---
+
+    @property
+    def state(self) -> State:
+        """Whether clients can connect: not yet, now, or not any more."""
+        return self.read_state()
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Bound address by listener; those for clients come first."""
+        return self.read_addresses()
+
+    def topics(self, principal: Principal) -> Mapping[str, Topic]:
+        """The topics that there are, by name."""
+        return self.catalog.topics
+
+    def collect_metrics(self, principal: Principal, *, per_connection: bool = True) -> Iterator[Family]:
+        """All metrics, each read when the iterator comes to it."""
+        return self.metrics.collect(per_connection=per_connection)
+
+    def topic(self, principal: Principal, name: str) -> Topic:
+        """The topic of that name. Raises TopicUnknown."""
+        return self.catalog.topic(name)
+
+    # --- publishing ---
+
+    def publish_lane(self, principal: Principal, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
+        """The publishes of one connection, carried out in order; `spawn` starts a task that ends with it."""
+        return self.publisher.lane(answers, spawn)
+
+    async def publish(self, principal: Principal, request: PublishRequest) -> Sequence[PublishResult]:
+        """Publish, and wait until all of it is confirmed; for protocols that carry out one request after the other.
+
+        Raises LinnError: as it says. Cancellation: it may be stored or not.
+        """
+        return await self.publisher.publish(request)
+
+    # --- reading ---
+
+    async def subscribe(
+        self,
+        principal: Principal,
+        topic: str,
+        group: str = "",
+        *,
+        start: int = START_EARLIEST,
+        starts: Sequence[int] = (),
+        partitions: Sequence[int] = (),
+        on_assigned: OnAssigned = nobody,
+    ) -> Subscription:
+        """As `subscribe_nowait`, which see; a topic that is not there is made first where topics are.
+
+        Cancellation: nobody subscribes; the topic may be there.
+        """
+        if self.wants_topic(topic):
+            await self.make_topic(principal, topic)
+        return self.subscribe_nowait(
+            principal, topic, group, start=start, starts=starts, partitions=partitions, on_assigned=on_assigned
+        )
+
+    def wants_topic(self, topic: str) -> bool:
+        """Whether a topic has to be made before anybody can subscribe to it."""
+        return self.settings.auto_create_topics and topic not in self.catalog.topics
+
+    async def make_topic(self, principal: Principal, topic: str) -> None:
+        """Make a topic with all defaults, if it is not there. Raises ConfigError where the name is none."""
+        await self.administration.create_default_topic(topic)
+
+    def subscribe_nowait(
+        self,
+        principal: Principal,
+        topic: str,
+        group: str = "",
+        *,
+        start: int = START_EARLIEST,
+        starts: Sequence[int] = (),
+        partitions: Sequence[int] = (),
+        on_assigned: OnAssigned = nobody,
+    ) -> Subscription:
+        """Begin to read a topic; close the consumer at the end.
+
+        Args:
+            group: on a stream, the group whose members share the partitions; "": on a queue one of the consumers that
+                compete, on a stream a reader whose place nobody keeps.
+            start: of a stream, an offset, START_EARLIEST or START_LATEST, where nothing was committed.
+            starts: the same by partition; empty: `start` holds for all.
+            partitions: what a reader without a group reads; empty: all.
+            on_assigned: called when a member of a group gains or loses partitions.
+
+        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError.
+        """
+        found = self.catalog.topic(topic)
+        if group:
+            if found.groups is None:
+                raise SubscriptionWrongKind(f"topic {topic} is a queue: consumers compete without naming a group")
+            return Subscription(1, found.groups.join(group, _start_of(found, start, starts), on_assigned))
+        if found.queue is not None:
+            if start != START_EARLIEST or starts or partitions:
+                raise SubscriptionWrongKind(
+                    f"topic {topic} is a queue: its consumers get what is not settled, and choose no start or partition"
+                )
+            lease_ms = 0 if found.semantics.settles_on_delivery else found.settings.lease_ms or 0
+            return Subscription(0, found.queue.join(lease_ms))
+        for index in partitions:
+            found.partition(index)
+        reader, place = found.read(), _start_of(found, start, starts)
+        reader.read_all_from({index: place(index) for index in partitions or found.partitions})
+        return Subscription(2, reader)
+
+    def settle(self, principal: Principal, consumer: Consumer, settlements: Sequence[Settlement]) -> SettleOutcome:
+        """Carry out settlements one by one; those that are refused change nothing and stop no other."""
+        return consumer.settle(settlements)
+
+    def partition(self, principal: Principal, topic: str, index: int) -> Partition:
+        """A partition to be read by offset. Raises TopicUnknown, PartitionUnknown."""
+        return self.catalog.topic(topic).partition(index)
+
+    async def fetch(
+        self, principal: Principal, topic: str, index: int, offset: int, bytes_max: int, deadline: WaitDeadline
+    ) -> Fetched:
+        """Read part of a partition, whose first batch is the one that holds `offset`; at its end, wait for more.
+
+        Empty where the deadline came first. Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, LogCorrupt.
+        """
+        partition = self.partition(principal, topic, index)
+        if offset == partition.high_watermark:
+            await deadline.wait(partition.watchers.wait)
+        batches = await partition.read_stored(offset, partition.high_watermark, bytes_max)
+        partition.count_delivered(batches)
+        return Fetched(partition.start_offset, partition.high_watermark, batches)
+
+    # --- administration ---
+
+    def check_verb(self, principal: Principal, verb: str, arguments: str) -> None:
+        """Refuse what can be refused before its turn has come. Raises RequestUnknown, LimitExceeded, ConfigError."""
+        self.administration.check(verb, arguments)
+
+    async def perform(self, principal: Principal, verb: str, arguments: str) -> str:
+        """Carry out an administration verb; arguments and result are JSON.
+
+        Raises LinnError: as the verb says. Cancellation: once a change has begun it is made whole.
+        """
+        return await self.administration.perform(verb, arguments)
+
+
+def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:
+    # Now, not when a partition is gained: what is confirmed from here on is to be read.
+    ends = [] if start == START_EARLIEST and not starts else [log.high_watermark for log in topic.partitions.values()]
+    wanted = zip(starts or [start] * len(ends), ends, strict=False)
+    places = array("q", [end if at == START_LATEST or at > end else at if at > 0 else 0 for at, end in wanted])
+    # A partition that came later is read from its start; readers pass over what retention has dropped.
+    return lambda index: places[index] if index < len(places) else 0

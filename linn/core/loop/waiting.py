@@ -1,0 +1,63 @@
+"""Waiting: until a deadline that may come early, and for a wake-up that goes to one of several."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import trio
+
+
+class WaitDeadline:
+    """How long somebody waits for records: until a time, or until `end`."""
+
+    def __init__(self, wait_s: float = math.inf) -> None:
+        self._until = trio.current_time() + wait_s
+        self._scope: trio.CancelScope | None = None
+
+    def end(self) -> None:
+        """Wait no longer. Idempotent."""
+        self._until = -math.inf
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def wait(self, something: Callable[[], Awaitable[None]]) -> bool:
+        """Wait for something; False where the deadline came first."""
+        with trio.CancelScope(deadline=self._until) as self._scope:
+            await something()
+            return True
+        return False
+
+
+class ReadySignal:
+    """Wakes those who wait for work, first come, first served; one at a time, so that each finds something.
+
+    Law: who was woken and took work calls `notify` again if there is more; so does who was woken and took none.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[trio.Event] = deque()
+
+    def notify(self) -> None:
+        """There may be work for one."""
+        if self._waiting:
+            self._waiting.popleft().set()
+
+    def notify_all(self) -> None:
+        """Wake everybody, because something changed for all."""
+        while self._waiting:
+            self._waiting.popleft().set()
+
+    async def wait(self) -> None:
+        """Wait to be woken. Cancellation passes the wake-up on."""
+        event = trio.Event()
+        self._waiting.append(event)
+        try:
+            await event.wait()
+        except trio.Cancelled:
+            if event.is_set():
+                self.notify()
+            else:
+                self._waiting.remove(event)
+            raise

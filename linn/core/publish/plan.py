@@ -1,0 +1,132 @@
+"""Where one publish goes: found step by step, and stored in one go at the end.
+
+Law: between two steps anything may happen to the broker's topics; what was found holds if `is_current` says so where it
+is used, without a step between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.steps import Steps
+from linn.core.publish.request import PublishRequest
+from linn.core.routing.budget import PublishBudget
+from linn.core.topics.catalog import Catalog
+from linn.core.topics.message_limit import check_steps
+from linn.core.topics.topic import Topic
+
+
+class Destination(NamedTuple):
+    """One partition that a batch, or a part of it, goes to."""
+
+    topic: Topic
+    partition: int
+    batch: RecordBatch
+
+
+Planned = tuple[list[Destination], list[int]]
+"""Of one batch: where it goes, and which of its records no topic takes: first, end, first, end and so on."""
+
+
+class Plan:
+    """One attempt to find where a publish goes. Nothing is stored by it."""
+
+    __slots__ = ("_catalog", "_limits", "_request", "_seen", "_version", "budget", "steps")
+
+    def __init__(self, catalog: Catalog, limits: BatchLimits, request: PublishRequest) -> None:
+        self._catalog = catalog
+        self._limits = limits
+        self._request = request
+        self._version = catalog.exchanges.version
+        self._seen: list[tuple[Topic, tuple[object, ...]]] = []
+        self.budget = PublishBudget()
+        self.steps = self._made()
+        """Run them to the end.
+
+        Raises:
+            BatchError, TopicUnknown, ExchangeUnknown, PartitionUnknown, TopicError, InterceptorFailed, ...
+            LimitExceeded: it is over the budget of one publish.
+        """
+
+    def _made(self) -> Steps[list[Planned]]:
+        request, found = self._request, list[Planned]()
+        for batch in request.batches:
+            batch.verify(self._limits)
+            try:
+                if request.to_exchange:
+                    found.append((yield from self._routed(batch)))
+                else:
+                    topic = self._catalog.topic(request.target)
+                    found.append(((yield from self._pieces(topic, batch, request.partition)), []))
+            finally:
+                batch.forget_body()
+        return found
+
+    def _routed(self, batch: RecordBatch) -> Steps[Planned]:
+        """Where an exchange sends a batch."""
+        budget = self.budget
+        routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
+        parts = yield from routed.part_steps(budget)
+        found: list[Destination] = []
+        for name, part in parts:
+            pieces = yield from self._pieces(self._catalog.topic(name), part, -1)
+            budget.store([piece.batch for piece in pieces])
+            found += pieces
+            if len(parts) > 1:
+                yield
+        return found, routed.unroutable() if self._request.wants_returned else []
+
+    def _pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
+        """What a topic takes of a batch, by partition; -1: its partitioner says which."""
+        if partition >= 0:
+            topic.partition(partition)
+        self._seen.append((topic, _what_counts(topic)))
+        limit = topic.settings.message_bytes_max
+        if limit is not None and batch.body_bytes > limit and not topic.interceptors:  # Or each may become another.
+            yield from check_steps(batch, limit, self.budget)
+        admitted = topic.admit(batch, self.budget)
+        if admitted is None:
+            return []
+        partitions = len(topic.partitions)
+        if partition >= 0 or partitions == 1:
+            return [Destination(topic, max(partition, 0), admitted)]
+        pieces = yield from topic.choice.split_steps(admitted, partitions, self.budget)
+        if len(pieces) > 1 and not self._request.to_exchange:
+            self.budget.store([piece for _, piece in pieces])
+        return [Destination(topic, *piece) for piece in pieces]
+
+    def is_current(self) -> bool:
+        """Whether all its topics are still there, and what they were when they admitted their parts."""
+        topics = self._catalog.topics
+        return all(topics.get(topic.name) is topic and _what_counts(topic) == seen for topic, seen in self._seen)
+
+    def may_have_lost_a_topic(self) -> bool:
+        """Whether a topic that is unknown may have been deleted after an exchange had named it."""
+        return self._request.to_exchange and self._catalog.exchanges.version != self._version
+
+
+def _what_counts(topic: Topic) -> tuple[object, ...]:
+    """What decides whether a topic takes a batch, and into which partition."""
+    return topic.settings, topic.interceptors, topic.queue is None, len(topic.partitions)
+
+
+def without_room(planned: Sequence[Planned]) -> Destination | None:
+    """A destination that has no room. A topic is asked once, for its largest part: what it holds has to be added up.
+
+    Raises TopicFull.
+    """
+    if len(planned) == 1 and len(planned[0][0]) == 1:
+        destinations = planned[0][0]
+    else:
+        every = [each for destinations, _ in planned for each in destinations]
+        destinations = list({each.topic: each for each in sorted(every, key=_size)}.values())
+    for each in destinations:
+        if not each.topic.has_room(each.batch):
+            return each
+    return None
+
+
+def _size(destination: Destination) -> int:
+    return destination.batch.size

@@ -1,0 +1,320 @@
+"""Publishing: one pipeline, from the batches of a request to the partitions that store them.
+
+A publish is planned by a generator (`Plan`). It is driven where the request is read, for a bounded time; if it has not
+ended by then, a task goes on with it, in turns with everybody else's long work. Whatever it waits for (a topic that is
+to be made, room in a topic, its turn) it waits for in that task, and those behind it on its lane wait with it.
+
+Laws: publishes of one lane are stored in the order in which they came. A publish that is refused has stored nothing.
+Between the check of a plan and the end of storing it nobody else has a turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import trio
+
+from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.steps import TURN_S
+from linn.core.env.env import Spawn
+from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
+from linn.core.log.partition import Partition
+from linn.core.loop.long_work import LongWork
+from linn.core.loop.memory_budget import ReceivedShare
+from linn.core.publish.parts_memory import PartsMemory
+from linn.core.publish.plan import Destination, Plan, Planned, without_room
+from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.queue.semantics import Acks, ConfirmWhen
+from linn.core.topics.catalog import Catalog
+
+INLINE_STEPS_MAX = 64
+"""Steps that a request may take where it is read, if they are over within a turn: small publishes need one to three."""
+WAITING_BYTES = BATCH_BYTES = 512
+"""What a publish that waits takes beside what came, and what each of its batches does."""
+
+
+class Publisher:
+    """What all lanes of a broker share."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        limits: BatchLimits,
+        long_work: LongWork,
+        memory: ReceivedShare,
+        make_topic: Callable[[str], Awaitable[None]] | None,
+    ) -> None:
+        """`make_topic`: makes a topic that is published to and is not there; None: that is refused."""
+        self.catalog = catalog
+        self.limits = limits
+        self.long_work = long_work
+        self.memory = memory
+        self.make_topic = make_topic
+        self.parts_turn = trio.Lock()
+        """Held by the publish that makes parts while the share `received` is over, see `parts_memory`."""
+        self.errors: dict[str, int] = {}
+        """Requests that failed, by the error's code."""
+        self.unrouted_batches = 0
+        """Published, and stored nowhere."""
+
+    def lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
+        """The publishes of one connection. `spawn` starts a task that ends with the connection."""
+        return PublishLane(self, answers, spawn)
+
+    async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
+        """Publish, and wait until all of it is confirmed.
+
+        Raises LinnError. Cancellation: what is stored by then stays.
+        """
+        answer = _OneAnswer()
+        async with trio.open_nursery() as nursery:
+            lane = self.lane(answer, nursery.start_soon)
+            lane.publish(request, 0)
+            await answer.came.wait()
+            lane.close()
+            nursery.cancel_scope.cancel()
+        if answer.error is not None:
+            raise answer.error
+        for partition, end in answer.awaits:
+            await partition.wait_committed(end)
+        return answer.results
+
+    def plan(self, request: PublishRequest) -> Plan:
+        """An attempt to find where a publish goes. Raises BrokerStopping."""
+        if self.long_work.is_stopping:
+            raise BrokerStopping("the broker is stopping")
+        return Plan(self.catalog, self.limits, request)
+
+    def wants_topic(self, request: PublishRequest) -> bool:
+        """Whether the topic has to be made first."""
+        return self.make_topic is not None and not request.to_exchange and request.target not in self.catalog.topics
+
+    def count_error(self, topic_name: str | None, error: LinnError) -> None:
+        """Count a request that failed, for the metrics: to a topic, or to an exchange (None)."""
+        self.errors[error.code] = self.errors.get(error.code, 0) + 1
+        topic = self.catalog.topics.get(topic_name) if topic_name is not None else None
+        if topic is not None:
+            topic.publish_errors += 1
+
+    def store(
+        self, request: PublishRequest, planned: Sequence[Planned]
+    ) -> tuple[list[PublishResult], list[tuple[Partition, int]]]:
+        """Store what a current plan says: the results, and what confirms them, which is up to each topic's semantics.
+
+        Raises StorageError: a destination could not store it; earlier ones have.
+        """
+        results: list[PublishResult] = []
+        awaits: list[tuple[Partition, int]] = []
+        for batch, (destinations, returned) in zip(request.batches, planned, strict=True):
+            results.append(self._store_batch(batch, destinations, returned, request.acks, awaits))
+        return results, awaits
+
+    def _store_batch(
+        self,
+        batch: RecordBatch,
+        destinations: Sequence[Destination],
+        returned: list[int],
+        acks: Acks,
+        awaits: list[tuple[Partition, int]],
+    ) -> PublishResult:
+        copies = 0
+        taken: set[int] = set()
+        base_offset = -1
+        for topic, index, part in destinations:
+            if len(destinations) > 1:
+                # Each log stamps its own copy; the first takes the bytes as they are.
+                if id(part) in taken:
+                    part = RecordBatch(bytearray(part.message))
+                taken.add(id(part))
+            partition = topic.partitions[index]
+            base_offset = topic.append(partition, part)
+            copies += part.count
+            end = base_offset + part.count
+            # Few wait: with fsync = "os" a batch is committed when it is appended.
+            if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
+                awaits.append((partition, end))
+        if not copies:
+            self.unrouted_batches += 1
+        if len(destinations) == 1 and copies == batch.count:
+            return PublishResult(destinations[0].partition, base_offset, copies, returned)
+        return PublishResult(-1, -1, copies, returned)
+
+
+class _Waiting(NamedTuple):
+    """A publish that waits for those before it, for a topic, for room or for its turn."""
+
+    request: PublishRequest
+    ticket: int
+    bytes: int
+    plan: Plan | None
+    """One that has begun, and takes long."""
+
+
+class PublishLane:
+    """The publishes of one connection, in their order."""
+
+    def __init__(self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn) -> None:
+        self._publisher = publisher
+        self._memory = publisher.memory
+        self._monotonic = publisher.long_work.clock.monotonic
+        self._answers = answers
+        self._spawn = spawn
+        self._waiting: deque[_Waiting] = deque()
+        self.waiting_bytes = 0
+        """Of publishes that wait: they count in the share `received`, and in what the connection may hold."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a publish waits."""
+        return bool(self._waiting)
+
+    def close(self) -> None:
+        """The connection is gone, and what waited with it."""
+        self._memory.give_back(self.waiting_bytes)
+        self.waiting_bytes = 0
+        self._waiting.clear()
+        del self._answers, self._spawn
+
+    def publish(self, request: PublishRequest, ticket: int) -> None:
+        """Carry out a publish, or put it behind those that wait; `answers` hears what became of it, perhaps at once."""
+        plan = None
+        try:
+            if not self._waiting and not self._publisher.wants_topic(request):
+                plan = self._publisher.plan(request)
+                planned = self._planned_inline(plan)
+                if planned is not None:
+                    plan = None
+                    if without_room(planned) is None:
+                        self._answers.stored(ticket, *self._publisher.store(request, planned))
+                        return
+        except LinnError as error:
+            self._refuse(request, ticket, error)
+            return
+        self._wait(request, ticket, plan)
+
+    def _planned_inline(self, plan: Plan) -> list[Planned] | None:
+        """What a plan finds within a turn; None: it takes longer."""
+        steps = plan.steps
+        try:
+            next(steps)
+            until_s = self._monotonic() + TURN_S
+            for _ in range(INLINE_STEPS_MAX):
+                next(steps)
+                if self._monotonic() > until_s:
+                    break
+        except StopIteration as end:
+            planned: list[Planned] = end.value
+            return planned
+        return None
+
+    def count_error(self, topic: str | None, error: LinnError) -> None:
+        """Count, for the metrics, a request that was refused before it came here: to a topic, or an exchange (None)."""
+        self._publisher.count_error(topic, error)
+
+    def _refuse(self, request: PublishRequest, ticket: int, error: LinnError) -> None:
+        self._publisher.count_error(None if request.to_exchange else request.target, error)
+        self._answers.refused(ticket, error)
+
+    # --- waiting ---
+
+    def _wait(self, request: PublishRequest, ticket: int, plan: Plan | None) -> None:
+        size = _held_bytes(request)
+        self._waiting.append(_Waiting(request, ticket, size, plan))
+        self.waiting_bytes += size
+        self._memory.used_bytes += size
+        if len(self._waiting) == 1:
+            self._spawn(self._publish_waiting)
+
+    async def _publish_waiting(self) -> None:
+        """Publish in order what had to wait."""
+        waiting = self._waiting
+        while waiting:
+            request, ticket, size, plan = waiting[0]
+            try:
+                await self._carry_out(request, ticket, plan)
+            except LinnError as error:
+                self._refuse(request, ticket, error)
+            except Exception as error:
+                self._answers.failed(ticket, error)
+            waiting.popleft()
+            self.waiting_bytes -= size
+            self._memory.give_back(size)
+            self._answers.room()
+
+    async def _carry_out(self, request: PublishRequest, ticket: int, plan: Plan | None) -> None:
+        """Publish, with others having their turn meanwhile. Raises LinnError. Cancellation: nothing is stored."""
+        publisher = self._publisher
+        if publisher.wants_topic(request):
+            assert publisher.make_topic is not None
+            await publisher.make_topic(request.target)
+        is_long = plan is not None
+        while True:
+            plan = plan or publisher.plan(request)
+            task = publisher.long_work.task(immediate=not is_long)
+            with PartsMemory(plan.budget, task, self._memory, publisher.parts_turn) as parts:
+                try:
+                    planned = await parts.in_turns(plan.steps)
+                except TopicUnknown:
+                    if not plan.may_have_lost_a_topic():
+                        raise
+                    plan = None
+                    continue
+                # From here to the end of `store` nobody else has a turn: what was checked holds.
+                full = None
+                if plan.is_current():
+                    full = without_room(planned)
+                    if full is None:
+                        self._answers.stored(ticket, *publisher.store(request, planned))
+                        return
+                plan = None
+                planned.clear()  # Before others are made.
+            if full is not None:
+                await self._wait_room(request, full)
+
+    async def _wait_room(self, request: PublishRequest, full: Destination) -> None:
+        """Wait until a topic has room for a part, of which its size counts: all parts are made anew then."""
+        topic, _, part = full
+        topics, long_work = self._publisher.catalog.topics, self._publisher.long_work
+        with self._counted(0 if any(part is batch for batch in request.batches) else part.size):
+            while topics.get(topic.name) is topic and not long_work.is_stopping and not topic.has_room(part):
+                await topic.wait_room()
+
+    @contextmanager
+    def _counted(self, size: int) -> Iterator[None]:
+        self._memory.used_bytes += size
+        try:
+            yield
+        finally:
+            self._memory.give_back(size)
+
+
+class _OneAnswer:
+    """What became of one publish."""
+
+    def __init__(self) -> None:
+        self.came = trio.Event()
+        self.error: Exception | None = None
+        self.results: Sequence[PublishResult] = ()
+        self.awaits: Sequence[tuple[Partition, int]] = ()
+
+    def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Partition, int]]) -> None:
+        self.results, self.awaits = results, awaits
+        self.came.set()
+
+    def refused(self, ticket: int, error: LinnError) -> None:
+        self.failed(ticket, error)
+
+    def failed(self, ticket: int, error: Exception) -> None:
+        self.error = error
+        self.came.set()
+
+    def room(self) -> None:
+        """Nobody waits for it."""
+
+
+def _held_bytes(request: PublishRequest) -> int:
+    """What a publish takes while it waits."""
+    return WAITING_BYTES + len(request.target) + sum([BATCH_BYTES + batch.size for batch in request.batches])
