@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import trio
 
 from linn.core.delivery import NOTHING, Consumer, Delivery, Patience
+from linn.core.errors import SubscriptionWrongKind
+from linn.core.queue import QueueConsumer
 from linn.core.stream_reader import StreamReader
 from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.connection import frames_of, frames_to
@@ -142,12 +144,15 @@ class Subscriber:
         message = m.Deliver(self.id, delivery.partition, delivery.delivery_id, delivery.attempt)
         self._outbox.put(frames_to(message, correlation, delivery.batches))
 
-    async def pull(self, correlation: int, records_max: int, wait_s: float) -> None:
+    async def pull(self, correlation: int, pull: m.Pull, wait_s: float) -> None:
         """Answer a pull with records, or without any when the time has passed. Raises LinnError."""
-        delivery, patience = NOTHING, Patience(wait_s)
+        delivery, patience, records_max = NOTHING, Patience(wait_s), min(pull.records_max, CREDIT_MAX)
         if records_max > 0 and not self._paused and await self._may_ask(patience):
             try:
-                delivery = await self._next(min(records_max, CREDIT_MAX), patience)
+                if pull.partition < 0:
+                    delivery = await self._next(records_max, patience)
+                else:
+                    delivery = await self._next_from(pull.partition, pull.start, records_max)
             finally:
                 self._asking.release()
         self._deliver(correlation, delivery if not self._closed else NOTHING)
@@ -162,6 +167,11 @@ class Subscriber:
             return await patience.wait(self._asking.acquire)
         finally:
             del self._patiences[patience]
+
+    async def _next_from(self, partition: int, start: int, records_max: int) -> Delivery:
+        if not isinstance(self.consumer, QueueConsumer):
+            raise SubscriptionWrongKind("a pull from an offset is for queues; fetch reads a stream from anywhere")
+        return await self.consumer.next_from(partition, start, records_max, self._delivery_bytes())
 
     async def _next(self, records_max: int, patience: Patience) -> Delivery:
         self._patiences[patience] = None
