@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.options import DEFAULT_URL, Url
+from linn.cli.options import DEFAULT_URL, CountMax, Url, Where
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.")]
 Group = Annotated[str, typer.Option("--group", metavar="NAME", help="On a stream: go on where this group is.")]
-CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT", help="Stop after so many messages.")]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or leave it in the queue.")]
 Since = Annotated[
@@ -41,10 +40,6 @@ Format = Annotated[
         metavar="FORMAT",
         help='text: the value, a line each; json: everything; or a template: "{offset} {label.origin} {value}".',
     ),
-]
-Where = Annotated[
-    str | None,
-    typer.Option("--where", metavar="PREDICATE", help="Only messages that this is true of: 'label.delay > 60'."),
 ]
 
 
