@@ -44,8 +44,8 @@ def list_all(url: str, *, as_json: bool) -> None:
 
 async def _takers(client: Client) -> list[dict[str, Any]]:
     topics = {topic["name"]: topic for topic in await client.admin.topics()}
-    names = {topic["settings"].get("dead_letter") for topic in topics.values()}
-    return [_taker(topics[name], topics.values()) for name in sorted(names & topics.keys())]
+    takers = {topic["settings"].get("dead_letter") for topic in topics.values()}
+    return [_taker(topic, topics.values()) for name, topic in sorted(topics.items()) if name in takers]
 
 
 def _taker(topic: Mapping[str, Any], topics: Any) -> dict[str, Any]:

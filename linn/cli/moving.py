@@ -27,6 +27,7 @@ from linn.client.producer import Producer
 from linn.client.settling import Settled
 from linn.core.errors import DeliveryNotCurrent, LinnError, TopicUnknown, Unroutable
 from linn.core.record import Record
+from linn.core.units import counted
 from linn.protocols.capnp.messages import Verdict
 
 PULLED_MAX = 500
@@ -38,11 +39,6 @@ class Target(NamedTuple):
 
     name: str
     is_exchange: bool = False
-
-
-def counted(messages: int) -> str:
-    """A number of messages in words."""
-    return f"{messages:,} message{'s' * (messages != 1)}"
 
 
 def _no_home(message: Message) -> Target | None:
@@ -91,7 +87,9 @@ class Moving:
         if self._unroutable:
             assert self._move.target is not None
             name, stay = self._move.target.name, "stays" if self._unroutable == 1 else "stay"
-            raise Unroutable(f"{counted(self._unroutable)} {stay}: no binding of exchange {name} leads to a topic")
+            raise Unroutable(
+                f"{counted(self._unroutable, 'message')} {stay}: no binding of exchange {name} leads to a topic"
+            )
 
     async def _work(self, client: Client) -> None:
         move = self._move
@@ -206,7 +204,7 @@ class Moving:
                 await settled
 
     def _how_far(self) -> str:
-        said = f"{counted(self._moved.total())} moved"
+        said = f"{counted(self._moved.total(), 'message')} moved"
         return said + (f", and {self._under_way:,} more may be in both places" if self._under_way else "")
 
     def _as_data(self) -> dict[str, Any]:
@@ -222,7 +220,8 @@ class Moving:
         places = [f"{number:,} to {name}" for name, number in sorted(self._moved.items())]
         if len(places) == 1:
             places = [f"to {name}" for name in self._moved]
-        said = f"{'would move' if self._dry else 'moved'} {counted(self._moved.total())} from {self._move.source}"
+        done = "would move" if self._dry else "moved"
+        said = f"{done} {counted(self._moved.total(), 'message')} from {self._move.source}"
         said += f" {', '.join(places)}" if places else ""
         if self._kept:
             said += f"; {self._kept:,} that others hold or that are delayed stay"
@@ -230,10 +229,10 @@ class Moving:
             gone = ", ".join(sorted(name for name in self._homeless if name))
             why = [f"there is no topic {gone}"] if gone else []
             why += [f"{self._homeless['']:,} name none"] if self._homeless[""] else []
-            said += f"; {counted(self._homeless.total())} stay: {', '.join(why)}; --to TOPIC moves them"
+            said += f"; {counted(self._homeless.total(), 'message')} stay: {', '.join(why)}; --to TOPIC moves them"
         return said
 
 
 def _release(messages: Iterable[Message]) -> list[Settled]:
     """Give messages back to their queue; another consumer gets them as if they had never been here."""
-    return [message.batch.settle(message.index, message.index + 1, Verdict.RELEASE, 0) for message in messages]
+    return [message.batch._settle(message.index, message.index + 1, Verdict.RELEASE, 0) for message in messages]
