@@ -10,7 +10,7 @@ Example:
         await anyio.sleep(1)
 """
 
-from linn.core.errors import (
+from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
     BatchCorrupt,

@@ -13,12 +13,12 @@ from linn.cli.config_lint import lint
 from linn.cli.console import console
 from linn.cli.installed_plugins import loadable
 from linn.cli.listener_trial import unmade_listeners
-from linn.core.config import Config, examine_config, read_toml
-from linn.core.config_checks import plugin_table
-from linn.core.problem import Problem, Problems
-from linn.core.settings_decoder import encode_settings
-from linn.core.topic_settings import TopicSettings
-from linn.core.units import counted
+from linn.core.config.checks import plugin_table
+from linn.core.config.config import Config, examine_config, read_toml
+from linn.core.config.decoder import encode_settings
+from linn.core.config.problem import Problem, Problems
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.config.units import counted
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
 
 _PIPE_COLUMNS = 160
 """In a pipe there is no width; wide enough that no table of ours breaks its words."""

@@ -23,7 +23,7 @@ from linn.cli.selection import Selects, selection
 from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.client.message import Batch, Message
-from linn.core.errors import ConnectionLost
+from linn.core.errors.tree import ConnectionLost
 
 IDLE_S = 1.0
 """How long `--no-follow` waits for one more batch."""

@@ -20,8 +20,8 @@ from linn.cli.session import with_client
 from linn.cli.waiting import Waiting
 from linn.client.client import Client
 from linn.client.message import Message
-from linn.core.dead_letter import ATTEMPTS, LABELS, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
-from linn.core.record import LabelValue, Record
+from linn.core.batch.record import LabelValue, Record
+from linn.core.queue.dead_letter import ATTEMPTS, LABELS, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
 
 _VALUE_CHARACTERS_MAX = 40
 

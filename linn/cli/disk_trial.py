@@ -10,7 +10,7 @@ from pathlib import Path
 
 from linn.cli.finding import Finding
 from linn.cli.machine import disk_space, existing_part
-from linn.core.units import counted
+from linn.core.config.units import counted
 
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05

@@ -18,7 +18,7 @@ from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
-from linn.core.units import counted
+from linn.core.config.units import counted
 
 SIZE_MIN = 8
 """The bytes of a message's number, by which it is known again."""

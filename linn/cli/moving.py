@@ -25,10 +25,10 @@ from linn.client.client import Client
 from linn.client.message import Message
 from linn.client.producer import Producer
 from linn.client.settling import Settled
-from linn.core.errors import DeliveryNotCurrent, LinnError, TopicUnknown, Unroutable
-from linn.core.record import Record
-from linn.core.units import counted
-from linn.protocols.capnp.messages import Verdict
+from linn.core.batch.record import Record
+from linn.core.config.units import counted
+from linn.core.errors.tree import DeliveryNotCurrent, LinnError, TopicUnknown, Unroutable
+from linn.wire.messages import Verdict
 
 PULLED_MAX = 500
 """Messages that are held, and copied, at a time."""

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from linn.cli.console import columns_right
 from linn.cli.top_view import BrokerView, ConnectionView, GroupView, TopicView, View
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
 
 _TABLE_LINES = 6
 """Of a table without its rows: title, borders, heads, and the line that says how many more there are."""

@@ -12,8 +12,8 @@ from linn.cli.console import cell, columns_right, console, tell
 from linn.cli.exit_code import complain
 from linn.cli.session import with_client
 from linn.client.client import Client
-from linn.core.errors import ConfigError
-from linn.core.units import counted
+from linn.core.config.units import counted
+from linn.core.errors.tree import ConfigError
 
 Topic = Mapping[str, Any]
 """A topic as the broker describes it: name, settings, partitions and, where it has one, queue."""

@@ -9,8 +9,8 @@ from linn.cli.moment import Place
 from linn.client.admin_types import PartitionBounds, TopicDescription
 from linn.client.client import Client
 from linn.client.message import Message
-from linn.core.errors import OffsetOutOfRange, PartitionUnknown
-from linn.core.units import counted
+from linn.core.config.units import counted
+from linn.core.errors.tree import OffsetOutOfRange, PartitionUnknown
 
 Ranges = Sequence[Sequence[int]]
 """[first, end) pairs of offsets, in order."""

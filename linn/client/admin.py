@@ -24,8 +24,8 @@ from linn.client.admin_types import (
 )
 from linn.client.arguments import checked_text
 from linn.client.starting_place import timestamp_ms_of
-from linn.core.errors import ConfigError, ProtocolError
-from linn.protocols.capnp.messages import Administer, Administered
+from linn.core.errors.tree import ConfigError, ProtocolError
+from linn.wire.messages import Administer, Administered
 
 if TYPE_CHECKING:
     from linn.client.client import Client

@@ -9,8 +9,8 @@ import pytest
 
 import linn
 from linn.client import admin_types
-from linn.core import topic_settings
-from linn.core.settings_decoder import fields_of, plain_types, unit_of
+from linn.core.config import topic_settings
+from linn.core.config.decoder import fields_of, plain_types, unit_of
 
 
 def test_the_settings_of_topics_are_those_that_the_broker_knows() -> None:

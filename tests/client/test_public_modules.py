@@ -9,7 +9,7 @@ from both_loops import on_both_loops
 
 import linn
 import linn.cli.main  # Submodules that are loaded are not shown either.
-from linn.core.errors import LinnError, all_errors, error_from_code
+from linn.core.errors.tree import LinnError, all_errors, error_from_code
 from linn.testing.process import BrokerNotReady
 
 

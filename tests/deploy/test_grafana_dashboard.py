@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from linn.core.metric_registry import METRICS
+from linn.core.metrics.registry import METRICS
 from linn.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]

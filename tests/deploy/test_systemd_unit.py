@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from linn.cli.exit_code import exit_code_of
-from linn.core.config import BrokerSettings
-from linn.core.errors import ConfigError, LinnError, LogCorrupt, SyncFailed
+from linn.core.config.config import BrokerSettings
+from linn.core.errors.tree import ConfigError, LinnError, LogCorrupt, SyncFailed
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "linn.service"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linn.core.exchange import Binding
-from linn.core.nearest import did_you_mean
+from linn.core.errors.nearest import did_you_mean
+from linn.core.routing.exchange import Binding
 from linn.errors import BindingInvalid
 from linn_geo_exchange.region import EARTH_RADIUS_KM, Box, Circle, Point, Region
 

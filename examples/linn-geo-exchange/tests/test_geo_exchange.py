@@ -11,7 +11,7 @@ from linn_geo_exchange.region import Box, Circle, Point, distance_km
 from linn_geo_exchange.region_arguments import region_of
 
 import linn
-from linn.core.exchange import Binding, Subject, Target
+from linn.core.routing.exchange import Binding, Subject, Target
 from linn.errors import BindingInvalid
 from linn.testing.exchanges import ExchangeConformance, ExchangeHarness, Rule
 from linn.testing.process import BrokerNotReady, BrokerProcess

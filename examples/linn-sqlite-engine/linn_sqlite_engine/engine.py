@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 
 import trio
 
-from linn.core.env import Env
-from linn.core.storage import Capabilities, PartitionId
+from linn.core.env.env import Env
+from linn.core.log.storage import Capabilities, PartitionId
 from linn.errors import StorageError
 from linn_sqlite_engine.database import Database
 from linn_sqlite_engine.log import SqliteLog
