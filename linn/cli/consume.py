@@ -6,13 +6,20 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.options import DEFAULT_URL, Url
+from linn.cli.options import DEFAULT_URL, CountMax, Url, Where
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.")]
 Group = Annotated[str, typer.Option("--group", metavar="NAME", help="On a stream: go on where this group is.")]
-CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT", help="Stop after so many messages.")]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or leave it in the queue.")]
+Exec = Annotated[
+    str | None,
+    typer.Option(
+        "--exec",
+        metavar="COMMAND",
+        help="Instead of printing: run this, with what has come on its stdin, and ack that once it has ended with 0.",
+    ),
+]
 Since = Annotated[
     str | None,
     typer.Option(
@@ -42,10 +49,6 @@ Format = Annotated[
         help='text: the value, a line each; json: everything; or a template: "{offset} {label.origin} {value}".',
     ),
 ]
-Where = Annotated[
-    str | None,
-    typer.Option("--where", metavar="PREDICATE", help="Only messages that this is true of: 'label.delay > 60'."),
-]
 
 
 def consume(
@@ -57,20 +60,28 @@ def consume(
     since: Since = None,
     form: Format = "text",
     where: Where = None,
+    command: Exec = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print messages as they come, and ack them once they are written. A stream without --group is only read.
 
+    In a pipe that is once they are in the pipe, whatever its reader makes of them: `linn move` moves messages, and
+    --exec waits for the reader. It runs COMMAND in a shell, again and again, each time with what has come, up to 1000
+    messages; where COMMAND does not end with 0, nothing of that is acked, and this ends with 1.
+
     --where passes over the other messages of a stream. On a queue it is refused, for somebody else may want them, and
     so is --since, for a queue gives what is not settled: `linn browse` looks without taking, and from anywhere.
     """
+    if command is not None and not command.strip():
+        raise typer.BadParameter("there is no command to run", param_hint="--exec")
     from linn.cli.consuming import Consuming
     from linn.cli.message_format import line_format
     from linn.cli.moment import place_of
 
     start = None if since is None else place_of(since, "--since")
     line_of = line_format(form)
-    Consuming(topic, group, count=count, follow=follow, ack=ack, start=start, line_of=line_of, where=where).run(url)
+    consuming = Consuming(topic, group, count=count, follow=follow, ack=ack, start=start, line_of=line_of, where=where)
+    consuming.run(url, command)
 
 
 def browse(

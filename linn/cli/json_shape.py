@@ -41,6 +41,20 @@ _GROUP_PLACE = {
 }
 _STATES = {"ready": "number", "returned": "number", "leased": "number", "delayed": "number", "dead": "number"}
 _SUBSCRIPTION = {"topic": "text", "unsettled": "number", **_STATES, "damaged": "number", "consumers": "number"}
+_DEAD_LETTER = {
+    "partition": "number",
+    "offset": "number",
+    "id": "text",
+    "from_topic": "text?",
+    "from_partition": "number?",
+    "from_offset": "number?",
+    "reason": "text?",
+    "attempts": "number?",
+    "time_ms": "number?",
+    "value": "any",
+}
+_DEAD_LETTERS = {"topic": "text", "waiting": "number", "sources": ["text"], "messages": [_DEAD_LETTER]}
+_MOVED = {"source": "text", "moved": "number", "to": {"TARGET": "number"}, "stay": "number", "dry_run": "boolean"}
 _MEASURED = {
     "what": "text",
     "messages": "number",
@@ -166,6 +180,10 @@ SHAPES: Mapping[str, Any] = {
         "partitions": {"PARTITION": ["number"]},
     },
     "linn consume": _MESSAGE,
+    "linn move": _MOVED,
+    "linn dead-letters": [_DEAD_LETTERS],
+    "linn dead-letters list": [_DEAD_LETTERS],
+    "linn dead-letters replay": _MOVED,
     "linn browse": _MESSAGE,
     "linn purge": {"purged": "number"},
     "linn route explain": {
@@ -280,7 +298,7 @@ SHAPES: Mapping[str, Any] = {
 """By command, and by an option that makes it another one. Of a topic, `queue` is left out for a stream; of a binding of
 an exchange, `topic` or `exchange`."""
 
-OPTIONAL = ("queue", "topic", "exchange")
+OPTIONAL = ("queue", "topic", "exchange", "messages")
 """Keys that may be missing where they do not apply."""
 EACH_LINE = ("linn consume", "linn browse")
 """These print one such object a line, with `--format json`."""

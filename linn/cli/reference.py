@@ -25,12 +25,14 @@ take its URL from `--url`, else from the environment variable `LINN_URL`, else `
 
 Results go to stdout, everything else to stderr. A failure that can be expected is one line, `linn: TEXT [CODE]`, and
 never a traceback; [errors](errors.md) says for each code what to do. Only what is wrong with the command line itself,
-which ends with 2, is a box of a few lines without a code. What would delete or move something asks first, unless
-`--yes` is given; where nobody answers, it is not done. What the broker would refuse is refused before the question.
+which ends with 2, is a box of a few lines without a code. What would delete something or move a group asks first,
+unless `--yes` is given; where nobody answers, it is not done. What the broker would refuse is refused before the
+question.
 
 With `--json` a command prints what the page shows for it: `"text"`, `"number"`, `"boolean"` or `"any"` stand for
 values, a `?` for one that may be null, a key in capitals for any key; a list holds any number of its one item. A key
-that does not apply is left out: `queue` of a stream, `topic` or `exchange` of a binding. Later versions may add keys.
+that does not apply is left out: `queue` of a stream, `topic` or `exchange` of a binding, `messages` where no one topic
+was asked for. Later versions may add keys.
 
 [Operate from the command line](../how-to/operate-from-the-command-line.md) shows the commands at work.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from linn.cli.consent import confirm
-from linn.cli.options import DEFAULT_URL, Json, Url, Yes
+from linn.cli.options import DEFAULT_URL, Json, Url, Yes, refuse_before
 
 app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
 
@@ -27,11 +27,8 @@ def topics(context: typer.Context, url: Url = DEFAULT_URL, as_json: Json = False
     """Without a command: list."""
     if context.invoked_subcommand is None:
         list_topics(url, as_json)
-        return
-    for name in ("url", "as_json"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"options go behind the command: linn topics {context.invoked_subcommand} ...")
+    else:
+        refuse_before(context)
 
 
 @app.command("list")

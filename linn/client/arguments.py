@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from linn.core.errors.tree import MessageInvalid
 
+I32_MAX = (1 << 31) - 1
 U32_MAX = (1 << 32) - 1
 I64_MAX = (1 << 63) - 1
 _WAIT_S_MAX = U32_MAX / 1000

@@ -258,13 +258,17 @@ class Consumer:
 
     # --- pulling ---
 
-    def pull(self, records_max: int, wait_s: float = 0.0) -> list[Batch]:
+    def pull(
+        self, records_max: int, wait_s: float = 0.0, *, partition: int | None = None, start: int = 0
+    ) -> list[Batch]:
         """Up to `records_max` records, waiting up to `wait_s` seconds for the first; none when the time has passed.
 
-        Only with mode="pull".
+        Only with mode="pull". With `partition`, only what is ready in that partition of a queue from offset `start` on,
+        without waiting.
 
         Raises:
-            SubscriptionWrongKind: the consumer's mode is push.
+            SubscriptionWrongKind: the consumer's mode is push, or the topic is no queue that leases its records, and
+                has no place to pull from.
             ConnectionLost: the connection ended; records that were on their way come again if they are leased.
             BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
             LinnError: a settlement that nobody waited for was refused, or the subscription is over.
@@ -275,7 +279,8 @@ class Consumer:
                 for batch in consumer.pull(records_max=100, wait_s=0.1):
                     batch.ack()
         """
-        return [Batch(batch, self) for batch in self._thread.call(self._made.pull, records_max, wait_s)]
+        pulled = self._thread.call(self._made.pull, records_max, wait_s, partition=partition, start=start)
+        return [Batch(batch, self) for batch in pulled]
 
     # --- settling ---
 

@@ -209,7 +209,8 @@ class Producer:
         routing_keys: str | Sequence[str] | None = None,
         labels: Labels | Sequence[Labels | None] | None = None,
         headers: Sequence[HeadersInput | None] | None = None,
-        timestamp_ms: int | None = None,
+        ids: Sequence[UUID] | None = None,
+        timestamp_ms: int | Sequence[int] | None = None,
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
@@ -218,8 +219,8 @@ class Producer:
     ) -> BulkReceipt:
         """Publish many messages and wait for what `acks` asks for; the fastest way.
 
-        `keys`, `headers` and, where they are sequences, `routing_keys` and `labels` have one entry per value; the rest
-        holds for all. No thread may change them before the call returns.
+        `keys`, `headers`, `ids` and, where they are sequences, `routing_keys`, `labels` and `timestamp_ms` have one
+        entry per value; the rest holds for all. No thread may change them before the call returns.
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
@@ -242,6 +243,7 @@ class Producer:
             routing_keys=routing_keys,
             labels=labels,
             headers=headers,
+            ids=ids,
             timestamp_ms=timestamp_ms,
             priority=priority,
             delay_ms=delay_ms,

@@ -1,6 +1,6 @@
 """What `publish_many` needs: its messages by column, cut into batches by slices, and one receipt for all of them.
 
-Law: no Python loop over records but where the user gave each record a partition, a routing key or labels of its own.
+Law: no Python loop over records but where the user gave each record a partition, or properties of its own.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 import anyio
 
 from linn.client.answer import again
+from linn.client.arguments import I64_MAX, checked_number
 from linn.client.confirmation import Confirmation
 from linn.client.properties import HeadersInput, as_bytes, checked_headers, checked_pair, index_pairs
 from linn.client.receipt import BulkReceipt, Offsets
@@ -57,7 +59,9 @@ class BulkColumns:
     headers: Sequence[Headers] | None = None
     places: Sequence[int] | None = None
     """Of the messages in the call, where these are some of its; None where they are all."""
+    ids: Sequence[bytes] | None = None
     timestamp_ms: int = 0
+    timestamps_ms: Sequence[int] | None = None
     priority: int = 0
     delay_ms: int = 0
     ttl_ms: int = 0
@@ -83,6 +87,20 @@ class BulkColumns:
             columns.headers = [checked_headers(entry) for entry in _as_list(headers, "headers", count)]
         columns._pair_up(routing_keys, labels, count)
         return columns
+
+    def identify(self, ids: Sequence[UUID] | None, timestamp_ms: int | Sequence[int]) -> None:
+        """Give the messages their ids and times. Raises MessageInvalid."""
+        count = len(self.values)
+        if ids is not None:
+            ids = _as_list(ids, "ids", count)
+            if not all(isinstance(id, UUID) for id in ids):
+                raise MessageInvalid("ids are UUIDs")
+            self.ids = [id.bytes for id in ids]
+        if isinstance(timestamp_ms, int):
+            self.timestamp_ms = checked_number(timestamp_ms, "timestamp_ms", I64_MAX)
+        else:
+            times = _as_list(timestamp_ms, "timestamp_ms", count)
+            self.timestamps_ms = [checked_number(time, "timestamp_ms", I64_MAX) for time in times]
 
     def _pair_up(self, routing_keys: Any, labels: Any, count: int) -> None:
         one_key = routing_keys is None or isinstance(routing_keys, str)
@@ -122,6 +140,8 @@ class BulkColumns:
             keys=taken(self.keys),
             pairs=taken(self.pairs),
             headers=taken(self.headers),
+            ids=taken(self.ids),
+            timestamps_ms=taken(self.timestamps_ms),
             places=indexes,
         )
 
@@ -137,6 +157,8 @@ class BulkColumns:
         elif self.pair != NO_PAIR:
             columns.pairs = (self.pair,)
         columns.headers = self.headers[first:last] if self.headers is not None else None
+        columns.ids = self.ids[first:last] if self.ids is not None else None
+        columns.timestamps_ms = self.timestamps_ms[first:last] if self.timestamps_ms is not None else None
         columns.priorities = [self.priority] * count if self.priority else None
         columns.delays_ms = [self.delay_ms] * count if self.delay_ms else None
         columns.ttls_ms = [self.ttl_ms] * count if self.ttl_ms else None

@@ -20,7 +20,7 @@ import anyio
 import anyio.lowlevel
 
 from linn.client.answer import Answer, Caller, again
-from linn.client.arguments import U32_MAX, checked_number, checked_wait
+from linn.client.arguments import I32_MAX, I64_MAX, U32_MAX, checked_number, checked_wait
 from linn.client.batches import Batches
 from linn.client.message import Batch, Message
 from linn.client.prefetch import PREFETCH_MAX
@@ -63,6 +63,19 @@ def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
 
 def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
     return []
+
+
+ANYWHERE = (-1, 0)
+"""The partition and offset of a pull that takes what is lowest."""
+
+
+def _checked_place(partition: int | None, start: int) -> tuple[int, int]:
+    """Raises MessageInvalid."""
+    if partition is None:
+        return ANYWHERE
+    checked_number(partition, "partition", I32_MAX)
+    checked_number(start, "start", I64_MAX)
+    return partition, start
 
 
 class Consumer:
@@ -467,13 +480,17 @@ class Consumer:
 
     # --- pulling ---
 
-    async def pull(self, records_max: int, wait_s: float = 0.0) -> list[Batch]:
+    async def pull(
+        self, records_max: int, wait_s: float = 0.0, *, partition: int | None = None, start: int = 0
+    ) -> list[Batch]:
         """Up to `records_max` records, waiting up to `wait_s` seconds for the first; none when the time has passed.
 
-        Only with mode="pull". What an iteration that was left has asked for comes first, in its batches.
+        Only with mode="pull". What an iteration that was left has asked for comes first, in its batches. With
+        `partition`, only what is ready in that partition of a queue from offset `start` on, without waiting.
 
         Raises:
-            SubscriptionWrongKind: the consumer's mode is push. MessageInvalid: an argument makes no sense.
+            SubscriptionWrongKind: the consumer's mode is push, or the topic is no queue that leases its records, and
+                has no place to pull from. MessageInvalid: an argument makes no sense.
             ConnectionLost: the connection ended; records that were on their way come again if they are leased.
             BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
             LinnError: a settlement that nobody awaited was refused, or the subscription is over.
@@ -489,6 +506,7 @@ class Consumer:
         self._check_loop()
         checked_number(records_max, "records_max", U32_MAX)
         wait_s = checked_wait(wait_s)
+        place = _checked_place(partition, start)
         self._check_entered()
         self._raise_errors()
         if self._broken is not None:
@@ -506,7 +524,7 @@ class Consumer:
             self._raise_errors()
         batches = await self._take(records_max) if self._arrived else []
         if not (batches or self._pulling):
-            batches = await self._pull(records_max, wait_s)
+            batches = await self._pull(records_max, wait_s, place)
         for batch in batches:
             batch.records.check_crc()
         return batches
@@ -517,11 +535,11 @@ class Consumer:
             await self._changed.wait()
             self._raise_errors()
 
-    async def _pull(self, records_max: int, wait_s: float) -> list[Batch]:
+    async def _pull(self, records_max: int, wait_s: float, place: tuple[int, int]) -> list[Batch]:
         """Ask each subscription in turn; there is more than one only after a reader's reconnection."""
         subscription, answer = self._subscriptions[0], Answer()
         wait_s = wait_s / len(self._subscriptions)
-        correlation = self._ask(answer, records_max, wait_s)
+        correlation = self._ask(answer, records_max, wait_s, place)
         try:
             with self._client._time_limit(f"pull from {self.topic}", wait_s):
                 message = await answer.wait()
@@ -534,12 +552,12 @@ class Consumer:
             batch._handed_over()
         return batches
 
-    def _ask(self, caller: Caller, records_max: int, wait_s: float) -> int:
+    def _ask(self, caller: Caller, records_max: int, wait_s: float, place: tuple[int, int] = ANYWHERE) -> int:
         """Pull from the first subscription, which is the last one then; the request's number."""
         subscription = self._subscriptions.pop(0)
         self._subscriptions.append(subscription)
         subscription.flush()
-        return subscription.link.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000)))
+        return subscription.link.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000), *place))
 
     def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
         """The pull of an iteration has ended."""

@@ -329,7 +329,8 @@ class Producer:
         routing_keys: str | Sequence[str] | None = None,
         labels: Labels | Sequence[Labels | None] | None = None,
         headers: Sequence[HeadersInput | None] | None = None,
-        timestamp_ms: int | None = None,
+        ids: Sequence[UUID] | None = None,
+        timestamp_ms: int | Sequence[int] | None = None,
         priority: int = 0,
         delay_ms: int = 0,
         ttl_ms: int = 0,
@@ -337,9 +338,9 @@ class Producer:
     ) -> BulkReceipt:
         """Publish many messages and wait for what `acks` asks for; the fastest way.
 
-        `keys`, `headers` and, where they are sequences, `routing_keys` and `labels` have one entry per value; the rest
-        holds for all. Values are bytes-like and must not change before the call returns. `mandatory` is as with
-        `publish`.
+        `keys`, `headers`, `ids` and, where they are sequences, `routing_keys`, `labels` and `timestamp_ms` have one
+        entry per value; the rest holds for all. Values are bytes-like and must not change before the call returns.
+        `mandatory` is as with `publish`.
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
@@ -353,11 +354,11 @@ class Producer:
             print(receipt.count, receipt.partitions)
         """
         self._check_loop()
-        checked_numbers(priority, delay_ms, ttl_ms, timestamp_ms)
+        checked_numbers(priority, delay_ms, ttl_ms, None)
         self._check_open()
         mandatory = mandatory and self._asks_return()
         columns = BulkColumns.checked(values, keys, routing_keys, labels, headers)
-        columns.timestamp_ms = self._client.env.clock.now_ms() if timestamp_ms is None else timestamp_ms
+        columns.identify(ids, self._client.env.clock.now_ms() if timestamp_ms is None else timestamp_ms)
         columns.priority, columns.delay_ms, columns.ttl_ms = priority, delay_ms, ttl_ms
         batching = self._batching
         with_key_hashes = batching.lanes[0].partition < 0

@@ -176,6 +176,8 @@ class Pull(Message):
     subscription: int
     records_max: int
     wait_max_ms: int = 0
+    partition: int = -1
+    start: int = 0
 
 
 class Settlement(Message):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import trio
-from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, records, simulated, values
+from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
 from linn.core.batch.builder import slice_batch
 from linn.core.log import state_log
@@ -15,8 +15,9 @@ from linn.core.queue.event import encode_events
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
+from linn.wire.connection import Event
 
-ACK, NACK, REJECT, EXTEND = m.Verdict.ACK, m.Verdict.NACK, m.Verdict.REJECT, m.Verdict.EXTEND
+ACK, NACK, REJECT, EXTEND, RELEASE = m.Verdict
 QUEUE = '[topics.t]\nlease = "10s"\n'
 
 
@@ -158,6 +159,45 @@ async def test_a_consumer_that_unsubscribes_gives_back_what_it_holds(env: SimEnv
         with trio.fail_after(1):
             assert (await client.answer(waiting)).batches == []
         assert values((await client.pull(await _worker(client, 0))).batches) == ["a", "b"]
+
+
+@simulated
+async def test_a_pull_from_an_offset_passes_over_what_is_before_it(env: SimEnv) -> None:
+    """Also where a delivery is cut off by its size: the rest of its lease goes back as if it had not been taken."""
+    async with broker_on(env, "[topics.t]\npartitions = 2\nmax_deliveries = 1\n"):
+        client = await connected(env)
+        for value in ("a", "b", "c" * 700_000, "d" * 700_000):
+            await client.publish("t", [value], partition=1)
+        worker = await _worker(client, 0)
+
+        async def pull(start: int, partition: int = 1) -> tuple[list[int], int]:
+            event = await client.ask(m.Pull(worker, 10, partition=partition, start=start))
+            pulled.append(event)
+            offsets = [offset for batch in event.batches for offset in range(batch.base_offset, batch.end_offset)]
+            return offsets, event.message.attempt  # type: ignore[attr-defined]
+
+        pulled: list[Event] = []
+        assert await pull(0, partition=0) == ([], 0)
+        assert await pull(4) == ([], 0)
+        assert await pull(2) == ([2], 1)
+        assert await pull(1) == ([1], 1)
+        assert await client.settle(worker, pulled[-1], RELEASE) == []
+        assert await pull(0) == ([0, 1], 1), "what was released is in its place, and its attempt did not count"
+        assert await pull(3) == ([3], 1)
+        assert await pull(0) == ([], 0)
+        with pytest.raises(Refused, match="partition_unknown"):
+            await pull(0, partition=2)
+
+
+@simulated
+async def test_only_a_queue_with_leases_can_be_pulled_from_an_offset(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.s]\nkind = "stream"\n[topics.once]\ndelivery = "at-most-once"\n'):
+        client = await connected(env)
+        for topic in ("s", "once"):
+            with pytest.raises(Refused, match="wrong_kind"):
+                await client.call(m.Pull(await _worker(client, 0, topic), 1, partition=0))
+            await client.publish(topic, ["a"])
+            assert values((await client.pull(await _worker(client, 0, topic))).batches) == ["a"], "nothing was taken"
 
 
 @simulated

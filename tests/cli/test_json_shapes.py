@@ -12,7 +12,8 @@ from linn.testing.process import BrokerProcess
 
 CONFIG = '[exchanges.odd]\n[topics.q]\nkind = "queue"\n'
 SCENE = [
-    ("topics", "create", "queue", "--json"),
+    ("topics", "create", "graves", "--json"),
+    ("topics", "create", "queue", "dead_letter=graves", "max_deliveries=3", "--json"),
     ("topics", "create", "stream", "kind=stream", "--json"),
     ("topics", "create", "passing", "--json"),
     ("topics", "alter", "stream", "retention=3d", "--json"),
@@ -44,6 +45,11 @@ SCENE = [
     ("groups", "reset", "stream", "readers", "--to", "earliest", "--yes", "--json"),
     ("groups", "delete", "stream", "readers", "--yes", "--json"),
     ("top", "--once", "--interval", "0.1", "--json"),
+    ("dead-letters", "--json"),
+    ("move", "queue", "graves", "--count", "1", "--json"),
+    ("dead-letters", "list", "graves", "--json"),
+    ("dead-letters", "replay", "graves", "--json"),
+    ("move", "queue", "passing", "--count", "1", "--json"),
     ("purge", "queue", "--yes", "--json"),
     ("topics", "delete", "passing", "--yes", "--json"),
     ("plugins", "list", "--json"),

@@ -363,6 +363,60 @@ def test_browsing_what_is_not_there(quick, line_of) -> None:
         assert f"[{code}]" in line_of(done.stderr)
 
 
+def test_in_a_pipe_it_says_what_an_ack_is(linn, quick, stream: str) -> None:
+    quick("topics", "create", "piped")
+    quick("publish", "piped", "a", "b")
+    publish = quick("publish", stream, "a")
+    assert publish.returncode == 0
+    done = linn("consume", "piped", "--count", "1")
+    assert done.stderr.startswith("linn: in a pipe, messages are acked once they are written, whatever the reader ")
+    assert "`linn move`" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert linn("consume", stream, "--group", "piped", "--count", "1").stderr == done.stderr
+    for silent in (("piped", "--no-ack"), (stream,), ("piped", "--exec", "cat")):
+        assert linn("consume", *silent, "--count", "1").stderr == ""
+
+
+def test_what_a_command_is_given_is_acked_once_it_ends_with_0(linn, quick, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    quick("topics", "create", "given", "max_deliveries=2")
+    quick("publish", "given", *"abcdef")
+    done = linn("consume", "given", "--count", "2", "--exec", f"cat >> {seen}; exit 3")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"linn: cat >> {seen}; exit 3 ended with 3: what it was given is not acked\n"
+    assert linn("consume", "given", "--count", "1", "--exec", "kill -9 $$").stderr.count("was ended by signal 9") == 1
+    assert linn("consume", "given", "--no-follow", "--no-ack", "--exec", "true").returncode == 0
+    left = json.loads(quick("subscriptions", "describe", "given", "--json").stdout)["unsettled"]
+    assert left == 4, "a and b had two attempts"
+    assert linn("consume", "given", "--count", "1", "--exec", f"cat >> {seen}").returncode == 0
+    assert linn("consume", "given", "--no-follow", "--format", "{attempt} {value}", "--exec", "cat").stdout != ""
+    assert quick("browse", "given").stdout == ""
+    assert seen.read_text() == "a\nb\nc\n"
+
+
+def test_a_command_that_publishes_loses_nothing_where_it_fails(linn, quick) -> None:
+    quick("topics", "create", "from-here")
+    quick("topics", "create", "to-there")
+    quick("publish", "from-here", *"abc")
+    publish = f"{sys.executable} -m linn publish %s --input json"
+    take = ("consume", "from-here", "--no-follow", "--format", "json", "--exec")
+    failed = linn(*take, publish % "nowhere")
+    assert (failed.returncode, failed.stderr.count("[topic.unknown]")) == (1, 1)
+    assert quick("browse", "from-here").stdout == "a\nb\nc\n"
+    assert linn(*take, publish % "to-there").returncode == 0
+    assert quick("browse", "from-here").stdout == ""
+    assert quick("browse", "to-there").stdout == "a\nb\nc\n"
+
+
+def test_a_group_goes_on_where_a_command_failed(linn, quick, stream: str) -> None:
+    quick("publish", stream, *"abc")
+    take = ("consume", stream, "--group", "g", "--no-follow", "--exec")
+    assert linn(*take, "exit 1").returncode == 1
+    assert linn(*take, "cat").stdout == "a\nb\nc\n"
+    assert linn(*take, "cat").stdout == ""
+    assert linn(*take, " ").returncode == 2
+
+
 def test_consume_comes_back_when_the_broker_does(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[broker]\ndefault_storage = "segmented-log"\n[topics.jobs]\n') as broker:
         url = ["--url", broker.url]
@@ -375,6 +429,7 @@ def test_consume_comes_back_when_the_broker_does(tmp_path: Path) -> None:
             try:
                 subprocess.run([*linn, "publish", "jobs", "before", *url], check=True, capture_output=True)
                 assert consumer.stdout.readline() == "before\n"
+                assert "in a pipe" in consumer.stderr.readline()
                 broker.kill()
                 assert re.fullmatch(r"connection lost, connecting again: .*\n", consumer.stderr.readline())
                 with pytest.raises(subprocess.TimeoutExpired):

@@ -287,6 +287,20 @@ def test_pulling_is_asked_for(broker: str, name: str) -> None:
             assert read(consumer, 6) == [4, 5, 6, 7, 8, 9]
 
 
+def test_a_pull_may_begin_in_the_middle_of_a_queue(broker: str, name: str) -> None:
+    with linn.sync.connect(broker) as client:
+        client.admin.create_topic(name)
+        publish(client, name, 10)
+        with client.consumer(name, mode="pull") as consumer:
+            (batch,) = consumer.pull(3, partition=0, start=5)
+            assert [int(message.value or b"") for message in batch] == [5, 6, 7]
+            assert consumer.pull(3, partition=0, start=10) == []
+            assert sorted(read(consumer, 7)) == [0, 1, 2, 3, 4, 8, 9]
+            for partition, start in ((-1, 0), (0, -1), ("0", 0)):
+                with pytest.raises(MessageInvalid):
+                    consumer.pull(1, partition=partition, start=start)
+
+
 def test_a_wait_that_ends_early_loses_nothing_where_iterations_pull(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)

@@ -81,6 +81,26 @@ async def test_every_property_of_a_message_arrives(broker: str, name: str) -> No
 
 
 @on_both_loops
+async def test_many_messages_keep_ids_and_times_of_their_own(broker: str, name: str) -> None:
+    ids, times = [UUID(int=100 - number) for number in range(50)], [1_000 + 7 * number for number in range(50)]
+    async with linn.connect(broker) as client:
+        await client.admin.create_topic(name, kind="stream", partitions=3)
+        async with client.producer(name, batch_bytes_max=1 << 10) as producer:
+            keys = [b"%d" % (number % 5) for number in range(50)]
+            await producer.publish_many([b"x" * 90] * 50, keys=keys, ids=ids, timestamp_ms=times)
+            for wrong in ({"ids": ids[:3]}, {"ids": ["no"] * 50}, {"timestamp_ms": [-1] * 50}):
+                with pytest.raises(MessageInvalid):
+                    await producer.publish_many([b"x"] * 50, **wrong)  # type: ignore[arg-type]
+        read = [
+            (message.id, message.timestamp_ms)
+            for partition in range(3)
+            for batch in (await client.fetch(name, partition, 0)).batches
+            for message in batch
+        ]
+    assert sorted(read, key=lambda pair: pair[1]) == list(zip(ids, times, strict=True))
+
+
+@on_both_loops
 async def test_many_messages_are_cut_into_batches_whatever_their_sizes(broker: str, name: str) -> None:
     values = [bytes([index % 256]) * (index % 1_500) for index in range(3_000)] + [b"x" * 60_000] * 20 + [b""] * 20_000
     async with linn.connect(broker) as client:

@@ -142,15 +142,15 @@ class PageReader:
         """
         assert self._bash.stdout is not None
         said = ""
-        patience = threading.Timer(COMMAND_TIMEOUT_S, self._signal, [signal.SIGKILL])
-        patience.start()
+        deadline = threading.Timer(COMMAND_TIMEOUT_S, self._signal, [signal.SIGKILL])
+        deadline.start()
         try:
             while not ends(said):
                 line = self._bash.stdout.readline()
                 assert line, f"$ {command}\n{said}\nfailed with {self._bash.wait()}"
                 said += line
         finally:
-            patience.cancel()
+            deadline.cancel()
         return said
 
     def _signal(self, number: signal.Signals) -> None:

@@ -96,8 +96,10 @@ QUEUE_MUTATIONS = (
         breaks="What comes back to a queue goes to its place, not to the end.",
         guarantee="Order",
         module=_SUBSCRIPTION,
-        original="if ready.count:",
-        planted="if ready.count and states.cursor >= end:",
+        original="found = ready.take_lowest(records_max) if ready.count else self._take_new(records_max, end)",
+        planted=(
+            "found = self._take_new(records_max, end) or (ready.take_lowest(records_max) if ready.count else None)"
+        ),
         simulation="subscription",
         seed=0,
         says="the lowest that are ready, with their attempts",

@@ -43,10 +43,10 @@ class Model:
             self.records[offset].state = "ready"
         return len(due)
 
-    def acquire(self, records_max: int, now: float) -> tuple[int, int, int] | None:
-        """(first, end, attempt) of the lease that is due."""
+    def acquire(self, records_max: int, now: float, start: int = 0) -> tuple[int, int, int] | None:
+        """(first, end, attempt) of the lease that is due, from offset `start` on."""
         self.promote(now)
-        waiting = self.offsets("ready", "new")
+        waiting = [offset for offset in self.offsets("ready", "new") if offset >= start]
         if not waiting:
             return None
         first = end = waiting[0]

@@ -59,10 +59,14 @@ class SubscriptionMachine(RuleBasedStateMachine):
         for model in (self.model, self.durable):
             model.records += [Record() for _ in range(count)]
 
-    @rule(consumer=consumers, records_max=st.integers(1, 4))
-    def acquire(self, consumer, records_max):
-        expected = self.model.acquire(records_max, self.now)
-        lease = self.subscription.acquire(consumer, records_max, len(self.model.records), self.now)
+    @rule(consumer=consumers, records_max=st.integers(1, 4), start=st.none() | st.integers(0, 30))
+    def acquire(self, consumer, records_max, start=None):
+        expected = self.model.acquire(records_max, self.now, start or 0)
+        end = len(self.model.records)
+        if start is None:
+            lease = self.subscription.acquire(consumer, records_max, end, self.now)
+        else:
+            lease = self.subscription.acquire_from(start, consumer, records_max, end, self.now)
         if expected is None:
             assert lease is None
             return

@@ -214,12 +214,14 @@ export const STRUCTS = {
     },
   },
   Pull: {
-    words: 2,
+    words: 3,
     pointers: 0,
     fields: {
       subscription: ["u32", 0],
       recordsMax: ["u32", 4],
       waitMaxMs: ["u32", 8],
+      partition: ["i32", 12, -1],
+      start: ["i64", 16],
     },
   },
   Refusal: {

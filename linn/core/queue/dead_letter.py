@@ -14,6 +14,15 @@ from typing import NamedTuple
 
 from linn.core.queue.offset_map import OffsetMap
 
+REASON = "linn.dead.reason"
+TOPIC = "linn.dead.topic"
+PARTITION = "linn.dead.partition"
+OFFSET = "linn.dead.offset"
+ATTEMPTS = "linn.dead.attempts"
+TIME_MS = "linn.dead.time_ms"
+LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS)
+"""What a copy in the dead-letter topic has beside its own labels."""
+
 
 class DeadReason(IntEnum):
     """Why a record is dead. The numbers are stored; `label` is what the dead letter carries."""

@@ -24,7 +24,17 @@ from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchError, MessageInvalid
 from linn.core.log.partition import Partition
-from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange
+from linn.core.queue.dead_letter import (
+    ATTEMPTS,
+    LABELS,
+    OFFSET,
+    PARTITION,
+    REASON,
+    TIME_MS,
+    TOPIC,
+    DeadLetterTarget,
+    DeadRange,
+)
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.partition_queue import PartitionQueue
 
@@ -37,14 +47,6 @@ RECORDS_IN_A_TURN = 25
 RANGES_IN_A_TURN = 32
 """Settled in as long, also where a million others are."""
 _READ_BYTES = 1 << 20
-
-REASON = "linn.dead.reason"
-TOPIC = "linn.dead.topic"
-PARTITION = "linn.dead.partition"
-OFFSET = "linn.dead.offset"
-ATTEMPTS = "linn.dead.attempts"
-TIME_MS = "linn.dead.time_ms"
-_OURS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS)
 
 
 async def copy_dead_letters(dispatch: PartitionQueue, targets: Mapping[int, Partition], env: Env) -> None:
@@ -196,7 +198,7 @@ def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
             half = len(records) // 2
             return _batches(records[:half], env) + _batches(records[half:], env)
     # Its own labels leave no room for ours.
-    ours = {name: value for name, value in (records[0].labels or {}).items() if name in _OURS}
+    ours = {name: value for name, value in (records[0].labels or {}).items() if name in LABELS}
     return [build_from_records([replace(records[0], labels=ours)], base_id=base_id)]
 
 

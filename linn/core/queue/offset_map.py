@@ -81,6 +81,14 @@ class OffsetMap(Generic[V]):
         self.count -= end - first
         return first, end, value
 
+    def take_from(self, start: int, count_max: int) -> tuple[int, int, V] | None:
+        """Remove up to `count_max` offsets from the front of the lowest range that reaches beyond `start`."""
+        at = bisect_right(self._ends, start)
+        if at == len(self._firsts):
+            return None
+        first = max(start, self._firsts[at])
+        return self.take(first, min(self._ends[at], first + count_max))[0]
+
     def pieces(self, first: int, end: int) -> list[tuple[int, int, V]]:
         """The parts of [first, end) that have a value, as (first, end, value), in order."""
         low = bisect_right(self._ends, first)

@@ -228,16 +228,21 @@ class PartitionQueue:
             and (bool(self._owed) or self.subscription.ready_count(self.partition.high_watermark) > 0)
         )
 
-    def acquire(self, consumer: int, records_max: int) -> Lease | None:
+    def acquire(self, consumer: int, records_max: int, start: int | None = None) -> Lease | None:
         """Lease ready records to a consumer, or hand them over where delivery settles them.
+
+        `start`: only from this offset on; not where delivery settles them.
 
         Raises StorageError: the event of a handover can't be written. Who asks when it can gets the records.
         """
         if not self._open or self._rests:
             return None
         if not self._owed:
-            now = self.clock.monotonic()
-            lease = self.subscription.acquire(consumer, records_max, self.partition.high_watermark, now)
+            now, end = self.clock.monotonic(), self.partition.high_watermark
+            if start is None:
+                lease = self.subscription.acquire(consumer, records_max, end, now)
+            else:
+                lease = self.subscription.acquire_from(start, consumer, records_max, end, now)
             if lease is None:
                 return None
             if not self.semantics.settles_on_delivery:

@@ -24,6 +24,7 @@ from linn.core.errors.tree import (
     OffsetOutOfRange,
     PartitionUnknown,
     StorageError,
+    SubscriptionWrongKind,
     SyncFailed,
     TopicUnknown,
 )
@@ -153,6 +154,36 @@ class QueueConsumer:
     def ended(self) -> bool:
         """See `delivery.Consumer.ended`."""
         return self._queue.closed
+
+    async def next_from(self, partition: int, start: int, records_max: int, bytes_max: int) -> Delivery:
+        """Take ready records of one partition from offset `start` on; without waiting: there may be none.
+
+        Raises PartitionUnknown, SubscriptionWrongKind where records are settled on delivery, and what `next` raises.
+        """
+        if not self.lease_ms:
+            text = f"topic {self._queue.topic} delivers at most once: nothing is taken from the middle of its queue"
+            raise SubscriptionWrongKind(text)
+        dispatch = self._queue.dispatch(partition)
+        while True:
+            self._put_back_rest()
+            if self._queue.closed or self._closed:
+                raise TopicUnknown(f"topic {self._queue.topic} is gone")
+            lease = dispatch.acquire(self.id, min(records_max, LEASE_RECORDS_MAX), start)
+            if lease is None:
+                return NOTHING
+            self._lease, self._lease_partition, self._lease_at = lease, partition, lease.first
+            self._leased_in[partition] = None
+            delivery = await self._deliver(records_max, bytes_max)
+            if delivery.batches:
+                dispatch.count_delivered(delivery)
+                return delivery
+
+    def _put_back_rest(self) -> None:
+        """Give back what a lease holds that was not delivered; the attempt does not count."""
+        lease, self._unreadable_left = self._lease, 0
+        if lease is not None:
+            self._queue.dispatches[self._lease_partition].put_back(self.id, lease, self._rest_of(lease), 0.0)
+            self._lease = None
 
     async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """See `delivery.Consumer.next`."""
@@ -290,8 +321,11 @@ class QueueConsumer:
         dispatch.handed_over(self.id)
 
     def _give_back(self, dispatch: PartitionQueue, lease: Lease) -> None:
-        rest = [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
-        dispatch.return_unsent(self.id, lease.delivery_id, rest)
+        dispatch.return_unsent(self.id, lease.delivery_id, self._rest_of(lease))
+
+    def _rest_of(self, lease: Lease) -> list[Range]:
+        """What was not delivered of the lease that is being delivered."""
+        return [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """See `delivery.Consumer.settle`."""

@@ -101,17 +101,35 @@ class SharedSubscription:
         assert not states.orphaned.count, "recovered() comes before the first acquire"
         states.returned.promote(now)
         ready = states.returned.ready
-        if ready.count:
-            first, stop, attempts = ready.take_lowest(records_max)
-        else:
-            first, attempts = states.cursor, 0
-            stop = min(end, first + records_max)
-            if stop <= first:
-                return None
-            states.cursor = stop
+        found = ready.take_lowest(records_max) if ready.count else self._take_new(records_max, end)
+        return self._lease(consumer, found, now)
+
+    def acquire_from(self, start: int, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
+        """As `acquire`, from offset `start` on: what is ready before it stays ready."""
+        states = self._states
+        states.returned.promote(now)
+        found = states.returned.ready.take_from(start, records_max)
+        if found is None and start < end:
+            states.advance(start)
+            found = self._take_new(records_max, end)
+        return self._lease(consumer, found, now)
+
+    def _take_new(self, records_max: int, end: int) -> tuple[int, int, int] | None:
+        """The lowest records that were never delivered, as (first, end, attempts)."""
+        first = self._states.cursor
+        stop = min(end, first + records_max)
+        if stop <= first:
+            return None
+        self._states.cursor = stop
+        return first, stop, 0
+
+    def _lease(self, consumer: int, found: tuple[int, int, int] | None, now: float) -> Lease | None:
+        if found is None:
+            return None
+        first, end, attempts = found
         attempt = min(attempts + 1, ATTEMPTS_MAX)
-        lease = states.leases.grant(consumer, first, stop, attempt, now + self.settings.lease_ms / 1000)
-        self._events.acquired(first, stop, attempt, lease.delivery_id)
+        lease = self._states.leases.grant(consumer, first, end, attempt, now + self.settings.lease_ms / 1000)
+        self._events.acquired(first, end, attempt, lease.delivery_id)
         return lease
 
     def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:

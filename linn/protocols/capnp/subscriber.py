@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from linn.core.errors.tree import SubscriptionWrongKind
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import NOTHING, Consumer, Delivery
 from linn.core.loop.waiting import WaitDeadline
+from linn.core.queue.queue import QueueConsumer
 from linn.protocols.capnp.outbox import Outbox
 from linn.wire import messages as m
 from linn.wire.connection import frames_of, frames_to
@@ -143,12 +145,15 @@ class Subscriber:
         message = m.Deliver(self.id, delivery.partition, delivery.delivery_id, delivery.attempt)
         self._outbox.put(frames_to(message, correlation, delivery.batches))
 
-    async def pull(self, correlation: int, records_max: int, wait_s: float) -> None:
+    async def pull(self, correlation: int, pull: m.Pull, wait_s: float) -> None:
         """Answer a pull with records, or without any when the time has passed. Raises LinnError."""
-        delivery, deadline = NOTHING, WaitDeadline(wait_s)
+        delivery, deadline, records_max = NOTHING, WaitDeadline(wait_s), min(pull.records_max, CREDIT_MAX)
         if records_max > 0 and not self._paused and await self._may_ask(deadline):
             try:
-                delivery = await self._next(min(records_max, CREDIT_MAX), deadline)
+                if pull.partition < 0:
+                    delivery = await self._next(records_max, deadline)
+                else:
+                    delivery = await self._next_from(pull.partition, pull.start, records_max)
             finally:
                 self._asking.release()
         self._deliver(correlation, delivery if not self._closed else NOTHING)
@@ -163,6 +168,11 @@ class Subscriber:
             return await deadline.wait(self._asking.acquire)
         finally:
             del self._deadlines[deadline]
+
+    async def _next_from(self, partition: int, start: int, records_max: int) -> Delivery:
+        if not isinstance(self.consumer, QueueConsumer):
+            raise SubscriptionWrongKind("a pull from an offset is for queues; fetch reads a stream from anywhere")
+        return await self.consumer.next_from(partition, start, records_max, self._delivery_bytes())
 
     async def _next(self, records_max: int, deadline: WaitDeadline) -> Delivery:
         self._deadlines[deadline] = None

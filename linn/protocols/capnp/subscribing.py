@@ -167,7 +167,7 @@ class Subscribing:
 
         async def work() -> None:
             await self._session.outbox.wait_room()
-            await subscriber.pull(event.correlation, pull.records_max, wait_s)
+            await subscriber.pull(event.correlation, pull, wait_s)
 
         self._session.in_task(event, work)
 

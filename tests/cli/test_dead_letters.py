@@ -1,0 +1,131 @@
+"""`linn dead-letters`: what died, where and why; and its way back."""
+
+import json
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+import linn.sync
+from linn.testing.process import BrokerProcess
+
+_numbers = count()
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[linn.sync.Client]:
+    with linn.sync.connect(broker.url) as client:
+        yield client
+
+
+class Place:
+    """Two queues whose dead letters go to a third topic."""
+
+    def __init__(self, client: linn.sync.Client) -> None:
+        number = next(_numbers)
+        self.client = client
+        self.graves, self.one, self.two = f"graves-{number}", f"one-{number}", f"two-{number}"
+        client.admin.create_topic(self.graves)
+        for topic in (self.one, self.two):
+            client.admin.create_topic(topic, dead_letter=self.graves, max_deliveries=2)
+
+    def bury(self, topic: str, *values: bytes) -> None:
+        """Publish messages to a topic and reject them; they are dead letters when this returns."""
+        before = self.waiting(self.graves)
+        with self.client.producer(topic) as producer:
+            producer.publish_many(
+                list(values), routing_keys="a.b", labels={"n": len(values)}, headers=[{"h": b"v"}] * len(values)
+            )
+        with self.client.consumer(topic) as consumer:
+            for _ in values:
+                next(consumer).reject().wait()
+        while self.waiting(self.graves) < before + len(values):
+            pass  # Each look is a round trip, in which the broker goes on.
+
+    def waiting(self, topic: str) -> int:
+        return int(self.client.admin.topic(topic)["queue"]["unsettled"])
+
+    def records(self, topic: str) -> list[tuple[bytes | None, str, dict[str, object], object, int]]:
+        with self.client.consumer(topic, mode="pull") as consumer:
+            found = [message for batch in consumer.pull(100, wait_s=1) for message in batch]
+            return [(m.value, m.routing_key, dict(m.labels), m.headers, m.attempt) for m in found]
+
+
+@pytest.fixture
+def place(client: linn.sync.Client) -> Place:
+    return Place(client)
+
+
+def test_topics_that_take_dead_letters_are_listed_with_what_waits(quick, place: Place) -> None:
+    place.bury(place.one, b"a", b"b")
+    sources = [place.one, place.two]
+    wanted = {"topic": place.graves, "waiting": 2, "sources": sources}
+    for command in (("dead-letters", "list"), ("dead-letters",)):
+        assert wanted in json.loads(quick(*command, "--json").stdout)
+        (row,) = [line for line in quick(*command).stdout.splitlines() if place.graves in line]
+        assert [word.strip(" ,") for word in row.split("│")[1:4]] == [place.graves, "2", ", ".join(sources)]
+
+
+def test_of_one_topic_each_message_says_where_it_came_from_and_why(quick, place: Place) -> None:
+    place.bury(place.one, b"a" * 100)
+    place.bury(place.two, b"b", b"[bold]")
+    with place.client.producer(place.graves) as producer:
+        producer.publish(b"published by hand")
+    ((taker),) = json.loads(quick("dead-letters", "list", place.graves, "--json").stdout)
+    assert (taker["topic"], taker["waiting"], len(taker["messages"])) == (place.graves, 4, 4)
+    first, *_, last = taker["messages"]
+    assert (first["from_topic"], first["from_partition"], first["from_offset"]) == (place.one, 0, 0)
+    assert (first["reason"], first["attempts"], first["value"]) == ("rejected", 1, "a" * 100)
+    assert (last["from_topic"], last["value"]) == (None, "published by hand")
+    shown = quick("dead-letters", "list", place.graves).stdout
+    for text in (f"{place.one} 0/0", "rejected", "a" * 37 + "...", "[bold]", "no dead letter"):
+        assert text in shown
+    where = f'label.linn.dead.topic = "{place.two}"'
+    few = json.loads(quick("dead-letters", "list", place.graves, "--where", where, "--json").stdout)
+    assert [message["value"] for message in few[0]["messages"]] == ["b", "[bold]"]
+    cut = quick("dead-letters", "list", place.graves, "--count", "1", "--json")
+    assert len(json.loads(cut.stdout)[0]["messages"]) == 1
+    assert "more than 1" in cut.stderr
+    assert place.waiting(place.graves) == 4, "nothing was taken"
+
+
+def test_replay_sends_each_back_as_it_was(quick, place: Place) -> None:
+    place.bury(place.one, b"a", b"b")
+    place.bury(place.two, b"c")
+    dry = quick("dead-letters", "replay", place.graves, "--dry-run")
+    assert dry.stdout == f"would move 3 messages from {place.graves} 2 to {place.one}, 1 to {place.two}\n"
+    done = quick("dead-letters", "replay", place.graves, "--json")
+    assert json.loads(done.stdout)["to"] == {place.one: 2, place.two: 1}
+    assert place.records(place.one) == [(value, "a.b", {"n": 2}, (("h", b"v"),), 1) for value in (b"a", b"b")]
+    assert place.records(place.two) == [(b"c", "a.b", {"n": 1}, (("h", b"v"),), 1)]
+    assert place.waiting(place.graves) == 0
+
+
+def test_what_has_no_home_stays_until_it_is_given_one(quick, client, place: Place) -> None:
+    place.bury(place.one, b"a", b"b")
+    place.bury(place.two, b"c")
+    with client.producer(place.graves) as producer:
+        producer.publish(b"by hand")
+    client.admin.delete_topic(place.one)
+    done = quick("dead-letters", "replay", place.graves)
+    assert done.stdout == (
+        f"moved 1 message from {place.graves} to {place.two}; 3 messages stay: "
+        f"there is no topic {place.one}, 1 name none; --to TOPIC moves them\n"
+    )
+    assert place.waiting(place.graves) == 3
+    client.admin.create_topic("home")
+    assert quick("dead-letters", "replay", place.graves, "--to", "home", "--count", "2").returncode == 0
+    assert [record[2] for record in place.records("home")] == [{"n": 2}, {"n": 2}]
+    done = quick("dead-letters", "replay", place.graves, "--to", "home", "--where", "label.n > 0")
+    assert done.stdout.startswith("moved 0 messages ")
+    assert place.waiting(place.graves) == 1
+
+
+def test_wrong_places_are_told_before_anything_is_taken(quick, place: Place, line_of) -> None:
+    place.bury(place.one, b"a")
+    assert "[topic.unknown]" in line_of(quick("dead-letters", "replay", place.graves, "--to", "nowhere").stderr)
+    assert "[topic.unknown]" in line_of(quick("dead-letters", "replay", "nowhere").stderr)
+    assert quick("dead-letters", "replay", place.graves, "--to", place.graves).returncode == 2
+    assert quick("dead-letters", "list", "--where", "label.n > 0").returncode == 2
+    assert quick("dead-letters", "--json", "replay", place.graves).returncode == 2
+    assert place.waiting(place.graves) == 1
