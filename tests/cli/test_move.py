@@ -47,7 +47,7 @@ def values(client: linn.sync.Client, topic: str) -> list[int]:
     """Take all that waits."""
     found: list[int] = []
     with client.consumer(topic, mode="pull") as consumer:
-        while batches := consumer.pull(10_000, wait_s=0.1):
+        while batches := consumer.pull(10_000, wait_s=1):
             for batch in batches:
                 found += [int(value or b"") for value in batch.values]
                 batch.ack().wait()
