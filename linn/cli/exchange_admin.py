@@ -64,12 +64,13 @@ def delete_one(url: str, name: str, *, as_json: bool) -> None:
 # --- bindings --------------------------------------------------------------------------------------------------------
 
 
-def list_bindings(url: str, exchange: str | None, *, as_json: bool) -> None:
-    """Print the bindings of one exchange, or of all. Raises LinnError."""
+def list_bindings(url: str, exchange: str | None, target: str | None = None, *, as_json: bool) -> None:
+    """Print the bindings of one exchange, or of all, to one target, or to all. Raises LinnError."""
     if exchange is None:
         bindings = _bindings(with_client(url, lambda client: client.admin.exchanges()))
     else:
         bindings = _bindings([with_client(url, lambda client: client.admin.perform("exchange.show", name=exchange))])
+    bindings = [binding for binding in bindings if target in (None, binding["target"])]
     if as_json:
         print(json.dumps(bindings, indent=2))
     else:

@@ -121,7 +121,6 @@ SHAPES: Mapping[str, Any] = {
         "problems": [{"line": "number", "key": "text", "text": "text", "severity": "text", "code": "text?"}],
         "meaning": "any",
     },
-    "linn topics": [_TOPIC],
     "linn topics list": [_TOPIC],
     "linn topics describe": _TOPIC,
     "linn topics create": {"created": "boolean"},
@@ -136,6 +135,7 @@ SHAPES: Mapping[str, Any] = {
     "linn exchanges create": {"created": "boolean"},
     "linn exchanges delete": {"deleted": "text"},
     "linn bindings list": [_BINDING],
+    "linn bindings describe": [_BINDING],
     "linn bindings create": {"exchange": "text", "target": "text", "created": "boolean"},
     "linn bindings delete": {"exchange": "text", "target": "text", "deleted": "boolean"},
     "linn groups list": [

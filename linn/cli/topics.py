@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from linn.cli.consent import ask
+from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
-app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
+app = noun("Look at topics, make, change and delete them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Settings = Annotated[
@@ -20,18 +21,6 @@ Write = Annotated[
     str | None,
     typer.Option("--write", metavar="FILE", help="Change the broker's configuration file, too; comments are kept."),
 ]
-
-
-@app.callback()
-def topics(context: typer.Context, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Without a command: list."""
-    if context.invoked_subcommand is None:
-        list_topics(url, as_json)
-        return
-    for name in ("url", "as_json"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"options go behind the command: linn topics {context.invoked_subcommand} ...")
 
 
 @app.command("list")
