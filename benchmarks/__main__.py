@@ -28,7 +28,7 @@ from benchmarks.report import result_of, show, write_json
 from benchmarks.routing import routing_lines
 from benchmarks.servers import DiskTooFull
 from benchmarks.start import start_lines
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "publish": publish_lines,

@@ -11,7 +11,7 @@ from benchmarks.line import Bound, Line
 from benchmarks.load import RECORD_BYTES
 from benchmarks.plan import Plan
 from benchmarks.servers import broker, fresh_folder
-from linn.core.errors import LimitExceeded
+from linn.core.errors.tree import LimitExceeded
 
 Work = Callable[[linn.sync.Client, int], float]
 """Does something with so many records; the seconds that count."""

@@ -14,7 +14,7 @@ from benchmarks.load import RECORD_BYTES
 from benchmarks.plan import Plan
 from benchmarks.servers import broker, fresh_folder
 from linn.client.client import Client
-from linn.core.errors import LimitExceeded
+from linn.core.errors.tree import LimitExceeded
 
 MANY = 100_000
 """Messages of one publish_many."""

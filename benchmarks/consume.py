@@ -13,7 +13,7 @@ from benchmarks.load import Cargo, Stock, Target, cargo, consume, publish
 from benchmarks.plan import Plan
 from benchmarks.publish import pair_of
 from benchmarks.servers import broker, floor, fresh_folder, target_of
-from linn.core.storage import READ_BATCHES_MAX
+from linn.core.log.storage import READ_BATCHES_MAX
 
 TARGET = Bound(0.6)
 DELIVERY_BYTES = 1 << 20

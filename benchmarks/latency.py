@@ -14,9 +14,9 @@ from benchmarks.line import Bound, Line, Pair, line_of_pairs
 from benchmarks.load import RECORD_BYTES, echo_seconds
 from benchmarks.plan import Plan
 from benchmarks.servers import broker, floor, fresh_folder
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.connection import frames_of
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.wire import messages
+from linn.wire.connection import frames_of
 
 TARGET = Bound(3, at_most=True)
 TOPICS = {"dram": "ring", "segmented-log": "log"}

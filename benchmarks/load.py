@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import trio
 
 from benchmarks.floor import ASK
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.errors import LinnError
-from linn.protocols.capnp import codec, messages
-from linn.protocols.capnp.connection import frames_of, hello
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.errors.tree import LinnError
+from linn.wire import codec, messages
+from linn.wire.connection import frames_of, hello
 
 RECORD_BYTES = 128
 RECORD_SPACE_BYTES = RECORD_BYTES + 4

@@ -10,7 +10,7 @@ from benchmarks.line import Bound, Line, Pair, line_of_pairs
 from benchmarks.load import Cargo, Run, Target, ask, cargo, connected, publish
 from benchmarks.plan import RING_BYTES, Plan
 from benchmarks.servers import broker, check_room, floor, fresh_folder, target_of
-from linn.protocols.capnp import messages
+from linn.wire import messages
 
 TARGET = Bound(0.6)
 

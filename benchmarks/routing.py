@@ -8,12 +8,12 @@ from statistics import median
 
 from benchmarks.line import Bound, Line
 from benchmarks.plan import Plan
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.exchange import Binding, Exchange, Subject, Target
-from linn.core.exchange_graph import ExchangeGraph
-from linn.core.record import Record
-from linn.core.router import Router
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.routing.exchange import Binding, Exchange, Subject, Target
+from linn.core.routing.graph import ExchangeGraph
+from linn.core.routing.router import Router
 from linn.plugins.exchanges import DirectExchange, NoSettings, TopicExchange
 
 KINDS: dict[str, Callable[[str, NoSettings], Exchange]] = {"direct": DirectExchange, "topic": TopicExchange}

@@ -20,18 +20,18 @@ import typer
 
 import linn
 from linn.cli.app import app
-from linn.core import schema
-from linn.core.batch_builder import build_from_records
-from linn.core.broker import running_broker
-from linn.core.config import check_config, load_config, plugin_settings
-from linn.core.config_reference import built_in, hooks
-from linn.core.config_tables import TABLES
-from linn.core.errors import LinnError, all_errors
-from linn.core.plugins import PluginManager, installed
-from linn.core.real_env import RealEnv
-from linn.core.record import Record
-from linn.core.toml_source import TomlSource
-from linn.core.topic_settings import BindingSettings
+from linn.core.batch import schema
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.broker.broker import running_broker
+from linn.core.config.config import check_config, load_config, plugin_settings
+from linn.core.config.tables import TABLES
+from linn.core.config.toml_source import TomlSource
+from linn.core.config.topic_settings import BindingSettings
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import LinnError, all_errors
+from linn.core.plugins.manager import PluginManager, installed
+from linn.core.plugins.reference import built_in, hooks
 from linn.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[1]

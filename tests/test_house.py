@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import linn
-from linn.core.errors import all_errors
+from linn.core.errors.tree import all_errors
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "linn").rglob("*.py"))

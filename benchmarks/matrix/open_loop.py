@@ -34,7 +34,7 @@ from benchmarks.matrix.shipment import Shipment, shipment
 from benchmarks.plan import MatrixPlan, Plan
 from benchmarks.relay import JOIN, JOINING
 from benchmarks.servers import broker, fresh_folder, relay, target_of
-from linn.protocols.capnp import messages
+from linn.wire import messages
 
 PERCENTILES = (50.0, 99.0, 99.9)
 SPIN_S = 0.002

@@ -8,8 +8,8 @@ from typing import Literal
 
 from benchmarks.load import Target, ask, connected
 from benchmarks.plan import RING_BYTES
-from linn.core.batch import Codec
-from linn.protocols.capnp import messages
+from linn.core.batch.batch import Codec
+from linn.wire import messages
 
 Acks = Literal["none", "leader", "all"]
 PARTITIONS_MAX = 500

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from benchmarks.load import SEND_BYTES
 from benchmarks.matrix.point import Point
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.connection import frames_of
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.wire import messages
+from linn.wire.connection import frames_of
 
 SEND_BATCHES_MAX = 256
 """Handed to the kernel at once: a quarter of the requests that a connection may have open."""

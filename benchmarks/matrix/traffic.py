@@ -29,8 +29,8 @@ from benchmarks.load import (
 )
 from benchmarks.matrix.point import Point
 from benchmarks.matrix.shipment import Shipment
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.connection import frames_of
+from linn.wire import messages
+from linn.wire.connection import frames_of
 
 PUSHED_BYTES = 1 << 20
 """Of one delivery of linn's; the floor sends as many at once."""

@@ -33,7 +33,7 @@ from benchmarks.plan import Plan
 from benchmarks.relay import JOIN, JOINING
 from benchmarks.servers import broker, fresh_folder, relay
 from linn.client.client import Client
-from linn.protocols.capnp import codec, messages
+from linn.wire import codec, messages
 
 BATCH_BYTES = 128 << 10
 """As the client sends and gets them when it is given many records at once."""

@@ -17,7 +17,7 @@ from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool
 from linn.client.client import Client
-from linn.core.errors import LimitExceeded, LinnError
+from linn.core.errors.tree import LimitExceeded, LinnError
 from linn.testing.process import BrokerProcess
 
 CHUNK = 10_000

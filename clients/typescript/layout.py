@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from linn.core import schema
+from linn.core.batch import schema
 
 TARGET = Path(__file__).resolve().parent / "src" / "layout.ts"
 KINDS = {"bool": 1, "uint16": 16, "uint32": 32, "uint64": 64, "int32": 32, "int64": 64, "float64": 64, "enum": 16}

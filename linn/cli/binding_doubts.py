@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from linn.core.errors import LinnError
-from linn.core.predicate import Predicate
-from linn.core.topic_settings import BindingSettings
+from linn.core.config.topic_settings import BindingSettings
+from linn.core.errors.tree import LinnError
+from linn.core.routing.predicate.predicate import Predicate
 
 
 def doubt(kind: str, binding: BindingSettings) -> str | None:

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from linn.cli.finding import Finding
 from linn.cli.machine import disk_space, file_limits, memory_bytes
 from linn.cli.server import files_wanted
-from linn.core.batch_builder import build_from_records
-from linn.core.config import Config
-from linn.core.real_net import FILES_MIN, FILES_SHARE
-from linn.core.record import Record
-from linn.core.topic_settings import TopicSettings
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.config.config import Config
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.real.net import FILES_MIN, FILES_SHARE
 
 CONNECTION_BYTES = 40 << 10
 """Of memory, for a connection that waits: up to 25 KiB of the broker's, and the kernel's of its socket."""

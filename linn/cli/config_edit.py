@@ -17,11 +17,11 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from linn.core.config import Config, load_config, plugin_settings, read_toml
-from linn.core.errors import ConfigError
-from linn.core.plugins import PluginManager, installed
-from linn.core.problem import one_line
-from linn.core.toml_source import TomlSource
+from linn.core.config.config import Config, load_config, plugin_settings, read_toml
+from linn.core.config.problem import one_line
+from linn.core.config.toml_source import TomlSource
+from linn.core.errors.tree import ConfigError
+from linn.core.plugins.manager import PluginManager, installed
 
 
 class ConfigEdit:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 from linn.cli.binding_doubts import doubt
 from linn.cli.machine import disk_space, memory_bytes
-from linn.core.address import parse_address
-from linn.core.config import Config
-from linn.core.errors import AddressInvalid
-from linn.core.problem import Problems
-from linn.core.toml_source import Path
-from linn.core.topic_settings import BindingSettings, TopicSettings
-from linn.core.units import format_size_bytes
+from linn.core.config.config import Config
+from linn.core.config.problem import Problems
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.config.units import format_size_bytes
+from linn.core.env.address import parse_address
+from linn.core.errors.tree import AddressInvalid
 
 _LOOPBACK = ("127.", "::1", "localhost")
 

@@ -12,11 +12,11 @@ from linn.cli.config_lint import lint
 from linn.cli.console import console
 from linn.cli.listener_trial import unmade_listeners
 from linn.cli.table import number, print_table, wide
-from linn.core.config import Config, check_config, plugin_settings, read_toml
-from linn.core.plugins import PluginManager, installed
-from linn.core.problem import Problem, Problems
-from linn.core.settings_decoder import encode_settings
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.config import Config, check_config, plugin_settings, read_toml
+from linn.core.config.decoder import encode_settings
+from linn.core.config.problem import Problem, Problems
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.plugins.manager import PluginManager, installed
 
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 

@@ -25,9 +25,9 @@ from linn.cli.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
 from linn.cli.table import WIDE, Cell, print_table
 from linn.client.client import Client
-from linn.core.config import Config, check_config, plugin_settings
-from linn.core.errors import LinnError
-from linn.core.plugins import PluginManager, installed
+from linn.core.config.config import Config, check_config, plugin_settings
+from linn.core.errors.tree import LinnError
+from linn.core.plugins.manager import PluginManager, installed
 
 _MEMORY_BYTES_MIN = 512 << 20
 """A broker takes 60 MiB and its buffers; below this the page cache, which reading lives on, has no room."""

@@ -27,13 +27,13 @@ import msgspec
 
 from linn.cli.exit_code import discard_output
 from linn.cli.machine import raise_file_limit
-from linn.core.address import parse_address
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import LinnError, error_from_code
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, check_welcome, frames_of, hello
-from linn.protocols.capnp.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.env.address import parse_address
+from linn.core.errors.tree import LinnError, error_from_code
+from linn.wire import messages as m
+from linn.wire.connection import Connection, check_welcome, frames_of, hello
+from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 BATCH_BYTES_MAX = 512 << 10
 """Of the largest batch that a producer gathers; smaller where the broker or a limit says so."""

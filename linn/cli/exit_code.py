@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 
-from linn.core.errors import (
+from linn.core.config.problem import one_line
+from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
     ConfigError,
@@ -25,7 +26,6 @@ from linn.core.errors import (
     RequestUnknown,
     StorageError,
 )
-from linn.core.problem import one_line
 
 
 class ExitCode(IntEnum):

@@ -42,7 +42,7 @@ from linn.cli.session import broker_address, with_client
 from linn.cli.table import number, print_table
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
-from linn.core.errors import LinnError, RequestTimeout
+from linn.core.errors.tree import LinnError, RequestTimeout
 
 SETTINGS: Mapping[str, Any] = {"kind": "stream", "retention_bytes": 1 << 30}
 """Of the topic: what is stored goes again, so that the load is not ended by a disk that is full."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.errors import ConfigExists, ConfigUnreadable
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
+from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 
 _BROKER = """\
 # A broker. `linn check FILE` says what this file means; `linn serve FILE` runs it.

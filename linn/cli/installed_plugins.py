@@ -16,14 +16,14 @@ from rich.text import Text
 
 from linn.cli.console import console
 from linn.cli.table import Cell, print_table, wide
-from linn.core.config import plugin_settings, read_toml
-from linn.core.config_tables import PluginSettings
-from linn.core.errors import PluginError, PluginUnknown
-from linn.core.kinds import Kind
-from linn.core.nearest import did_you_mean
-from linn.core.plugins import ENTRY_POINT_GROUP, PluginManager, installed
-from linn.core.settings_decoder import encode_value, meta_of, unit_of
-from linn.core.units import format_size_bytes
+from linn.core.config.config import plugin_settings, read_toml
+from linn.core.config.decoder import encode_value, meta_of, unit_of
+from linn.core.config.tables import PluginSettings
+from linn.core.config.units import format_size_bytes
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import PluginError, PluginUnknown
+from linn.core.plugins.manager import ENTRY_POINT_GROUP, PluginManager, installed
+from linn.core.ports.kinds import Kind
 
 _REGISTRIES = {
     "engines": "storage engine",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from linn.cli.finding import Finding
-from linn.core.real_net import BACKLOG
+from linn.core.env.real.net import BACKLOG
 
 PAGE_CACHE_BYTES_MIN = 256 << 20
 """Readers that are behind by more than the page cache read from the disk; with less than this, nearly all of them."""

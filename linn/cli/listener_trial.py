@@ -12,10 +12,10 @@ from linn.cli.finding import Finding
 from linn.cli.server import url_of
 from linn.cli.session import with_client
 from linn.client.client import Client
-from linn.core.address import parse_address
-from linn.core.config import Config
-from linn.core.errors import LinnError
-from linn.core.plugins import PluginManager
+from linn.core.config.config import Config
+from linn.core.env.address import parse_address
+from linn.core.errors.tree import LinnError
+from linn.core.plugins.manager import PluginManager
 
 
 def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[str, LinnError]]:

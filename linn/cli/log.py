@@ -1,6 +1,6 @@
 """The log of `linn serve`: records of the standard library's logging, written by structlog for people or for programs.
 
-Only the command configures logging. What a record says about a thing, it says as fields (`linn.core.log_fields`): for
+Only the command configures logging. What a record says about a thing, it says as fields (`linn.core.env.log_fields`): for
 people they are in the text already; in JSON each is a key of its own beside `timestamp`, `level`, `logger` and `event`.
 """
 
@@ -17,8 +17,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from linn.core.config_tables import LogSettings
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
+from linn.core.config.tables import LogSettings
 
 _RESERVED = ("timestamp", "level", "logger", "event", "exception")
 _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from linn.core.real_process import RealProcess
+from linn.core.env.real.process import RealProcess
 
 
 class DiskSpace(NamedTuple):

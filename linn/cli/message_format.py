@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from linn.client.message import Message
-from linn.core.nearest import did_you_mean
+from linn.core.errors.nearest import did_you_mean
 
 LineOf = Callable[[Message], bytes]
 _Field = Callable[[Message], bytes]

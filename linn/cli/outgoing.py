@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from linn.core.errors import MessageInvalid
-from linn.core.nearest import did_you_mean
-from linn.core.record import LabelValue
+from linn.core.batch.record import LabelValue
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import MessageInvalid
 
 _KEYS = ("value", "key", "routing_key", "labels", "headers")
 _PASSED_OVER = ("topic", "partition", "offset", "attempt", "id", "timestamp_ms")

@@ -22,7 +22,7 @@ def new(name: Name, kind: Kind, into: Into = ".", as_json: Json = False) -> None
 
     Never overwrites anything.
     """
-    from linn.core.nearest import did_you_mean
+    from linn.core.errors.nearest import did_you_mean
 
     if kind not in KINDS:
         text = f"must be one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"

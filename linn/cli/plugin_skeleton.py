@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linn import __version__
-from linn.core.config_reference import built_in
-from linn.core.errors import ConfigExists, ConfigUnreadable
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
+from linn.core.errors.tree import ConfigExists, ConfigUnreadable
+from linn.core.plugins.reference import built_in
 
 NAME_CHARACTERS_MAX = 60
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -50,7 +50,7 @@ FACTS = {
     "observer": Facts(
         "observer",
         "it counts topics and connections, and logs what it hears.",
-        "linn.core.observer.Observer",
+        "linn.core.ports.observer.Observer",
         _ORDERS.rstrip(),
     ),
     "protocol": Facts(

@@ -21,7 +21,7 @@ from linn.cli.source import Source
 from linn.client.client import Client
 from linn.client.producer import Producer
 from linn.client.receipt import BulkReceipt, Offsets
-from linn.core.errors import LinnError, MessageTooLarge, Unroutable
+from linn.core.errors.tree import LinnError, MessageTooLarge, Unroutable
 
 
 class Publishing:

@@ -10,13 +10,13 @@ from typing import cast
 import trio
 
 from linn.cli.server import configuration, overridden
-from linn.core.config import Config, load_config, plugin_settings
-from linn.core.env import Env
-from linn.core.errors import PartitionUnknown
-from linn.core.nearest import did_you_mean
-from linn.core.plugins import PluginManager, installed
-from linn.core.real_env import RealEnv
-from linn.core.storage import DamagedTail, PartitionId, RecoverableEngine
+from linn.core.config.config import Config, load_config, plugin_settings
+from linn.core.env.env import Env
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import PartitionUnknown
+from linn.core.log.storage import DamagedTail, PartitionId, RecoverableEngine
+from linn.core.plugins.manager import PluginManager, installed
 
 
 def recover_logs(partition: str, file: str | None, data_dir: str | None, *, cut: bool, as_json: bool) -> bool:

@@ -8,7 +8,7 @@ import typer
 
 from linn.cli.exit_code import ExitCode, complain, exit_code_of
 from linn.cli.options import DEFAULT_URL, Json, Url
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 app = typer.Typer(help="See where messages go, why, and what would change.", no_args_is_help=True)
 

@@ -14,11 +14,11 @@ from linn.cli.console import console
 from linn.cli.outgoing import Outgoing, from_json
 from linn.cli.route_map import RouteMap, map_of_config
 from linn.cli.table import number, print_table
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import ExchangeUnknown, MessageInvalid
-from linn.core.nearest import did_you_mean
-from linn.core.record import NO_LABELS, Record
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import NO_LABELS, Record
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ExchangeUnknown, MessageInvalid
 
 LINES_MAX = 10
 """Of the sample that are named for each change."""

@@ -11,8 +11,8 @@ from rich.tree import Tree
 from linn.cli.console import console
 from linn.cli.route_map import RouteMap
 from linn.cli.route_trace import Judged, Step, Trace, trace_of
-from linn.core.exchange import Subject
-from linn.core.explanation import Explanation
+from linn.core.routing.exchange import Subject
+from linn.core.routing.explanation import Explanation
 
 _WORDS = {True: "[green]true[/]", False: "[red]false[/]", None: "[yellow]unknown[/]"}
 

@@ -7,21 +7,21 @@ from typing import Any
 
 from linn.cli.session import with_client
 from linn.client.client import Client
-from linn.core.binding_table import BindingTable
-from linn.core.config import load_config, plugin_settings, read_toml
-from linn.core.config_checks import NoSettings
-from linn.core.config_tables import PluginSettings
-from linn.core.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
-from linn.core.errors import ExchangeUnknown, PluginUnknown
-from linn.core.exchange import Binding, Exchange, Subject, Target
-from linn.core.exchange_graph import ExchangeGraph
-from linn.core.kinds import kind_named
-from linn.core.nearest import did_you_mean
-from linn.core.plugins import PluginManager, installed
-from linn.core.problem import Problems
-from linn.core.record import Labels
-from linn.core.router import Router
-from linn.core.settings_decoder import decode_settings
+from linn.core.batch.record import Labels
+from linn.core.config.checks import NoSettings
+from linn.core.config.config import load_config, plugin_settings, read_toml
+from linn.core.config.decoder import decode_settings
+from linn.core.config.problem import Problems
+from linn.core.config.tables import PluginSettings
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ExchangeUnknown, PluginUnknown
+from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.kinds import kind_named
+from linn.core.routing.binding_table import BindingTable
+from linn.core.routing.default_exchange import DEFAULT_EXCHANGE, DefaultExchange
+from linn.core.routing.exchange import Binding, Exchange, Subject, Target
+from linn.core.routing.graph import ExchangeGraph
+from linn.core.routing.router import Router
 
 Description = Mapping[str, Any]
 """An exchange as a broker describes it."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from linn.cli.route_map import RouteMap
-from linn.core.binding_table import identity_of
-from linn.core.exchange import Binding, Subject
-from linn.core.explanation import Explanation
-from linn.core.router import Router
+from linn.core.routing.binding_table import identity_of
+from linn.core.routing.exchange import Binding, Subject
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.router import Router
 
 
 @dataclass(frozen=True, slots=True)

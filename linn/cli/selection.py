@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from linn.client.message import Message
-from linn.core.exchange import Subject
-from linn.core.predicate import Predicate
+from linn.core.routing.exchange import Subject
+from linn.core.routing.predicate.predicate import Predicate
 
 Selects = Callable[[Message], bool]
 

@@ -70,8 +70,8 @@ def serve(
 
 def _check_addresses(addresses: Sequence[str]) -> None:
     """Raises BadParameter. Whether they can be bound shows when they are."""
-    from linn.core.address import parse_address
-    from linn.core.errors import AddressInvalid
+    from linn.core.env.address import parse_address
+    from linn.core.errors.tree import AddressInvalid
 
     for address in addresses:
         try:

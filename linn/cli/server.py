@@ -29,17 +29,17 @@ from linn.cli.collector import Collector
 from linn.cli.exit_code import ExitCode, complain
 from linn.cli.log import Log, load_structlog
 from linn.cli.machine import file_limits, raise_file_limit
-from linn.core.address import parse_address
-from linn.core.broker import Broker, running_broker
-from linn.core.config import Config, load_config, plugin_settings, read_toml
-from linn.core.config_checks import Listener
-from linn.core.plugins import PluginManager, installed
-from linn.core.real_env import RealEnv
-from linn.core.real_net import FILES_SHARE
-from linn.core.real_process import RealProcess
-from linn.core.real_watchdog import watched_loop
-from linn.core.toml_source import TomlSource
-from linn.core.watchdog import Watchdog
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.config.checks import Listener
+from linn.core.config.config import Config, load_config, plugin_settings, read_toml
+from linn.core.config.toml_source import TomlSource
+from linn.core.env.address import parse_address
+from linn.core.env.real.env import RealEnv
+from linn.core.env.real.net import FILES_SHARE
+from linn.core.env.real.process import RealProcess
+from linn.core.env.real.watchdog import watched_loop
+from linn.core.env.watchdog import Watchdog
+from linn.core.plugins.manager import PluginManager, installed
 
 DEFAULT_FILE = "linn.toml"
 _CLOSE_MARGIN_S = 5.0

@@ -12,8 +12,8 @@ import typer
 import linn
 from linn.client.client import Client
 from linn.client.url import address_of
-from linn.core.address import parse_address
-from linn.core.errors import AddressInvalid, MessageInvalid, RequestUnknown
+from linn.core.env.address import parse_address
+from linn.core.errors.tree import AddressInvalid, MessageInvalid, RequestUnknown
 
 T = TypeVar("T")
 RETRIES_MAX = 2

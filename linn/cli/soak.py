@@ -26,8 +26,8 @@ from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
 from linn.client.message import Batch
 from linn.client.producer import Producer
-from linn.core.errors import LinnError
-from linn.core.offset_ranges import OffsetRanges
+from linn.core.errors.tree import LinnError
+from linn.core.queue.offset_ranges import OffsetRanges
 
 SILENCE_S = 30.0
 """After the load: when nothing has come for so long, what is missing is lost. A broker may restart meanwhile."""

@@ -17,7 +17,7 @@ import anyio.to_thread
 
 from linn.cli.exit_code import complain
 from linn.cli.outgoing import Outgoing, from_json
-from linn.core.errors import MessageInvalid, MessageTooLarge
+from linn.core.errors.tree import MessageInvalid, MessageTooLarge
 
 _CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20

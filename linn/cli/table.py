@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from linn.cli.console import console
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
 
 WIDE = 100
 """From so many columns on a terminal has room for all columns of nearly all tables."""

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 
 from linn.client.client import Client
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 _DELETE_S = 5.0
 """How long an interrupted command still tries to take its topic with it."""

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from linn.cli.table import WIDE, Column, number, numbers, table, wide
 from linn.cli.top_view import BrokerView, ConnectionView, GroupView, TopicView, View
-from linn.core.problem import one_line
+from linn.core.config.problem import one_line
 
 _SHARES = (2, 1, 1)
 """How topics, groups and connections share a screen that is too small for all of them."""

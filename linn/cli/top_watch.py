@@ -24,7 +24,7 @@ from linn.cli.session import RETRIES_MAX, broker_address, mute_client
 from linn.cli.top_screen import screen
 from linn.cli.top_view import NAMES, Reading, View, view_of
 from linn.client.client import Client
-from linn.core.errors import BrokerStopping, ConnectionLost, RequestTimeout, RequestUnknown
+from linn.core.errors.tree import BrokerStopping, ConnectionLost, RequestTimeout, RequestUnknown
 
 _KEYS_BYTES = 64
 _GONE = (ConnectionLost, RequestTimeout, BrokerStopping)

@@ -11,7 +11,7 @@ from linn.cli.exit_code import complain
 from linn.cli.session import with_client
 from linn.cli.table import number, numbers, print_table, wide
 from linn.client.client import Client
-from linn.core.errors import ConfigError
+from linn.core.errors.tree import ConfigError
 
 Topic = Mapping[str, Any]
 """A topic as the broker describes it: name, settings, partitions and, where it has one, queue."""

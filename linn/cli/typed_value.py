@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from linn.core.record import LabelValue
+from linn.core.batch.record import LabelValue
 
 _INT64 = range(-(1 << 63), 1 << 63)
 

@@ -9,7 +9,7 @@ from typing import Any
 from linn.cli.moment import Place
 from linn.client.client import Client
 from linn.client.message import Message
-from linn.core.errors import OffsetOutOfRange, PartitionUnknown
+from linn.core.errors.tree import OffsetOutOfRange, PartitionUnknown
 
 Ranges = Sequence[Sequence[int]]
 """[first, end) pairs of offsets, in order."""

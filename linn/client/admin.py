@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from linn.client.arguments import checked_text
 from linn.client.starting_place import timestamp_ms_of
-from linn.core.errors import ConfigError, ProtocolError
-from linn.protocols.capnp.messages import Administer, Administered
+from linn.core.errors.tree import ConfigError, ProtocolError
+from linn.wire.messages import Administer, Administered
 
 if TYPE_CHECKING:
     from linn.client.client import Client

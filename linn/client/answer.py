@@ -6,9 +6,9 @@ from typing import Protocol
 
 import anyio
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import LinnError
-from linn.protocols.capnp.messages import Message
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Message
 
 
 class Caller(Protocol):

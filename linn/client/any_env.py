@@ -1,4 +1,4 @@
-"""AnyEnv: time, randomness and network for a client under trio or asyncio, behind the ports of `linn.core.env`.
+"""AnyEnv: time, randomness and network for a client under trio or asyncio, behind the ports of `linn.core.env.env`.
 
 Law: an `OSError` never leaves this file.
 """
@@ -17,12 +17,12 @@ import anyio
 import trio
 from trio.lowlevel import in_trio_run
 
-from linn.core.address import parse_address
-from linn.core.env import Clock, Rng, Stream
-from linn.core.errors import ConnectFailed
-from linn.core.real_os import reason
-from linn.core.real_rng import RealRng
-from linn.core.real_stream import RealStream
+from linn.core.env.address import parse_address
+from linn.core.env.env import Clock, Rng, Stream
+from linn.core.env.real.os import reason
+from linn.core.env.real.rng import RealRng
+from linn.core.env.real.stream import RealStream
+from linn.core.errors.tree import ConnectFailed
 
 
 class ClientNet(Protocol):

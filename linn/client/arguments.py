@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.errors import MessageInvalid
+from linn.core.errors.tree import MessageInvalid
 
 U32_MAX = (1 << 32) - 1
 I64_MAX = (1 << 63) - 1

@@ -14,11 +14,11 @@ from linn.client.confirmation import Confirmation
 from linn.client.lane import Lane
 from linn.client.open_batch import OpenBatch, Prepared
 from linn.client.shipping import Shipping
-from linn.core.batch import Codec
-from linn.core.batch_builder import build_batch, build_single
-from linn.core.errors import LinnError
-from linn.core.partitioner import partition_of
-from linn.protocols.capnp.messages import MANDATORY_RECORDS_MAX, Acks, TopicInfo
+from linn.core.batch.batch import Codec
+from linn.core.batch.builder import build_batch, build_single
+from linn.core.errors.tree import LinnError
+from linn.core.routing.partitioner import partition_of
+from linn.wire.messages import MANDATORY_RECORDS_MAX, Acks, TopicInfo
 
 if TYPE_CHECKING:
     from linn.client.client import Client

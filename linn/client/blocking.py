@@ -24,8 +24,8 @@ from linn.client.loop_thread import LoopThread
 from linn.client.producer import AcksName
 from linn.client.producer import Producer as AsyncProducer
 from linn.client.starting_place import Start
-from linn.core.errors import LinnError
-from linn.protocols.capnp.messages import Description
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Description
 
 
 class Client:

@@ -27,8 +27,8 @@ from linn.client.consumer import Unread, is_unread_of, rest_of
 from linn.client.loop_thread import LoopThread
 from linn.client.settling import Delivery
 from linn.client.subscription import Subscription
-from linn.core.errors import ClientClosed
-from linn.protocols.capnp.messages import Verdict
+from linn.core.errors.tree import ClientClosed
+from linn.wire.messages import Verdict
 
 if TYPE_CHECKING:
     from linn.client.blocking import Client

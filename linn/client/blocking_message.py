@@ -11,8 +11,8 @@ from linn.client.blocking_processing import Processing
 from linn.client.blocking_settling import Settled
 from linn.client.processing import OnError
 from linn.client.received import ReceivedBatch, ReceivedMessage
-from linn.core.errors import SubscriptionWrongKind
-from linn.protocols.capnp.messages import Verdict
+from linn.core.errors.tree import SubscriptionWrongKind
+from linn.wire.messages import Verdict
 
 if TYPE_CHECKING:
     from linn.client.blocking_consumer import Consumer

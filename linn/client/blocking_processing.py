@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.blocking_settling import Settled
 from linn.client.processing import OnError, check_on_error
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 
 class Settleable(Protocol):

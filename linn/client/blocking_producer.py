@@ -19,8 +19,8 @@ from linn.client.loop_thread import LoopThread
 from linn.client.open_batch import RECORD_BYTES, Prepared
 from linn.client.properties import HeadersInput, checked
 from linn.client.receipt import BulkReceipt, Receipt
-from linn.core.errors import ClientClosed, LimitExceeded
-from linn.core.record import Labels
+from linn.core.batch.record import Labels
+from linn.core.errors.tree import ClientClosed, LimitExceeded
 
 if TYPE_CHECKING:
     from linn.client.blocking import Client

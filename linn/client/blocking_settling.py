@@ -14,7 +14,7 @@ from linn.client.loop_thread import LoopThread
 from linn.client.message import Batch
 from linn.client.settling import Settled as AsyncSettled
 from linn.client.subscription import check_ms
-from linn.protocols.capnp.messages import Verdict
+from linn.wire.messages import Verdict
 
 
 class Settled:

@@ -16,12 +16,12 @@ from linn.client.confirmation import Confirmation
 from linn.client.properties import HeadersInput, as_bytes, checked_headers, checked_pair, index_pairs
 from linn.client.receipt import BulkReceipt, Offsets
 from linn.client.returned import places_returned
-from linn.core.batch import Codec, RecordBatch
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.errors import LinnError, MessageInvalid, MessageTooLarge, Unroutable
-from linn.core.partitioner import key_hash
-from linn.core.record import Headers, Labels
-from linn.core.routes import NO_PAIR, Pair
+from linn.core.batch.batch import Codec, RecordBatch
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.record import Headers, Labels
+from linn.core.batch.routes import NO_PAIR, Pair
+from linn.core.errors.tree import LinnError, MessageInvalid, MessageTooLarge, Unroutable
+from linn.core.routing.partitioner import key_hash
 
 _SAMPLE = 64
 """Values whose sizes foretell the first batch's."""

@@ -33,8 +33,8 @@ from linn.client.producer import AcksName, Producer
 from linn.client.starting_place import Start, check_start
 from linn.client.timers import Timers
 from linn.client.url import address_of
-from linn.core.batch import Codec
-from linn.core.errors import (
+from linn.core.batch.batch import Codec
+from linn.core.errors.tree import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
@@ -43,8 +43,8 @@ from linn.core.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.messages import Describe, Description, Fetch, FindOffset, Message
+from linn.wire import messages
+from linn.wire.messages import Describe, Description, Fetch, FindOffset, Message
 
 BATCH_BYTES_MAX = 256 << 10
 """A producer's batches, about: beyond this size the cost per record no longer falls."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import anyio
 
 from linn.client.answer import again
-from linn.core.env import Stream
-from linn.core.errors import LinnError
-from linn.protocols.capnp.messages import Placement
+from linn.core.env.env import Stream
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Placement
 
 
 class Confirmation:

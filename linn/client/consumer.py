@@ -29,8 +29,8 @@ from linn.client.settling import Delivery
 from linn.client.starting_place import Request, Start, first_requests, next_requests
 from linn.client.subscribing import Leaving, Subscribing
 from linn.client.subscription import Limits, Subscription
-from linn.core.errors import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
-from linn.protocols.capnp.messages import Deliver, Pull, Unsubscribe
+from linn.core.errors.tree import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
+from linn.wire.messages import Deliver, Pull, Unsubscribe
 
 if TYPE_CHECKING:
     from linn.client.client import Client

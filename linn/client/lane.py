@@ -6,9 +6,9 @@ from bisect import insort
 from typing import TYPE_CHECKING
 
 from linn.client.confirmation import Confirmation
-from linn.core.batch import RecordBatch
-from linn.core.errors import LinnError
-from linn.protocols.capnp.messages import Message
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Message
 
 if TYPE_CHECKING:
     from linn.client.open_batch import OpenBatch

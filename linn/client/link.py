@@ -16,12 +16,19 @@ import anyio.lowlevel
 
 from linn.client.answer import Caller, again
 from linn.client.confirmation import Confirmation
-from linn.core.batch import RecordBatch
-from linn.core.env import Clock, Interrupted, Stream
-from linn.core.errors import ClientClosed, ConnectionLost, LinnError, ProtocolError, VersionUnsupported, error_from_code
-from linn.core.flat_message import Buffer, without_first
-from linn.protocols.capnp.connection import Connection, Event, check_welcome, frames_of, hello
-from linn.protocols.capnp.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.flat_message import Buffer, without_first
+from linn.core.env.env import Clock, Interrupted, Stream
+from linn.core.errors.tree import (
+    ClientClosed,
+    ConnectionLost,
+    LinnError,
+    ProtocolError,
+    VersionUnsupported,
+    error_from_code,
+)
+from linn.wire.connection import Connection, Event, check_welcome, frames_of, hello
+from linn.wire.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
 
 OUTGOING_BYTES_MAX = 1 << 20
 """What may wait for the socket before producers hold back: four default batches."""

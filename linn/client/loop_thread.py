@@ -21,7 +21,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import anyio
 
 from linn.client.arguments import checked_timeout
-from linn.core.errors import ClientClosed, ClientUnreachable, ConnectionLost, RequestTimeout
+from linn.core.errors.tree import ClientClosed, ClientUnreachable, ConnectionLost, RequestTimeout
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from linn.client.processing import OnError, Processing
 from linn.client.received import ReceivedBatch, ReceivedMessage
 from linn.client.settling import Delivery, Settled
-from linn.core.batch import RecordBatch
-from linn.core.errors import SubscriptionWrongKind
-from linn.protocols.capnp.messages import Verdict
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import SubscriptionWrongKind
+from linn.wire.messages import Verdict
 
 if TYPE_CHECKING:
     from linn.client.subscription import Subscription

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from linn.client.confirmation import Confirmation
 from linn.client.properties import PLAIN, Properties, index_pairs
-from linn.core.batch import ID_MASK
-from linn.core.batch_builder import BatchColumns
-from linn.core.partitioner import key_hash
+from linn.core.batch.batch import ID_MASK
+from linn.core.batch.builder import BatchColumns
+from linn.core.routing.partitioner import key_hash
 
 RECORD_BYTES = 8
 """What a record costs in a batch besides its bytes, about: offsets, and room for a key's. Bounds the records, too."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from linn.core.env import Clock
-from linn.core.errors import LinnError
+from linn.core.env.env import Clock
+from linn.core.errors.tree import LinnError
 
 TELL_AGAIN_S = 30.0
 """How often a client says that it still has no connection: seldom enough to leave a log readable overnight."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import get_ident
 from asyncio import _get_running_loop
 
-from linn.core.errors import ClientUnreachable
+from linn.core.errors.tree import ClientUnreachable
 
 
 class OwnLoop:

@@ -24,10 +24,10 @@ from linn.client.properties import PLAIN, HeadersInput, Properties, as_bytes, ch
 from linn.client.receipt import BulkReceipt, Receipt
 from linn.client.returned import is_returned
 from linn.client.topic_watch import TopicWatch
-from linn.core.batch import Codec
-from linn.core.errors import ClientClosed, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
-from linn.core.record import Labels
-from linn.protocols.capnp.messages import Acks, Ping, Placement, TopicInfo
+from linn.core.batch.batch import Codec
+from linn.core.batch.record import Labels
+from linn.core.errors.tree import ClientClosed, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
+from linn.wire.messages import Acks, Ping, Placement, TopicInfo
 
 if TYPE_CHECKING:
     from linn.client.client import Client

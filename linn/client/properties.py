@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from linn.client.arguments import I64_MAX, U32_MAX, checked_number
-from linn.core.errors import LinnError, MessageInvalid
-from linn.core.record import Headers, Labels
-from linn.core.routes import NO_PAIR, Pair, encode_routes
+from linn.core.batch.record import Headers, Labels
+from linn.core.batch.routes import NO_PAIR, Pair, encode_routes
+from linn.core.errors.tree import LinnError, MessageInvalid
 
 HeadersInput = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import LinnError, ProtocolError
-from linn.protocols.capnp.messages import Deliver, Message
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import LinnError, ProtocolError
+from linn.wire.messages import Deliver, Message
 
 if TYPE_CHECKING:
     from linn.client.consumer import Consumer

@@ -11,8 +11,8 @@ from uuid import UUID
 import msgspec
 
 from linn.client.settling import Delivery
-from linn.core.batch import RecordBatch
-from linn.core.record import Headers, LabelValue, Record
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.record import Headers, LabelValue, Record
 
 
 class ReceivedBatch:

@@ -14,8 +14,8 @@ import anyio
 import anyio.lowlevel
 
 from linn.client.answer import again
-from linn.core.errors import LinnError
-from linn.protocols.capnp.messages import Settlement, Verdict
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Settlement, Verdict
 
 OPEN, SENT, DONE = range(3)
 

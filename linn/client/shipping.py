@@ -18,9 +18,9 @@ import anyio
 from linn.client.answer import again
 from linn.client.confirmation import Confirmation
 from linn.client.lane import Lane, Shipment
-from linn.core.batch import RecordBatch
-from linn.core.errors import ConnectionLost, LinnError, ProtocolError, RequestTimeout
-from linn.protocols.capnp.messages import Acks, Message, Publish, Published
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestTimeout
+from linn.wire.messages import Acks, Message, Publish, Published
 
 if TYPE_CHECKING:
     from linn.client.client import Client

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from linn.client.arguments import I64_MAX, shown
-from linn.core.errors import MessageInvalid
-from linn.protocols.capnp.messages import START_EARLIEST, START_LATEST, Subscribe
+from linn.core.errors.tree import MessageInvalid
+from linn.wire.messages import START_EARLIEST, START_LATEST, Subscribe
 
 if TYPE_CHECKING:
     from linn.client.client import Client

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from linn.client.answer import Answer
 from linn.client.subscription import Limits, Subscription
-from linn.core.batch import RecordBatch
-from linn.core.errors import ProtocolError
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.messages import Subscribed
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import ProtocolError
+from linn.wire import messages
+from linn.wire.messages import Subscribed
 
 if TYPE_CHECKING:
     from linn.client.consumer import Consumer

@@ -17,10 +17,10 @@ from linn.client.arguments import U32_MAX, checked_number
 from linn.client.message import Batch
 from linn.client.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
 from linn.client.settling import NOTHING_TO_SETTLE, SENT, Delivery, Settled, Settling, latest_commits, merged
-from linn.core.batch import RecordBatch
-from linn.core.errors import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
+from linn.wire import messages
+from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
 
 if TYPE_CHECKING:
     from linn.client.consumer import Consumer

@@ -8,7 +8,7 @@ from itertools import count
 
 import anyio
 
-from linn.core.env import Clock
+from linn.core.env.env import Clock
 
 
 class Timers:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import LinnError
-from linn.protocols.capnp.messages import Describe, Description, Message, TopicInfo
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Describe, Description, Message, TopicInfo
 
 if TYPE_CHECKING:
     from linn.client.client import Client

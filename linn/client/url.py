@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import unquote, urlsplit
 
-from linn.core.errors import AddressInvalid
+from linn.core.errors.tree import AddressInvalid
 
 PORT = 5466
 """L-I-N-N on a telephone."""

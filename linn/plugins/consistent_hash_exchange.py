@@ -19,15 +19,15 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.binding_table import BindingTable
-from linn.core.errors import BindingInvalid, PredicateInvalid
-from linn.core.exchange import Binding, ExchangeKind, Subject, Target
-from linn.core.explanation import Explanation
-from linn.core.hookspecs import hookimpl
-from linn.core.predicate_explanation import shown_value
-from linn.core.predicate_parser import parse_field
-from linn.core.steps import Steps, at_once
-from linn.core.subject_field import FieldValue
+from linn.core.batch.steps import Steps, at_once
+from linn.core.errors.tree import BindingInvalid, PredicateInvalid
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.binding_table import BindingTable
+from linn.core.routing.exchange import Binding, ExchangeKind, Subject, Target
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.predicate.explanation import shown_value
+from linn.core.routing.predicate.parser import parse_field
+from linn.core.routing.subject_field import FieldValue
 
 WEIGHT_MAX = 1_000
 """A target that is to get a thousand times the share of another is a slip of the finger."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from linn.core.errors import BindingInvalid, PredicateInvalid
-from linn.core.exchange import Binding, ExchangeKind
-from linn.core.hookspecs import hookimpl
-from linn.core.nearest import did_you_mean
-from linn.core.predicate import Predicate
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import BindingInvalid, PredicateInvalid
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.exchange import Binding, ExchangeKind
+from linn.core.routing.predicate.predicate import Predicate
 from linn.plugins.predicate_exchange import PredicateExchange
 
 WHEN = "when"

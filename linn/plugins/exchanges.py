@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from linn.core.binding_table import BindingTable
-from linn.core.errors import BindingInvalid, LimitExceeded
-from linn.core.exchange import Binding, ExchangeKind, Subject
-from linn.core.explanation import Explanation
-from linn.core.hookspecs import hookimpl
-from linn.core.predicate_explanation import explain_tree
-from linn.core.predicate_tree import Comparison
-from linn.core.steps import Steps, at_once
-from linn.core.subject_field import SubjectField
+from linn.core.batch.steps import Steps, at_once
+from linn.core.errors.tree import BindingInvalid, LimitExceeded
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.binding_table import BindingTable
+from linn.core.routing.exchange import Binding, ExchangeKind, Subject
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.predicate.explanation import explain_tree
+from linn.core.routing.predicate.tree import Comparison
+from linn.core.routing.subject_field import SubjectField
 from linn.plugins.pattern_explanation import explain_pattern
 from linn.plugins.pattern_index import PatternIndex
 

@@ -18,15 +18,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, ExchangeKind
-from linn.core.hookspecs import hookimpl
-from linn.core.nearest import did_you_mean
-from linn.core.predicate import Predicate
-from linn.core.predicate_parser import NODES_MAX, parse_field
-from linn.core.predicate_tokens import is_unicode
-from linn.core.predicate_tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
-from linn.core.subject_field import SubjectField
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import BindingInvalid
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.exchange import Binding, ExchangeKind
+from linn.core.routing.predicate.parser import NODES_MAX, parse_field
+from linn.core.routing.predicate.predicate import Predicate
+from linn.core.routing.predicate.tokens import is_unicode
+from linn.core.routing.predicate.tree import And, Comparison, Constant, LiteralValue, Node, Or, Presence
+from linn.core.routing.subject_field import SubjectField
 from linn.plugins.predicate_exchange import PredicateExchange
 
 _ARGUMENTS = ("match", "labels", "headers", "exists")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linn.core.batch import RecordBatch
-from linn.core.hookspecs import hookimpl
-from linn.core.partitioner import PartitionerKind
+from linn.core.batch.batch import RecordBatch
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.partitioner import PartitionerKind
 
 
 class StickyPartitioner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linn.core.explanation import Explanation
+from linn.core.routing.explanation import Explanation
 
 
 def explain_pattern(pattern: str, key: str) -> Explanation:

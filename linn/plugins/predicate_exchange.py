@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from linn.core.binding_table import BindingTable
-from linn.core.exchange import Binding, Subject
-from linn.core.explanation import Explanation
-from linn.core.predicate import Predicate
-from linn.core.steps import Steps, at_once
+from linn.core.batch.steps import Steps, at_once
+from linn.core.routing.binding_table import BindingTable
+from linn.core.routing.exchange import Binding, Subject
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.predicate.predicate import Predicate
 from linn.plugins.predicate_index import PredicateIndex
 
 

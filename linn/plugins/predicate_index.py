@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from linn.core.exchange import Subject
-from linn.core.predicate import Predicate
-from linn.core.steps import Steps
-from linn.core.subject_field import FieldValue, SubjectField
+from linn.core.batch.steps import Steps
+from linn.core.routing.exchange import Subject
+from linn.core.routing.predicate.predicate import Predicate
+from linn.core.routing.subject_field import FieldValue, SubjectField
 
 Numbered = dict[int, Predicate]
 """Predicates by the number of their binding."""

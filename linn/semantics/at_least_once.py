@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from linn.core.hookspecs import hookimpl
-from linn.core.lease import LeaseSettings
-from linn.core.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
-from linn.core.subscription import SharedSubscription
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
+from linn.core.queue.subscription import SharedSubscription
 
 
 class AtLeastOnce:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from linn.core.errors import DeliveryNotCurrent
-from linn.core.hookspecs import hookimpl
-from linn.core.lease import Lease, LeaseSettings
-from linn.core.offset_ranges import Range
-from linn.core.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
-from linn.core.subscription import Effects, SharedSubscription
+from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.queue.lease import Lease, LeaseSettings
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, SemanticsKind
+from linn.core.queue.subscription import Effects, SharedSubscription
 
 
 class HandOverSubscription(SharedSubscription):

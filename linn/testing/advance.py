@@ -14,8 +14,9 @@ from datetime import timedelta
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linn.core import broker, loop_lag
-from linn.core.env import Clock
+from linn.core.broker import broker
+from linn.core.env.env import Clock
+from linn.core.loop import lag as loop_lag
 
 CHORE_INTERVALS_S = (broker.RETENTION_INTERVAL_S, loop_lag.INTERVAL_S)
 """Told by the very objects, so that a lease of ten seconds is none of them."""

@@ -14,10 +14,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
-from linn.core.config import Config, load_config, plugin_settings, read_toml
-from linn.core.errors import ConfigError
-from linn.core.plugins import PluginManager, installed
-from linn.core.toml_source import TomlSource
+from linn.core.config.config import Config, load_config, plugin_settings, read_toml
+from linn.core.config.toml_source import TomlSource
+from linn.core.errors.tree import ConfigError
+from linn.core.plugins.manager import PluginManager, installed
 
 Tables = Mapping[str, Mapping[str, Any]]
 """By name, what TOML would say below [topics.NAME] or [exchanges.NAME]."""

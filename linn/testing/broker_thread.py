@@ -23,11 +23,11 @@ import trio
 import trio.testing
 
 from linn.client import AnyEnv, Message, Receipt
-from linn.core.broker import Broker, running_broker
-from linn.core.config import Config
-from linn.core.errors import ConnectionLost, InternalError, RequestTimeout
-from linn.core.plugins import PluginManager
-from linn.core.real_env import RealClock, RealEnv
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.config.config import Config
+from linn.core.env.real.env import RealClock, RealEnv
+from linn.core.errors.tree import ConnectionLost, InternalError, RequestTimeout
+from linn.core.plugins.manager import PluginManager
 from linn.testing import broker_view
 from linn.testing.advance import Advance, seconds_of
 from linn.testing.broker_setup import BrokerSetup, Tables

@@ -8,10 +8,10 @@ from __future__ import annotations
 import trio
 
 from linn.client.message import Batch, Message
-from linn.core.broker import Broker
-from linn.core.errors import SubscriptionWrongKind
-from linn.core.group import ConsumerGroup
-from linn.core.topic import Topic
+from linn.core.broker.broker import Broker
+from linn.core.errors.tree import SubscriptionWrongKind
+from linn.core.groups.group import ConsumerGroup
+from linn.core.topics.topic import Topic
 
 POLL_S = 0.002
 """A commit of a group's place wakes nobody; it is looked at this often."""

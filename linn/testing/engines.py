@@ -19,13 +19,13 @@ from typing import cast
 import pytest
 import trio
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.env import Env
-from linn.core.errors import LogClosed, OffsetOutOfRange
-from linn.core.file_region import Sendable
-from linn.core.record import Record
-from linn.core.storage import (
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.env.env import Env
+from linn.core.env.file_region import Sendable
+from linn.core.errors.tree import LogClosed, OffsetOutOfRange
+from linn.core.log.storage import (
     READ_BATCHES_MAX,
     DeletingEngine,
     PartitionId,
@@ -118,7 +118,7 @@ async def sent_over(env: Env, sendables: Sequence[Sendable]) -> bytes:
 
 
 class EngineConformance:
-    """The promises of `linn.core.storage`. A subclass gives the fixture `harness`."""
+    """The promises of `linn.core.log.storage`. A subclass gives the fixture `harness`."""
 
     # --- append and bounds -------------------------------------------------------------------------------------------
 

@@ -28,10 +28,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from linn.core.errors import BindingInvalid, LinnError
-from linn.core.exchange import Binding, Exchange, Subject, Target
-from linn.core.explanation import explain
-from linn.core.record import LabelValue
+from linn.core.batch.record import LabelValue
+from linn.core.errors.tree import BindingInvalid, LinnError
+from linn.core.routing.exchange import Binding, Exchange, Subject, Target
+from linn.core.routing.explanation import explain
 
 FIELD = re.compile(r"key|size|header:.+", re.DOTALL)
 MATCH_S_MAX = 0.5
@@ -96,7 +96,7 @@ class ExchangeHarness:
 
 
 class ExchangeConformance:
-    """The promises of `linn.core.exchange`. A subclass gives the fixture `harness`."""
+    """The promises of `linn.core.routing.exchange`. A subclass gives the fixture `harness`."""
 
     # --- bindings ----------------------------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from linn.core.batch import BatchLimits, Codec, RecordBatch
-from linn.core.batch_builder import build_from_records, slice_batch
-from linn.core.errors import LinnError
-from linn.core.interceptor import Interceptor
-from linn.core.record import Record
+from linn.core.batch.batch import BatchLimits, Codec, RecordBatch
+from linn.core.batch.builder import build_from_records, slice_batch
+from linn.core.batch.record import Record
+from linn.core.errors.tree import LinnError
+from linn.core.ports.interceptor import Interceptor
 
 TOPIC = "orders"
 _PLAIN = [Record(value=b"value %d" % number, timestamp_ms=number) for number in range(20)]
@@ -70,7 +70,7 @@ def left_of(interceptor: Interceptor, batch: RecordBatch) -> RecordBatch | str |
 
 
 class InterceptorConformance:
-    """The promises of `linn.core.interceptor`. A subclass gives the fixture `harness`."""
+    """The promises of `linn.core.ports.interceptor`. A subclass gives the fixture `harness`."""
 
     def test_any_batch_gets_a_batch_nothing_or_a_linn_error(self, harness: InterceptorHarness) -> None:
         interceptor = harness.make()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from trio.testing import MockClock
 
-from linn.core.storage import PartitionLog
+from linn.core.log.storage import PartitionLog
 from linn.testing.engines import PARTITION, EngineHarness, make_batch, messages_of, read_through
 
 T = TypeVar("T")

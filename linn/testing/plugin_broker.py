@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from linn.core.broker import Broker, running_broker
-from linn.core.config import load_config, plugin_settings
-from linn.core.config_tables import PluginSettings
-from linn.core.plugins import PluginManager, installed
-from linn.core.toml_source import TomlSource
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.config.config import load_config, plugin_settings
+from linn.core.config.tables import PluginSettings
+from linn.core.config.toml_source import TomlSource
+from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.sim_env import SimEnv
 
 URL = "linn://127.0.0.1:5466"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 READY_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0

@@ -25,10 +25,10 @@ from typing import Protocol
 import pytest
 import trio
 
-from linn.core.broker import Broker
-from linn.core.env import Rng, Stream
-from linn.core.errors import ConnectionLost
-from linn.core.flat_message import Buffer
+from linn.core.batch.flat_message import Buffer
+from linn.core.broker.broker import Broker
+from linn.core.env.env import Rng, Stream
+from linn.core.errors.tree import ConnectionLost
 from linn.testing.deterministic import run_simulation
 from linn.testing.plugin_broker import plugin_broker
 from linn.testing.sim_env import SimEnv
@@ -150,7 +150,7 @@ class OneByOne:
 
 
 class ProtocolConformance:
-    """The promises of `linn.core.protocol`. A subclass gives the fixture `harness`."""
+    """The promises of `linn.core.ports.protocol`. A subclass gives the fixture `harness`."""
 
     # --- clients that do what they should ----------------------------------------------------------------------------
 

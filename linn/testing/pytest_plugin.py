@@ -77,7 +77,7 @@ def linn_broker(request: pytest.FixtureRequest, linn_brokers: Callable[..., Brok
 @pytest.fixture
 def linn_brokers(request: pytest.FixtureRequest) -> Iterator[Callable[..., BrokerThread]]:
     """Makes brokers: `linn_brokers(topics={...})`, as many as are wanted."""
-    from linn.core.errors import LinnError
+    from linn.core.errors.tree import LinnError
     from linn.testing.broker_thread import BrokerThread
 
     if "autojump_clock" in request.fixturenames:
@@ -110,7 +110,7 @@ def linn_virtual(request: pytest.FixtureRequest) -> Iterator[VirtualWorld]:
 @pytest.fixture
 def linn_crash(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashableBroker]:
     """`linn serve` in a process: `crash`, `kill` and `start`, `pause` and `resume`; its data are on the disk."""
-    from linn.core.errors import LinnError
+    from linn.core.errors.tree import LinnError
     from linn.testing.crashable_broker import CrashableBroker
 
     folder = tmp_path / "linn"

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import get_args
 
-from linn.core.errors import DeliveryNotCurrent, LinnError
-from linn.core.lease import LEASE_MS_MAX, Lease
-from linn.core.semantics import Acks, ConfirmWhen, DeliverySemantics
-from linn.core.subscription import Effects, SharedSubscription
-from linn.core.subscription_event import decode_events, encode_events
+from linn.core.errors.tree import DeliveryNotCurrent, LinnError
+from linn.core.queue.event import decode_events, encode_events
+from linn.core.queue.lease import LEASE_MS_MAX, Lease
+from linn.core.queue.semantics import Acks, ConfirmWhen, DeliverySemantics
+from linn.core.queue.subscription import Effects, SharedSubscription
 
 END = 100
 ANN, BOB = 1, 2
@@ -76,7 +76,7 @@ def offsets_of(lease: Lease | None) -> list[int]:
 
 
 class SemanticsConformance:
-    """The promises of `linn.core.semantics`. A subclass gives the fixture `semantics`."""
+    """The promises of `linn.core.queue.semantics`. A subclass gives the fixture `semantics`."""
 
     def test_every_kind_of_acks_has_a_meaning(self, semantics: DeliverySemantics) -> None:
         for acks in get_args(Acks):

@@ -28,7 +28,7 @@ from collections.abc import Callable
 
 import trio
 
-from linn.core.errors import DataDirLocked, DiskFull, DiskReadOnly, StorageError, SyncFailed
+from linn.core.errors.tree import DataDirLocked, DiskFull, DiskReadOnly, StorageError, SyncFailed
 from linn.testing.sim_file import SimFile
 from linn.testing.sim_platter import MOODS, Folder, Inode, Node, each_its_own, take_stock
 

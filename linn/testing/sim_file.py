@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.errors import DiskFull, StorageError, SyncFailed
-from linn.core.flat_message import Buffer
+from linn.core.batch.flat_message import Buffer
+from linn.core.errors.tree import DiskFull, StorageError, SyncFailed
 from linn.testing.sim_platter import Inode
 
 if TYPE_CHECKING:

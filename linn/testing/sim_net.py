@@ -20,11 +20,11 @@ from collections.abc import Sequence
 
 import trio
 
-from linn.core.address import parse_address
-from linn.core.env import AcceptedStream, Interrupted, Listener, Stream
-from linn.core.errors import AddressInUse, ConnectFailed, ConnectionLost
-from linn.core.file_region import Sendable
-from linn.core.flat_message import Buffer
+from linn.core.batch.flat_message import Buffer
+from linn.core.env.address import parse_address
+from linn.core.env.env import AcceptedStream, Interrupted, Listener, Stream
+from linn.core.env.file_region import Sendable
+from linn.core.errors.tree import AddressInUse, ConnectFailed, ConnectionLost
 from linn.testing.sim_disk import LOST_POWER, WAS_KILLED, SimulatedCrash
 from linn.testing.sim_file import SimFileRegion
 from linn.testing.sim_pipe import Link, Pipe

@@ -8,7 +8,7 @@ from collections import deque
 
 import trio
 
-from linn.core.errors import ConnectionLost
+from linn.core.errors.tree import ConnectionLost
 
 PIPE_BYTES_MAX = 64 * 1024
 """Bytes that one direction of a connection holds; small, so that backpressure is met in every long test."""

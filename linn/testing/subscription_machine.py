@@ -17,10 +17,10 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from linn.core.errors import LinnError
-from linn.core.semantics import DeliverySemantics
-from linn.core.subscription import SharedSubscription
-from linn.core.subscription_event import encode_events
+from linn.core.errors.tree import LinnError
+from linn.core.queue.event import encode_events
+from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.subscription import SharedSubscription
 from linn.testing.semantics import LONG_S, replayed
 
 _CONSUMERS = st.integers(1, 3)

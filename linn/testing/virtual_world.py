@@ -17,9 +17,9 @@ import trio
 import trio.testing
 
 from linn.client import Client, Message, Receipt, connect
-from linn.core.broker import Broker, running_broker
-from linn.core.error_group import raise_once
-from linn.core.errors import ConnectionLost, RequestTimeout
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.errors.group import raise_once
+from linn.core.errors.tree import ConnectionLost, RequestTimeout
 from linn.testing import broker_view
 from linn.testing.advance import Advance, seconds_of
 from linn.testing.broker_setup import BrokerSetup, Tables

@@ -11,12 +11,12 @@ from uuid import UUID
 
 from vector import Vector
 
-from linn.core import flat_message, schema, zstd_codec
-from linn.core.batch import NUMBER_BYTES, RecordBatch, seal
-from linn.core.batch_builder import BatchColumns, build_batch, build_from_records, slice_batch, take_batch
-from linn.core.flat_message import DATA_AT, Buffer
-from linn.core.partitioner import key_hash
-from linn.core.record import Record
+from linn.core.batch import flat_message, schema, zstd_codec
+from linn.core.batch.batch import NUMBER_BYTES, RecordBatch, seal
+from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, slice_batch, take_batch
+from linn.core.batch.flat_message import DATA_AT, Buffer
+from linn.core.batch.record import Record
+from linn.core.routing.partitioner import key_hash
 
 BASE_ID = 0x018BCFE5_6800_7ABC_8DEF_000000000000
 TIME_MS = 1_700_000_000_000

@@ -13,9 +13,9 @@ import capnp
 import msgspec
 from vector import Vector
 
-from linn.core import schema
-from linn.protocols.capnp import codec
-from linn.protocols.capnp import messages as m
+from linn.core.batch import schema
+from linn.wire import codec
+from linn.wire import messages as m
 
 CORRELATION = 0x0102030405060708
 FROM_CLIENT: list[m.Message] = [

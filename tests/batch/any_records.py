@@ -8,9 +8,9 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from linn.core.batch import ID_MASK, Codec, RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
+from linn.core.batch.batch import ID_MASK, Codec, RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
 
 _UINT32 = st.integers(0, 2**32 - 1)
 _LOOKALIKES = st.sampled_from([True, 1, 1.0, False, 0, 0.0, -0.0, "", "1", float("nan"), float("inf"), float("-inf")])

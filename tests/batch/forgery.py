@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from linn.core import flat_message
-from linn.core.batch import NUMBER_BYTES, RecordBatch, seal
-from linn.core.flat_message import DATA_AT, Buffer
+from linn.core.batch import flat_message
+from linn.core.batch.batch import NUMBER_BYTES, RecordBatch, seal
+from linn.core.batch.flat_message import DATA_AT, Buffer
 
 PLACES = {
     "count": ("<I", 52),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from linn.core import schema
-from linn.core.batch import BatchLimits, RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.crc32c import crc32c
-from linn.core.flat_message import DATA_AT
-from linn.core.record import Record
-from linn.core.routes import LABELS_MAX, PAIRS_MAX, ROUTES_BYTES_MAX, TEXT_BYTES_MAX
+from linn.core.batch import schema
+from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.crc32c import crc32c
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.batch.record import Record
+from linn.core.batch.routes import LABELS_MAX, PAIRS_MAX, ROUTES_BYTES_MAX, TEXT_BYTES_MAX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "batch-format.md").read_text(encoding="utf-8")
 BITS = {"int64": 64, "uint64": 64, "int32": 32, "uint32": 32, "uint16": 16, "uint8": 8}

@@ -13,12 +13,12 @@ from any_records import contents, published, record_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core import flat_message, schema
-from linn.core.batch import FIELD_COUNT, NUMBER_BYTES, BatchLimits, RecordBatch, seal
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import BatchMalformed
-from linn.core.flat_message import DATA_AT
-from linn.core.record import Record
+from linn.core.batch import flat_message, schema
+from linn.core.batch.batch import FIELD_COUNT, NUMBER_BYTES, BatchLimits, RecordBatch, seal
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.batch.record import Record
+from linn.core.errors.tree import BatchMalformed
 
 NUMBERS = {
     "baseOffset": "base_offset",

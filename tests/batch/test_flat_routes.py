@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core import schema
-from linn.core.errors import BatchMalformed
-from linn.core.flat_routes import read_routes
-from linn.core.routes import LABELS_MAX, TEXT_BYTES_MAX, Pair, decode_any_routes, decode_routes, encode_routes
+from linn.core.batch import schema
+from linn.core.batch.flat_routes import read_routes
+from linn.core.batch.routes import LABELS_MAX, TEXT_BYTES_MAX, Pair, decode_any_routes, decode_routes, encode_routes
+from linn.core.errors.tree import BatchMalformed
 
 TEXT = st.text(max_size=12)
 VALUE = st.one_of(TEXT, st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats())

@@ -14,11 +14,11 @@ from forgery import forged, int32s, with_body
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core import flat_message
-from linn.core.batch import BatchLimits, Codec, RecordBatch, indexes_by_pair, seal
-from linn.core.batch_builder import build_from_records, slice_batch, take_batch
-from linn.core.errors import BatchError, BatchMalformed, BatchTooLarge, LinnError
-from linn.core.record import Record
+from linn.core.batch import flat_message
+from linn.core.batch.batch import BatchLimits, Codec, RecordBatch, indexes_by_pair, seal
+from linn.core.batch.builder import build_from_records, slice_batch, take_batch
+from linn.core.batch.record import Record
+from linn.core.errors.tree import BatchError, BatchMalformed, BatchTooLarge, LinnError
 
 LIMITS = BatchLimits(batch_bytes_max=1 << 20, records_max=10_000)
 RICH = [

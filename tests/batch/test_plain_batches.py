@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
-from linn.core.batch import BATCH_BYTES_MIN, BatchLimits, Format, RecordBatch, seal
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.body import Body
-from linn.core.errors import BatchError, BatchMalformed
-from linn.core.flat_message import DATA_AT
+from linn.core.batch.batch import BATCH_BYTES_MIN, BatchLimits, Format, RecordBatch, seal
+from linn.core.batch.body import Body
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.errors.tree import BatchError, BatchMalformed
 
 LIMITS = BatchLimits()
 MUTANTS = 4_000

@@ -9,11 +9,11 @@ from any_records import BASE_IDS, CODECS, contents, published, record_lists
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.batch import BatchLimits, Codec, RecordBatch, indexes_by_pair
-from linn.core.batch_builder import BatchColumns, build_batch, build_from_records, build_single
-from linn.core.errors import MessageInvalid
-from linn.core.record import Record
-from linn.core.routes import Pair
+from linn.core.batch.batch import BatchLimits, Codec, RecordBatch, indexes_by_pair
+from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, build_single
+from linn.core.batch.record import Record
+from linn.core.batch.routes import Pair
+from linn.core.errors.tree import MessageInvalid
 
 
 @settings(max_examples=300, deadline=None)

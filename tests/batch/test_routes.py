@@ -10,9 +10,9 @@ from bounds import bounded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core import schema
-from linn.core.errors import BatchMalformed
-from linn.core.routes import ROUTES_BYTES_MAX, Pair, decode_routes, encode_routes
+from linn.core.batch import schema
+from linn.core.batch.routes import ROUTES_BYTES_MAX, Pair, decode_routes, encode_routes
+from linn.core.errors.tree import BatchMalformed
 
 
 def struct_at(offset: int, number_words: int, pointers: int) -> int:

@@ -9,10 +9,10 @@ from any_records import contents, stored_batches
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from linn.core import batch_builder
-from linn.core.batch import BatchLimits, Codec, RecordBatch
-from linn.core.batch_builder import body_slice, build_from_records, slice_batch, take_batch
-from linn.core.record import Record
+from linn.core.batch import builder as batch_builder
+from linn.core.batch.batch import BatchLimits, Codec, RecordBatch
+from linn.core.batch.builder import body_slice, build_from_records, slice_batch, take_batch
+from linn.core.batch.record import Record
 
 Stored = tuple[RecordBatch, list[str]]
 

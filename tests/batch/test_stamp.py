@@ -7,10 +7,10 @@ from any_records import contents, stored_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.batch import BatchLimits, Codec, RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import BatchCorrupt, BatchMalformed
-from linn.core.record import Record
+from linn.core.batch.batch import BatchLimits, Codec, RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import BatchCorrupt, BatchMalformed
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

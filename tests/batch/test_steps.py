@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.column import any_step_over
+from linn.core.batch.column import any_step_over
 
 SIZES = st.lists(st.tuples(*[st.integers(0, 40) | st.sampled_from([2**20, 2**29])] * 2), max_size=3)
 

@@ -24,9 +24,9 @@ from benchmarks.matrix.working_queue import BATCH_TARGET, SINGLE_TARGET, Work, t
 from benchmarks.plan import MatrixPlan, Plan, quick_plan
 from benchmarks.report import result_of
 from benchmarks.servers import relay
-from linn.core.batch import Codec, RecordBatch
-from linn.protocols.capnp import messages
-from linn.protocols.capnp.connection import Connection, frames_of, hello
+from linn.core.batch.batch import Codec, RecordBatch
+from linn.wire import messages
+from linn.wire.connection import Connection, frames_of, hello
 
 MIB = 1 << 20
 

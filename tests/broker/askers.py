@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from linn.core.batch import RecordBatch
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, frames_of, hello
+from linn.core.batch.batch import RecordBatch
+from linn.wire import messages as m
+from linn.wire.connection import Connection, frames_of, hello
 
 CORRELATION = 7
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from linn.core.batch import RecordBatch
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, frames_of, hello
+from linn.core.batch.batch import RecordBatch
+from linn.wire import messages as m
+from linn.wire.connection import Connection, frames_of, hello
 
 HELLO = b"".join(frames_of(hello("crowd"), 1))
 CORRELATION = 7

@@ -13,18 +13,18 @@ from typing import Any
 import trio
 
 from linn.cli.recovering import damaged_logs
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.broker import Broker, running_broker
-from linn.core.config import Config, load_config, plugin_settings
-from linn.core.env import Env, Stream
-from linn.core.plugins import PluginManager, installed
-from linn.core.record import Record
-from linn.core.toml_source import TomlSource
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, Event, frames_of, hello
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.config.config import Config, load_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.env.env import Env, Stream
+from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import Connection, Event, frames_of, hello
 
 HEAD = '[broker]\ndata_dir = "data"\ndrain_timeout = "2s"\n'
 LISTENER = '[listeners.native]\naddress = "127.0.0.1:5466"\n'

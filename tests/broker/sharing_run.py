@@ -11,9 +11,9 @@ import random
 import trio
 from raw_client import ALWAYS, RawClient, broker_on, connected, records, values
 
-from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TEXT = (
     ALWAYS

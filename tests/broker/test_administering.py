@@ -8,12 +8,12 @@ import pytest
 import trio
 from raw_client import Refused, broker_on, connected, simulated
 
-from linn.core.errors import ConfigError, LimitExceeded
-from linn.core.topic_settings import PARTITIONS_MAX
-from linn.core.verb import ARGUMENTS_BYTES_MAX, NESTING_MAX, VALUES_MAX, check_size, decode_arguments
-from linn.protocols.capnp import messages as m
+from linn.core.admin.verb import ARGUMENTS_BYTES_MAX, NESTING_MAX, VALUES_MAX, check_size, decode_arguments
+from linn.core.config.topic_settings import PARTITIONS_MAX
+from linn.core.errors.tree import ConfigError, LimitExceeded
 from linn.protocols.capnp.administering import DESCRIBED_MAX
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 
 @simulated

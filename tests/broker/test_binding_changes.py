@@ -11,9 +11,9 @@ import pytest
 import trio
 from raw_client import ALWAYS, broker_on, records, simulated
 
-from linn.core.broker import Broker
-from linn.core.errors import ConfigError
-from linn.core.long_work import TURNS_OF_OTHERS
+from linn.core.broker.broker import Broker
+from linn.core.errors.tree import ConfigError
+from linn.core.loop.long_work import TURNS_OF_OTHERS
 from linn.testing.sim_env import SimClock, SimEnv
 
 COUNT = 100

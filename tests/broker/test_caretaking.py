@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 from raw_client import HEAD, broker_on, connected, records, simulated, values
 
-from linn.protocols.capnp import messages as m
 from linn.protocols.capnp.caretaker import SESSIONS_IN_A_ROW_MAX, SLICES
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 KEEPALIVE_S = 20.0
 MANY = SESSIONS_IN_A_ROW_MAX + 50

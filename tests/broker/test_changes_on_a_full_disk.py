@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, simulated, values
 
-from linn.core.errors import StorageError
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import StorageError
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 ROOM_BYTES = 1 << 30
 STEP_BYTES = 4_095

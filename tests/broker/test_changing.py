@@ -6,9 +6,9 @@ import pytest
 import trio
 from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
-from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 INTERVAL = '[storage.segmented-log]\nfsync = "interval"\n'
 

@@ -10,11 +10,11 @@ import pytest
 import trio
 from raw_client import ADDRESS, broker_on, connected, records
 
-from linn.core.env import Stream
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import frames_of, hello
+from linn.core.env.env import Stream
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import frames_of, hello
 
 TOPICS = '[topics.q]\n[topics.s]\nkind = "stream"\npartitions = 4\n'
 HELLO = bytes(frames_of(hello("half"), 1)[0])

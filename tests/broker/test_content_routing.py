@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from raw_client import RawClient, Refused, broker_on, connected, simulated
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.config import load_config
-from linn.core.config_reference import built_in
-from linn.core.errors import ConfigError
-from linn.core.record import Record
-from linn.core.toml_source import TomlSource
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.config.config import load_config
+from linn.core.config.toml_source import TomlSource
+from linn.core.errors.tree import ConfigError
+from linn.core.plugins.reference import built_in
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 EXCHANGES = """
 [exchanges.orders]

@@ -8,10 +8,10 @@ import pytest
 import trio
 from raw_client import RawClient, Refused, broker_on, connected, simulated, values
 
-from linn.core import queue
-from linn.protocols.capnp import messages as m
+from linn.core.queue import queue
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TEXT = '[topics.q]\npartitions = 2\nlease = "1h"\nmax_deliveries = 2\n'
 BATCHES = 12

@@ -9,12 +9,12 @@ import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
-from linn.core import dead_letter_copy
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event
+from linn.core.batch.record import Record
+from linn.core.queue import dead_letter_copy
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import Event
 
 TEXT = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from raw_client import Refused, broker_on, connected, records, simulated
 
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 
 @simulated

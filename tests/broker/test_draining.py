@@ -8,10 +8,10 @@ import pytest
 import trio
 from raw_client import ALWAYS, HEAD, Refused, broker_on, configured, connected, records, simulated, values
 
-from linn.core.broker import running_broker
-from linn.core.errors import ConnectFailed, DataDirLocked
-from linn.protocols.capnp import messages as m
+from linn.core.broker.broker import running_broker
+from linn.core.errors.tree import ConnectFailed, DataDirLocked
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 QUEUE = '[topics.t]\nlease = "60s"\n'
 

@@ -8,11 +8,11 @@ import pytest
 import trio
 from raw_client import ALWAYS, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
-from linn.core.errors import DescriptorsExhausted, SyncFailed
-from linn.core.metadata import RESERVE_BYTES
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import DescriptorsExhausted, SyncFailed
+from linn.core.log.metadata import RESERVE_BYTES
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 INTERVAL = '[storage.segmented-log]\nfsync = "interval"\nflush_interval = "100ms"\n'
 STREAM = '[topics.t]\nkind = "stream"\n'

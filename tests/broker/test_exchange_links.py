@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from raw_client import HEAD, RawClient, Refused, broker_on, configured, connected, records, simulated, values
 
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import ConfigError
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import ConfigError
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 LINKED = """
 [exchanges.flights]

@@ -14,8 +14,10 @@ import pytest
 import trio
 import trio.testing
 
-from linn.core.broker import running_broker
-from linn.core.fair_turns import (
+from linn.core.batch.steps import TURN_S
+from linn.core.broker.broker import running_broker
+from linn.core.env.real.env import RealClock, RealEnv
+from linn.core.loop.fair_turns import (
     AT_ONCE_MAX,
     AT_ONCE_MIN,
     COUNTED_S_MAX,
@@ -27,13 +29,11 @@ from linn.core.fair_turns import (
     FairTurns,
     Share,
 )
-from linn.core.real_env import RealClock, RealEnv
-from linn.core.steps import TURN_S
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import frames_of, hello
 from linn.testing.broker_setup import BrokerSetup
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import frames_of, hello
 
 GREEDY = 500
 CROWD = 300

@@ -15,8 +15,8 @@ import pytest
 from askers import Asker, Wish, answered, wish
 from raw_client import records
 
-from linn.protocols.capnp import messages as m
 from linn.testing.process import BrokerProcess
+from linn.wire import messages as m
 
 TEXT = '[topics.t]\nkind = "stream"\nretention_bytes = "64MiB"\n[topics.s]\nkind = "stream"\n'
 ONE = [records(["x" * 100])]

@@ -8,9 +8,9 @@ import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, simulated, values
 
-from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TEXT = '[topics.t]\nkind = "stream"\npartitions = 4\n'
 

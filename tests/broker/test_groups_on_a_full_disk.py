@@ -6,13 +6,13 @@ import pytest
 import trio
 from raw_client import RawClient, Refused, broker_on, connected, simulated, values
 
-from linn.core import group as consumer_group
-from linn.core.broker import Broker
-from linn.core.group_event import decode_group_events
-from linn.core.state_log import StateLog
-from linn.protocols.capnp import messages as m
+from linn.core.broker.broker import Broker
+from linn.core.groups import group as consumer_group
+from linn.core.groups.event import decode_group_events
+from linn.core.log.state_log import StateLog
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 ROOM_BYTES = 1 << 30
 STREAM = '[topics.t]\nkind = "stream"\npartitions = %d\n'

@@ -9,10 +9,10 @@ import pytest
 import trio
 from raw_client import RawClient, broker_on, connected, records
 
-from linn.core.queue import QueueConsumer
-from linn.protocols.capnp import messages as m
+from linn.core.queue.queue import QueueConsumer
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TEXT = '[topics.t]\nlease = "2s"\npartitions = 2\n'
 RECORDS = 400

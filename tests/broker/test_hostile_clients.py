@@ -9,16 +9,16 @@ import pytest
 import trio
 from raw_client import HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
-from linn.core.batch_builder import build_from_records
-from linn.core.exchange import ExchangeKind
-from linn.core.hookspecs import hookimpl
-from linn.core.record import Record
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.exchange import ExchangeKind
 from linn.plugins.exchanges import FanoutExchange, NoSettings
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import frames_of, hello
 from linn.protocols.capnp.outbox import Outbox
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import frames_of, hello
 
 TEXT = '[topics.t]\nkind = "stream"\n'
 

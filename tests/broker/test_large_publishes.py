@@ -7,17 +7,18 @@ import trio
 import trio.testing
 from raw_client import RawClient, Refused, broker_on, connected, records, simulated
 
-from linn.core import long_work, publish_budget
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import BatchColumns, build_batch, build_from_records
-from linn.core.destination import Plan
-from linn.core.errors import TopicUnknown
-from linn.core.partitioner import key_hash
-from linn.core.publish_budget import PublishBudget
-from linn.core.record import Record
-from linn.core.steps import at_once
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import BatchColumns, build_batch, build_from_records
+from linn.core.batch.record import Record
+from linn.core.batch.steps import at_once
+from linn.core.errors.tree import TopicUnknown
+from linn.core.loop import long_work
+from linn.core.publish.destination import Plan
+from linn.core.routing import budget as publish_budget
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.partitioner import key_hash
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 COUNT = 300
 CONFIG = """

@@ -6,9 +6,9 @@ import pytest
 import trio
 from raw_client import HEAD, broker_on, connected, simulated
 
-from linn.core.errors import AddressInUse, ConnectFailed, ConnectionLost
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import AddressInUse, ConnectFailed, ConnectionLost
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 SECOND = '[listeners.second]\naddress = "127.0.0.1:5467"\n'
 ADDRESSES = ("127.0.0.1:5466", "127.0.0.1:5467")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from raw_client import ALWAYS, RawClient, broker_on, connected, simulated
 
-from linn.core.errors import DescriptorsExhausted, LogCorrupt, StorageError
-from linn.core.metadata import EmbeddedMetadata
+from linn.core.errors.tree import DescriptorsExhausted, LogCorrupt, StorageError
+from linn.core.log.metadata import EmbeddedMetadata
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_disk import SimDisk
 from linn.testing.sim_env import SimEnv

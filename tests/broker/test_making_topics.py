@@ -5,9 +5,9 @@ from __future__ import annotations
 import trio
 from raw_client import ALWAYS, after_power_loss, broker_on, connected, simulated, values
 
-from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 WIDE = {"kind": "both", "partitions": 200}
 NARROW = {"kind": "both", "partitions": 4}

@@ -14,9 +14,9 @@ import pytest
 from crowd import Crowd, crowd
 from raw_client import records
 
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import frames_of, hello
 from linn.testing.process import BrokerProcess
+from linn.wire import messages as m
+from linn.wire.connection import frames_of, hello
 
 CONFIG = """
 [broker]

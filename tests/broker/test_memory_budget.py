@@ -12,17 +12,17 @@ import pytest
 import trio
 from raw_client import ALWAYS, HEAD, RawClient, after_power_loss, broker_on, connected, records, simulated
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.broker import Broker
-from linn.core.memory_budget import RESERVE_BYTES
-from linn.core.real_env import RealEnv
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import BATCHES_MAX, frames_of, frames_to, hello
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.broker.broker import Broker
+from linn.core.env.real.env import RealEnv
+from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.protocols.capnp.outbox import FRAME_BYTES, READ_AHEAD_BYTES_MAX, memory_bytes
 from linn.testing.deterministic import run_simulation
 from linn.testing.process import BrokerProcess
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import BATCHES_MAX, frames_of, frames_to, hello
 
 MIB = 1 << 20
 BUDGET_BYTES = 16 * MIB

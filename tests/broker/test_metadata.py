@@ -10,11 +10,11 @@ import pytest
 import trio
 from raw_client import simulated
 
-from linn.core.crc32c import crc32c
-from linn.core.errors import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, error_from_code
-from linn.core.metadata import EmbeddedMetadata
-from linn.core.real_disk import RealDisk
-from linn.core.real_env import RealEnv
+from linn.core.batch.crc32c import crc32c
+from linn.core.env.real.disk import RealDisk
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, error_from_code
+from linn.core.log.metadata import EmbeddedMetadata
 from linn.testing.sim_env import SimEnv
 
 KEPT = {"topics/a": {"retention": "14d"}, "exchanges/é": [1, None, "two\nlines"]}

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_client import Refused, broker_on, configured, connected, records, simulated
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.errors import BatchMalformed, LinnError, PluginError, PluginUnknown, TopicError
-from linn.core.hookspecs import hookimpl
-from linn.core.partition_choice import PartitionChoice
-from linn.core.partitioner import PartitionerKind, key_hash, partition_of
-from linn.core.publish_budget import PublishBudget
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.errors.tree import BatchMalformed, LinnError, PluginError, PluginUnknown, TopicError
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.partition_choice import PartitionChoice
+from linn.core.routing.partitioner import PartitionerKind, key_hash, partition_of
 from linn.plugins.partitioners import Murmur2Partitioner, RoundRobinPartitioner, StickyPartitioner
-from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 
 def batch_of(keys: Sequence[bytes | None]) -> RecordBatch:

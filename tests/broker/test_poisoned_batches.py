@@ -13,14 +13,14 @@ from random import Random
 import pytest
 from raw_client import RawClient, Refused, broker_on, connected, simulated
 
-from linn.core.batch import NUMBER_BYTES, SEALED, Codec, RecordBatch, seal
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import BatchMalformed
-from linn.core.flat_message import DATA_AT
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import NUMBER_BYTES, SEALED, Codec, RecordBatch, seal
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.batch.record import Record
+from linn.core.errors.tree import BatchMalformed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TABLES = """
 [exchanges.e]

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected
 
-from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TOML = ALWAYS + '[exchanges.e]\ntype = "topic"\n[topics.s]\nkind = "stream"\n'
 STEPS: list[tuple[str, dict[str, Any]]] = [

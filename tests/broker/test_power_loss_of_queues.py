@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, values
 
-from linn.protocols.capnp import messages as m
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 RECORDS = 6
 AT_MOST_ONCE = ALWAYS + '[topics.t]\ndelivery = "at-most-once"\n'

@@ -8,12 +8,12 @@ import pytest
 import trio
 from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
-from linn.core.batch import Codec, RecordBatch, seal
-from linn.core.batch_builder import BatchColumns, build_batch, build_from_records
-from linn.core.partitioner import key_hash
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import Codec, RecordBatch, seal
+from linn.core.batch.builder import BatchColumns, build_batch, build_from_records
+from linn.core.batch.record import Record
+from linn.core.routing.partitioner import key_hash
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 
 @simulated

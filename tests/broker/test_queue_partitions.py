@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from raw_client import RawClient, broker_on, connected, simulated, values
 
-from linn.core.errors import StorageError
-from linn.core.lease import Lease
-from linn.core.shared_dispatch import SharedDispatch
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import StorageError
+from linn.core.queue.lease import Lease
+from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 WIDE = 1_000
 

@@ -8,12 +8,13 @@ import pytest
 import trio
 from raw_client import ALWAYS, RawClient, after_power_loss, broker_on, connected, records, simulated, values
 
-from linn.core import shared_dispatch, state_log
-from linn.core.batch_builder import slice_batch
-from linn.core.subscription_event import encode_events
-from linn.protocols.capnp import messages as m
+from linn.core.batch.builder import slice_batch
+from linn.core.log import state_log
+from linn.core.queue import shared_dispatch
+from linn.core.queue.event import encode_events
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 ACK, NACK, REJECT, EXTEND = m.Verdict.ACK, m.Verdict.NACK, m.Verdict.REJECT, m.Verdict.EXTEND
 QUEUE = '[topics.t]\nlease = "10s"\n'

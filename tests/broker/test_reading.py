@@ -6,11 +6,11 @@ import pytest
 import trio
 from raw_client import ALWAYS, HEAD, Refused, broker_on, connected, records, simulated, values
 
-from linn.core.storage import READ_BATCHES_MAX
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import BATCHES_MAX
+from linn.core.log.storage import READ_BATCHES_MAX
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import BATCHES_MAX
 
 STREAM = '[topics.t]\nkind = "stream"\n'
 

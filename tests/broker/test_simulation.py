@@ -14,10 +14,10 @@ import pytest
 import trio
 from raw_client import ALWAYS, RawClient, broker_on, connected, records, values
 
-from linn.core.errors import LinnError
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import LinnError
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TEXT = (
     ALWAYS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from raw_client import RawClient, broker_on, connected, records, simulated, values
 
-from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 TEXT = '[topics.t]\nkind = "stream"\npartitions = 3\n'
 
@@ -65,7 +65,7 @@ async def test_many_partitions_together_leave_no_more_for_the_next_start_than_on
     text = '[topics.t]\nkind = "stream"\npartitions = 20\n'
     with pytest.MonkeyPatch.context() as patch:
         for name, size_bytes in (("UNTIDIED_BYTES_MAX", 100_000), ("TIDY_FROM_BYTES", 5_000)):
-            patch.setattr(f"linn.core.partition.{name}", size_bytes)
+            patch.setattr(f"linn.core.log.partition.{name}", size_bytes)
         async with broker_on(env, text) as broker:
             client, traffic = await connected(env), broker.metrics.storages["segmented-log"]
             most = 0

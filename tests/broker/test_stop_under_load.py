@@ -12,10 +12,10 @@ import pytest
 import trio
 from raw_client import RawClient, Refused, connected, records
 
-from linn.core.errors import ConnectionLost
-from linn.core.real_env import RealEnv
-from linn.protocols.capnp import messages as m
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import ConnectionLost
 from linn.testing.process import BrokerProcess
+from linn.wire import messages as m
 
 TEXT = (
     '[broker]\ndrain_timeout = "{}"\n[topics.q]\nlease = "1h"\n[topics.t]\nkind = "stream"\nretention_bytes = "1GiB"\n'

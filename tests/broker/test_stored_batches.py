@@ -11,18 +11,18 @@ import pytest
 import trio
 from raw_client import RawClient, broker_on, connected, records
 
-from linn.core.batch import RecordBatch
-from linn.core.broker import running_broker
-from linn.core.config import load_config
-from linn.core.config_tables import PluginSettings
-from linn.core.errors import BatchCorrupt
-from linn.core.plugins import PluginManager, installed
-from linn.core.real_env import RealEnv
-from linn.core.toml_source import TomlSource
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.core.broker.broker import running_broker
+from linn.core.config.config import load_config
+from linn.core.config.tables import PluginSettings
+from linn.core.config.toml_source import TomlSource
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import BatchCorrupt
+from linn.core.plugins.manager import PluginManager, installed
 from linn.protocols.capnp.outbox import READ_AHEAD_BYTES_MAX
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 STREAM = '[storage.segmented-log]\nsegment_bytes_max = 200_000\n[topics.t]\nkind = "stream"\n'
 LOG = "data/segmented-log/t/0/00000000000000000000.log"

@@ -8,8 +8,8 @@ import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, broker_on, connected, records, simulated
 
-from linn.protocols.capnp import messages as m
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 STREAM = ALWAYS + '[topics.t]\nkind = "stream"\npartitions = 2\n'
 QUEUE = '[topics.t]\nlease = "10s"\nmax_deliveries = 3\n'

@@ -11,14 +11,14 @@ import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, records, simulated, values
 
-from linn.core import unwritten_events
-from linn.core.broker import Broker
-from linn.core.errors import StorageError
-from linn.core.shared_dispatch import SharedDispatch
-from linn.core.unwritten_events import UnwrittenEvents
-from linn.protocols.capnp import messages as m
+from linn.core.broker.broker import Broker
+from linn.core.errors.tree import StorageError
+from linn.core.log import unwritten_events
+from linn.core.log.unwritten_events import UnwrittenEvents
+from linn.core.queue.shared_dispatch import SharedDispatch
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 ROOM_BYTES = 1 << 30
 AT_MOST_ONCE = ALWAYS + '[topics.t]\ndelivery = "at-most-once"\n'

@@ -15,8 +15,11 @@ import trio
 import trio.testing
 from raw_client import ALWAYS, broker_on, records
 
-from linn.core.broker import Broker, running_broker
-from linn.core.long_work import (
+from linn.core.batch.steps import TURN_S
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.env.real.env import RealEnv
+from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
+from linn.core.loop.long_work import (
     LONG_STEP_S,
     REST,
     REST_S_MAX,
@@ -25,16 +28,13 @@ from linn.core.long_work import (
     LongWork,
     let_others_on,
 )
-from linn.core.real_env import RealEnv
-from linn.core.steps import TURN_S
-from linn.core.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
-from linn.core.watchers import TOLD_AT_ONCE_MAX, Watchers
-from linn.protocols.capnp import messages as m
+from linn.core.loop.turnstile import LEAVING_AT_ONCE_MAX, WAITING_MAX, Turnstile
 from linn.protocols.capnp.caretaker import wait_while
-from linn.protocols.capnp.connection import frames_of, hello
 from linn.testing.broker_setup import BrokerSetup
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import frames_of, hello
 
 CROWD = 100
 

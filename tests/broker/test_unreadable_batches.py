@@ -6,15 +6,15 @@ import gc
 
 from raw_client import RawClient, broker_on, connected, records, simulated, values
 
-from linn.core import flat_message
-from linn.core.batch import NUMBER_BYTES, RecordBatch, seal
-from linn.core.batch_builder import build_from_records
-from linn.core.cut_batches import BYTES_MAX, CutBatches
-from linn.core.flat_message import DATA_AT
-from linn.core.record import Record
-from linn.core.routes import LABELS_MAX
-from linn.protocols.capnp import messages as m
+from linn.core.batch import flat_message
+from linn.core.batch.batch import NUMBER_BYTES, RecordBatch, seal
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.batch.record import Record
+from linn.core.batch.routes import LABELS_MAX
+from linn.core.log.cut_batches import BYTES_MAX, CutBatches
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 QUEUE = '[topics.q]\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
 

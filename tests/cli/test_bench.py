@@ -16,8 +16,8 @@ from linn.cli.fleet import is_well
 from linn.cli.saturation import Sample, first_full, shares
 from linn.cli.soak import Soak
 from linn.client.message import Batch
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
 from linn.testing.process import BrokerProcess
 
 WELL_UNDER_WAY_BYTES = 20_000

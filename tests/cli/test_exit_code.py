@@ -3,7 +3,7 @@
 import pytest
 
 from linn.cli.exit_code import MEANINGS, ExitCode, boundary
-from linn.core.errors import (
+from linn.core.errors.tree import (
     AddressInUse,
     ConfigUnknownKey,
     ConnectFailed,

@@ -10,7 +10,7 @@ import pytest
 
 import linn
 from linn.cli.fleet import Fleet
-from linn.core.errors import RequestTimeout
+from linn.core.errors.tree import RequestTimeout
 from linn.testing.process import BrokerProcess
 
 TIMEOUT_S = 0.1

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from linn.cli.initial_config import initial_config
-from linn.core.config import check_config
-from linn.core.config_reference import built_in
-from linn.core.toml_source import TomlSource
+from linn.core.config.config import check_config
+from linn.core.config.toml_source import TomlSource
+from linn.core.plugins.reference import built_in
 from linn.testing.process import BrokerProcess
 
 KINDS = [None, "queue", "stream", "both"]

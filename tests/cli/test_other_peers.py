@@ -11,8 +11,8 @@ import pytest
 from test_every_command import WITH_BROKER
 
 import linn
-from linn.protocols.capnp import codec
-from linn.protocols.capnp.messages import Done, Failed, Message, Welcome
+from linn.wire import codec
+from linn.wire.messages import Done, Failed, Message, Welcome
 
 PEER_TIMEOUT_S = 30
 COMMAND_S_MAX = 5

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from linn.cli.route_map import RouteMap, map_of_config, map_of_description
 from linn.cli.route_trace import trace_of
-from linn.core.batch_builder import build_from_records
-from linn.core.config_reference import built_in
-from linn.core.errors import PluginUnknown
-from linn.core.exchange import Subject
-from linn.core.record import Record
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import PluginUnknown
+from linn.core.plugins.reference import built_in
+from linn.core.routing.exchange import Subject
 
 OLD = """\
 [exchanges.flights]

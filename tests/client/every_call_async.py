@@ -25,8 +25,8 @@ from linn.client import (
     Producer,
     Receipt,
 )
-from linn.core.errors import LimitExceeded
-from linn.core.record import LabelValue, Record
+from linn.core.batch.record import LabelValue, Record
+from linn.core.errors.tree import LimitExceeded
 
 
 async def publish(producer: Producer) -> None:

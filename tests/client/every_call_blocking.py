@@ -9,8 +9,8 @@ from typing import Any, assert_type
 from uuid import UUID
 
 import linn
-from linn.core.errors import LimitExceeded
-from linn.core.record import LabelValue, Record
+from linn.core.batch.record import LabelValue, Record
+from linn.core.errors.tree import LimitExceeded
 from linn.sync import (
     Admin,
     Batch,

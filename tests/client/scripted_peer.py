@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.abc import SocketStream
 
-from linn.core.batch import RecordBatch
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, Event, frames_of
+from linn.core.batch.batch import RecordBatch
+from linn.wire import messages as m
+from linn.wire.connection import Connection, Event, frames_of
 
 Answer = Callable[["Session", Event], "m.Message | None"]
 

@@ -15,8 +15,8 @@ import linn
 from linn.client.client import Client
 from linn.client.confirmation import Confirmation
 from linn.client.producer import Producer
-from linn.core.errors import ConnectionLost, RequestTimeout, TopicUnknown
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import ConnectionLost, RequestTimeout, TopicUnknown
+from linn.wire import messages as m
 
 ALONE = 20
 """Publishes after which publishers surely read for themselves."""

@@ -21,7 +21,7 @@ import linn
 import linn.client
 import linn.sync
 from linn.client.loop_thread import LoopThread
-from linn.core.errors import AddressInvalid, ClientUnreachable, ConnectFailed, ConnectionLost, RequestTimeout
+from linn.core.errors.tree import AddressInvalid, ClientUnreachable, ConnectFailed, ConnectionLost, RequestTimeout
 from linn.testing.process import BrokerProcess
 
 THREADS = 8

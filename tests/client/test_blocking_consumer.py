@@ -10,8 +10,9 @@ import pytest
 from scripted_peer import Peer, running_peer
 
 import linn
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import (
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import (
     BatchCorrupt,
     ConnectionLost,
     DeliveryNotCurrent,
@@ -20,8 +21,7 @@ from linn.core.errors import (
     SubscriptionWrongKind,
     TopicUnknown,
 )
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.wire import messages as m
 
 WAIT_S = 20.0
 

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 import linn
 from linn.client.open_batch import RECORD_BYTES, OpenBatch
-from linn.core.errors import LimitExceeded, MessageInvalid, MessageTooLarge, RequestTimeout, TopicUnknown, Unroutable
-from linn.core.partitioner import partition_of
+from linn.core.errors.tree import (
+    LimitExceeded,
+    MessageInvalid,
+    MessageTooLarge,
+    RequestTimeout,
+    TopicUnknown,
+    Unroutable,
+)
+from linn.core.routing.partitioner import partition_of
 
 
 def read(client: linn.sync.Client, topic: str, count: int) -> list[linn.sync.Message]:

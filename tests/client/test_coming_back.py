@@ -14,14 +14,14 @@ from scripted_peer import running_peer
 
 import linn
 from linn.client import Client, Message
-from linn.core.broker import running_broker
-from linn.core.config import load_config, plugin_settings
-from linn.core.errors import ConnectionLost, RequestTimeout, TopicFull, VersionUnsupported
-from linn.core.plugins import PluginManager, installed
-from linn.core.toml_source import TomlSource
-from linn.protocols.capnp import messages as m
+from linn.core.broker.broker import running_broker
+from linn.core.config.config import load_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.errors.tree import ConnectionLost, RequestTimeout, TopicFull, VersionUnsupported
+from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 URL = "linn://127.0.0.1:5466"
 TOML = """

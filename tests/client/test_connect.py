@@ -11,9 +11,9 @@ from scripted_peer import running_peer
 
 import linn
 from linn.client.url import address_of
-from linn.core.errors import AddressInvalid, ConnectFailed, ConnectionLost, ProtocolError, VersionUnsupported
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import AddressInvalid, ConnectFailed, ConnectionLost, ProtocolError, VersionUnsupported
 from linn.testing.process import BrokerProcess
+from linn.wire import messages as m
 
 
 @pytest.mark.parametrize(

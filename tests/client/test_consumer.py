@@ -9,8 +9,9 @@ from both_loops import on_both_loops
 from scripted_peer import Peer, running_peer
 
 import linn
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import (
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import (
     DeliveryNotCurrent,
     GroupFenced,
     LinnError,
@@ -18,9 +19,8 @@ from linn.core.errors import (
     SubscriptionWrongKind,
     TopicUnknown,
 )
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
 from linn.testing.process import BrokerProcess
+from linn.wire import messages as m
 
 
 async def publish(client: linn.client.Client, topic: str, count: int, first: int = 0) -> None:

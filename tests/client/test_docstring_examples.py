@@ -18,7 +18,7 @@ from public_names import public_classes, public_methods
 import linn
 import linn.client
 import linn.sync
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 DOCS_URL = "linn://127.0.0.1:5466"
 TIMEOUT_S = 20

@@ -8,7 +8,7 @@ import pytest
 from both_loops import on_both_loops
 
 import linn
-from linn.core.errors import TopicUnknown
+from linn.core.errors.tree import TopicUnknown
 
 MEMBERS = 2
 

@@ -15,10 +15,10 @@ from linn.client.client import Client
 from linn.client.open_batch import Prepared
 from linn.client.options import ClientOptions
 from linn.client.properties import PLAIN
-from linn.core.partitioner import partition_of
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event
+from linn.core.routing.partitioner import partition_of
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
+from linn.wire.connection import Event
 
 KEYS = [b"key-%d" % number for number in range(40)]
 

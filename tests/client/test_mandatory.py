@@ -9,9 +9,9 @@ from scripted_peer import Session, running_peer
 
 import linn
 from linn.client.returned import is_returned, places_returned
-from linn.core.errors import MessageInvalid, Unroutable
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event
+from linn.core.errors.tree import MessageInvalid, Unroutable
+from linn.wire import messages as m
+from linn.wire.connection import Event
 
 
 async def bound(client: linn.Client, name: str) -> str:

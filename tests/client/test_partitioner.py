@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from linn.core.partitioner import KEY_CACHED_BYTES_MAX, key_hash, murmur2, partition_of, remembered
+from linn.core.routing.partitioner import KEY_CACHED_BYTES_MAX, key_hash, murmur2, partition_of, remembered
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from both_loops import on_both_loops
 
 import linn
-from linn.core.errors import DeliveryNotCurrent, MessageInvalid
+from linn.core.errors.tree import DeliveryNotCurrent, MessageInvalid
 
 
 @on_both_loops

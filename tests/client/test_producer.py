@@ -8,7 +8,7 @@ from both_loops import on_both_loops
 from scripted_peer import Session, running_peer
 
 import linn
-from linn.core.errors import (
+from linn.core.errors.tree import (
     ClientClosed,
     ConnectionLost,
     LimitExceeded,
@@ -19,9 +19,9 @@ from linn.core.errors import (
     TopicFull,
     TopicUnknown,
 )
-from linn.core.partitioner import partition_of
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event
+from linn.core.routing.partitioner import partition_of
+from linn.wire import messages as m
+from linn.wire.connection import Event
 
 
 @on_both_loops

@@ -10,11 +10,11 @@ import trio
 
 import linn
 from linn.client import Client
-from linn.core.broker import running_broker
-from linn.core.config import load_config, plugin_settings
-from linn.core.errors import DeliveryNotCurrent
-from linn.core.plugins import PluginManager, installed
-from linn.core.toml_source import TomlSource
+from linn.core.broker.broker import running_broker
+from linn.core.config.config import load_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 

@@ -15,8 +15,8 @@ from both_loops import on_both_loops
 
 import linn
 from linn.client.properties import checked_pair
-from linn.core.errors import AddressInvalid, LinnError, MessageInvalid
-from linn.core.routes import decode_routes, encode_routes
+from linn.core.batch.routes import decode_routes, encode_routes
+from linn.core.errors.tree import AddressInvalid, LinnError, MessageInvalid
 
 
 class Colour(enum.IntEnum):

@@ -14,8 +14,8 @@ from scripted_peer import running_peer
 
 import linn
 from linn.client import Client, Consumer, Message, Producer
-from linn.core.errors import ClientClosed, ClientUnreachable, ConnectionLost
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import ClientClosed, ClientUnreachable, ConnectionLost
+from linn.wire import messages as m
 
 
 @on_both_loops

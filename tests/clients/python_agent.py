@@ -26,15 +26,15 @@ from linn.client.consumer import Consumer
 from linn.client.message import Batch, Message
 from linn.client.producer import Producer
 from linn.client.receipt import Receipt
-from linn.core import schema
-from linn.core.batch import STAMP_BYTES, BatchLimits, Codec, RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import FeatureUnsupported, LinnError, MessageInvalid, ProtocolError
-from linn.core.flat_message import DATA_AT
-from linn.core.record import Record
-from linn.protocols.capnp import codec
-from linn.protocols.capnp.framing import FrameReader
-from linn.protocols.capnp.messages import Verdict
+from linn.core.batch import schema
+from linn.core.batch.batch import STAMP_BYTES, BatchLimits, Codec, RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.batch.record import Record
+from linn.core.errors.tree import FeatureUnsupported, LinnError, MessageInvalid, ProtocolError
+from linn.wire import codec
+from linn.wire.framing import FrameReader
+from linn.wire.messages import Verdict
 
 Answer = dict[str, Any]
 Op = Callable[[Answer], Awaitable[Answer]]

@@ -26,8 +26,8 @@ from spoken import (
     values_of,
 )
 
-from linn.protocols.capnp import codec, messages
 from linn.testing.process import BrokerProcess
+from linn.wire import codec, messages
 
 pytestmark = pytest.mark.timeout(1_200)  # A first build of the clients is a part of it.
 

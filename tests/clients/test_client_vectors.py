@@ -10,8 +10,8 @@ import pytest
 from agents import VECTORS, AgentProcess, Refused, Said
 from spoken import content_of, everything
 
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
 
 pytestmark = pytest.mark.timeout(1_200)  # A first build of the clients is a part of it.
 

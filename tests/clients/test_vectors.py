@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from linn.core.batch import STAMP_BYTES, BatchLimits, RecordBatch
-from linn.core.errors import LinnError
-from linn.core.flat_message import DATA_AT
-from linn.core.record import Headers
+from linn.core.batch.batch import STAMP_BYTES, BatchLimits, RecordBatch
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.batch.record import Headers
+from linn.core.errors.tree import LinnError
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "schema" / "vectors"

@@ -5,10 +5,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from linn.core.config import Config, load_config
-from linn.core.config_tables import PluginSettings
-from linn.core.plugins import PluginManager
-from linn.core.toml_source import TomlSource
+from linn.core.config.config import Config, load_config
+from linn.core.config.tables import PluginSettings
+from linn.core.config.toml_source import TomlSource
+from linn.core.plugins.manager import PluginManager
 
 Load = Callable[[str], Config]
 

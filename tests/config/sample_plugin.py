@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, ExchangeKind, Subject
-from linn.core.hookspecs import hookimpl
-from linn.core.lease import LeaseSettings
-from linn.core.partitioner import PartitionerKind
-from linn.core.protocol import ProtocolKind
-from linn.core.semantics import SemanticsKind
-from linn.core.storage import EngineKind
+from linn.core.errors.tree import BindingInvalid
+from linn.core.log.storage import EngineKind
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.protocol import ProtocolKind
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.semantics import SemanticsKind
+from linn.core.routing.exchange import Binding, ExchangeKind, Subject
+from linn.core.routing.partitioner import PartitionerKind
 
 
 class TapeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.config import Config, check_config, load_config, plugin_settings, read_toml
-from linn.core.errors import ConfigError, ConfigUnknownKey, ConfigUnreadable, LinnError, PluginUnknown
-from linn.core.plugins import PluginManager
-from linn.core.toml_source import TomlSource
+from linn.core.config.config import Config, check_config, load_config, plugin_settings, read_toml
+from linn.core.config.toml_source import TomlSource
+from linn.core.errors.tree import ConfigError, ConfigUnknownKey, ConfigUnreadable, LinnError, PluginUnknown
+from linn.core.plugins.manager import PluginManager
 
 Load = Callable[[str], Config]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from linn.core.nearest import did_you_mean, nearest
+from linn.core.errors.nearest import did_you_mean, nearest
 
 
 def test_the_nearest_word_is_found_among_some() -> None:

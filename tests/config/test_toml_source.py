@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.errors import ConfigUnreadable
-from linn.core.toml_source import Path, TomlSource, key_lines
+from linn.core.config.toml_source import Path, TomlSource, key_lines
+from linn.core.errors.tree import ConfigUnreadable
 
 TEXT = '''# a comment with [brackets] and key = "value"
 [broker]

@@ -5,14 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.config_tables import BrokerSettings
-from linn.core.errors import ConfigError, ConfigNotLive, ConfigUnknownKey, PluginUnknown
-from linn.core.lease import LeaseSettings
-from linn.core.problem import Problems
-from linn.core.settings_decoder import decode_settings, encode_settings
-from linn.core.steps import at_once
-from linn.core.topic_checks import Surroundings, decode_topic
-from linn.core.topic_settings import BindingSettings, TopicSettings, delivery_settings_of, filled_in, what_changed
+from linn.core.batch.steps import at_once
+from linn.core.config.decoder import decode_settings, encode_settings
+from linn.core.config.problem import Problems
+from linn.core.config.tables import BrokerSettings
+from linn.core.config.topic_checks import Surroundings, decode_topic
+from linn.core.config.topic_settings import (
+    BindingSettings,
+    TopicSettings,
+    delivery_settings_of,
+    filled_in,
+    what_changed,
+)
+from linn.core.errors.tree import ConfigError, ConfigNotLive, ConfigUnknownKey, PluginUnknown
+from linn.core.queue.lease import LeaseSettings
 
 AROUND = Surroundings(
     broker=BrokerSettings(),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.units import (
+from linn.core.config.units import (
     UNITS_MAX,
     format_duration_ms,
     format_size_bytes,

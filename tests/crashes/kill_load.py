@@ -18,7 +18,7 @@ import linn
 import linn.sync
 from linn.client.client import Client
 from linn.client.message import Message
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 CONFIG = """
 [storage.segmented-log]

@@ -7,7 +7,7 @@ for each line on its stdin, it acks the first and prints what became of that.
 import sys
 
 import linn.sync
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 url, topic, prefetch, count = sys.argv[1:]
 with linn.sync.connect(url, request_timeout_s=60) as client:

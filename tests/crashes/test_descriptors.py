@@ -12,7 +12,7 @@ import psutil
 import trio
 
 import linn
-from linn.core.errors import DescriptorsExhausted
+from linn.core.errors.tree import DescriptorsExhausted
 from linn.testing.process import BrokerProcess
 
 LEFT = 48

@@ -12,7 +12,7 @@ import trio
 
 import linn
 from linn.client.client import Client
-from linn.core.errors import ConnectionLost
+from linn.core.errors.tree import ConnectionLost
 from linn.testing.process import BrokerProcess
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ import trio
 
 import linn
 from linn.client.client import Client
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 from linn.testing.process import BrokerProcess
 
 LAZY_CONSUMER = Path(__file__).with_name("lazy_consumer.py")

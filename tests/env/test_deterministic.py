@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from linn.core.env import Stream
-from linn.core.errors import LinnError
+from linn.core.env.env import Stream
+from linn.core.errors.tree import LinnError
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 

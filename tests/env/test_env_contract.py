@@ -10,8 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linn.core.env import AcceptedStream, Env, File, Interrupted, Stream
-from linn.core.errors import (
+from linn.core.env.env import AcceptedStream, Env, File, Interrupted, Stream
+from linn.core.env.file_region import Sendable, behind
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import (
     AddressInUse,
     AddressInvalid,
     ConnectFailed,
@@ -20,8 +22,6 @@ from linn.core.errors import (
     StorageError,
     SyncFailed,
 )
-from linn.core.file_region import Sendable, behind
-from linn.core.real_env import RealEnv
 from linn.testing.sim_env import SimEnv
 
 BIG_BYTES = 3 * 1024 * 1024

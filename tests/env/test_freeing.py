@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from linn.core.freeing_thread import FREED_AT_ONCE_BYTES_MAX, FreeingThread
-from linn.core.real_disk import RealDisk
+from linn.core.env.real.disk import RealDisk
+from linn.core.env.real.freeing_thread import FREED_AT_ONCE_BYTES_MAX, FreeingThread
 
 ENDS_WITH_ONE_THAT_IS_READ = """
 import sys
-from linn.core.real_disk import RealDisk
+from linn.core.env.real.disk import RealDisk
 disk = RealDisk()
 for path in sys.argv[1:]:
     file = disk.open(path)

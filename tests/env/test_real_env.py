@@ -15,10 +15,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from linn.core.errors import AddressInUse, AddressInvalid, ConnectFailed, DiskFull, DiskReadOnly, StorageError
-from linn.core.real_disk import RealDisk
-from linn.core.real_net import RealNet
-from linn.core.real_process import RealProcess, memory_limit_files
+from linn.core.env.real.disk import RealDisk
+from linn.core.env.real.net import RealNet
+from linn.core.env.real.process import RealProcess, memory_limit_files
+from linn.core.errors.tree import AddressInUse, AddressInvalid, ConnectFailed, DiskFull, DiskReadOnly, StorageError
 
 NOBODY = 65534
 

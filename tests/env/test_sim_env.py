@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linn.core.binding_table import BindingTable
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, Subject
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.binding_table import BindingTable
+from linn.core.routing.exchange import Binding, Subject
 
 
 def field_matches(rule: str, subject: Subject) -> bool:

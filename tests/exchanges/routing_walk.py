@@ -7,8 +7,8 @@ from typing import Any
 
 from test_routing_model import EXCHANGES, KEYS, RULES, RoutingMachine
 
-from linn.core.exchange import Target
-from linn.core.record import Record
+from linn.core.batch.record import Record
+from linn.core.routing.exchange import Target
 
 STEPS = 200
 _NAMES = sorted(EXCHANGES)

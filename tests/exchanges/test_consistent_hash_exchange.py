@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, Subject, Target
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.exchange import Binding, Subject, Target
 from linn.plugins import consistent_hash_exchange as module
 from linn.plugins.consistent_hash_exchange import (
     POINTS_MAX,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from linn.core.exchange import Binding, Subject
+from linn.core.routing.exchange import Binding, Subject
 from linn.plugins.consistent_hash_exchange import ConsistentHashExchange, ConsistentHashSettings
 from linn.plugins.content_exchange import ContentExchange, ContentSettings
 from linn.plugins.exchanges import DirectExchange, FanoutExchange, KeyedExchange, NoSettings, TopicExchange

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from field_exchange import FieldExchange
 
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import BindingInvalid, TopicError
-from linn.core.exchange import Binding, Exchange, Subject, Target
-from linn.core.exchange_graph import ExchangeGraph
-from linn.core.record import Record
-from linn.core.router import Router
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import BindingInvalid, TopicError
+from linn.core.routing.exchange import Binding, Exchange, Subject, Target
+from linn.core.routing.graph import ExchangeGraph
+from linn.core.routing.router import Router
 from linn.plugins.exchanges import DirectExchange, FanoutExchange, NoSettings
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.errors import BindingInvalid, LimitExceeded
-from linn.core.exchange import Binding, Subject, Target
+from linn.core.errors.tree import BindingInvalid, LimitExceeded
+from linn.core.routing.exchange import Binding, Subject, Target
 from linn.plugins.exchanges import KEY_WORDS_MAX, DirectExchange, FanoutExchange, NoSettings, TopicExchange
 
 

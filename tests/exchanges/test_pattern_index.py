@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_exchanges import KEYS, WORDS, matches
 
-from linn.core.exchange import Binding, MatchesInSteps, Subject, Target
-from linn.core.steps import at_once
+from linn.core.batch.steps import at_once
+from linn.core.routing.exchange import Binding, MatchesInSteps, Subject, Target
 from linn.plugins import pattern_index
 from linn.plugins.exchanges import KEY_WORDS_MAX, PATTERN_WORDS_MAX, NoSettings, TopicExchange
 from linn.plugins.pattern_index import PatternIndex

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.errors import BindingInvalid, PredicateInvalid
-from linn.core.exchange import Binding, Subject, Target
-from linn.core.predicate import Predicate
+from linn.core.errors.tree import BindingInvalid, PredicateInvalid
+from linn.core.routing.exchange import Binding, Subject, Target
+from linn.core.routing.predicate.predicate import Predicate
 from linn.plugins.content_exchange import ContentExchange, ContentSettings
 from linn.plugins.headers_exchange import HeadersExchange, HeadersSettings
 

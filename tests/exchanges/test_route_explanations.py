@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.default_exchange import DefaultExchange
-from linn.core.exchange import Binding, Exchange, Subject, Target
-from linn.core.explanation import Explanation, explain
+from linn.core.routing.default_exchange import DefaultExchange
+from linn.core.routing.exchange import Binding, Exchange, Subject, Target
+from linn.core.routing.explanation import Explanation, explain
 from linn.plugins.exchanges import DirectExchange, FanoutExchange, NoSettings, TopicExchange
 from linn.plugins.pattern_explanation import explain_pattern
 

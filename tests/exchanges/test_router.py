@@ -10,17 +10,18 @@ from field_exchange import FieldExchange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core import publish_budget, routed_batch
-from linn.core import router as router_module
-from linn.core.batch import Codec, RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import LimitExceeded, TopicError
-from linn.core.exchange import Binding, Subject, Target
-from linn.core.exchange_graph import ExchangeGraph
-from linn.core.publish_budget import PublishBudget, TakesLong
-from linn.core.record import Record
-from linn.core.router import ROUTING_S_MAX, Router
-from linn.core.steps import Steps, at_once
+from linn.core.batch.batch import Codec, RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.batch.steps import Steps, at_once
+from linn.core.errors.tree import LimitExceeded, TopicError
+from linn.core.routing import budget as publish_budget
+from linn.core.routing import routed_batch
+from linn.core.routing import router as router_module
+from linn.core.routing.budget import PublishBudget, TakesLong
+from linn.core.routing.exchange import Binding, Subject, Target
+from linn.core.routing.graph import ExchangeGraph
+from linn.core.routing.router import ROUTING_S_MAX, Router
 from linn.plugins.exchanges import DirectExchange, NoSettings, TopicExchange
 
 

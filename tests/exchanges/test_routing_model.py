@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, Subject, Target
-from linn.core.exchange_graph import ExchangeGraph
-from linn.core.record import Record
-from linn.core.router import Router
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.exchange import Binding, Subject, Target
+from linn.core.routing.graph import ExchangeGraph
+from linn.core.routing.router import Router
 from linn.plugins.exchanges import DirectExchange, FanoutExchange, NoSettings, TopicExchange
 
 EXCHANGES = {"d": "direct", "f": "fanout", "t": "topic", "c1": "field", "c2": "field"}

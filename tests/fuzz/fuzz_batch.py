@@ -12,13 +12,13 @@ import zstandard
 from fuzz_budget import outcome, within_budget
 
 from linn.client.received import ReceivedBatch, ReceivedMessage
-from linn.core import flat_message
-from linn.core.batch import NUMBER_BYTES, SEALED, BatchLimits, Codec, RecordBatch, seal
-from linn.core.batch_builder import build_from_records, slice_batch, take_batch
-from linn.core.errors import LinnError
-from linn.core.flat_message import DATA_AT
-from linn.core.record import Record
-from linn.core.routes import decode_any_routes, decode_routes
+from linn.core.batch import flat_message
+from linn.core.batch.batch import NUMBER_BYTES, SEALED, BatchLimits, Codec, RecordBatch, seal
+from linn.core.batch.builder import build_from_records, slice_batch, take_batch
+from linn.core.batch.flat_message import DATA_AT
+from linn.core.batch.record import Record
+from linn.core.batch.routes import decode_any_routes, decode_routes
+from linn.core.errors.tree import LinnError
 
 AS_IT_IS, SEALED_BATCH, BODY, COMPRESSED_BODY, ROUTES = range(5)
 """Options, modulo their number: bytes of a message; the same with its size and CRC put right; the body of a batch that

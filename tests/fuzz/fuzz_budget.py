@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from linn.core.errors import LinnError, all_errors
+from linn.core.errors.tree import LinnError, all_errors
 
 T = TypeVar("T")
 

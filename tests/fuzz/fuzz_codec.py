@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from fuzz_budget import code_of, outcome, within_budget
 
-from linn.core.errors import LinnError
-from linn.protocols.capnp import codec
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, agree, check_welcome
-from linn.protocols.capnp.framing import FrameReader
+from linn.core.errors.tree import LinnError
+from linn.wire import codec
+from linn.wire import messages as m
+from linn.wire.connection import Connection, agree, check_welcome
+from linn.wire.framing import FrameReader
 
 LARGE, FRAMED = 1, 2
 """Options: hello is through; the stream is the content of one segment, whose table is put before it."""

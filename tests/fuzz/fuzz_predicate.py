@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from fuzz_budget import said, within_budget
 
-from linn.core.errors import BindingInvalid, PredicateInvalid
-from linn.core.exchange import Binding, Subject, Target
-from linn.core.predicate import Predicate
-from linn.core.predicate_tree import Affix, And, Comparison, LiteralValue, Membership, Node, Not, Or, fields_of
-from linn.core.predicate_truth import truth_of
-from linn.core.subject_field import SubjectField
+from linn.core.errors.tree import BindingInvalid, PredicateInvalid
+from linn.core.routing.exchange import Binding, Subject, Target
+from linn.core.routing.predicate.predicate import Predicate
+from linn.core.routing.predicate.tree import Affix, And, Comparison, LiteralValue, Membership, Node, Not, Or, fields_of
+from linn.core.routing.predicate.truth import truth_of
+from linn.core.routing.subject_field import SubjectField
 from linn.plugins.content_exchange import linn_register_exchange
 
 SUBJECTS_MAX = 6

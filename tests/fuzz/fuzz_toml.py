@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 from fuzz_budget import said, within_budget
 
-from linn.core.config import Config, check_config, plugin_settings, read_toml
-from linn.core.config_tables import PluginSettings
-from linn.core.errors import LinnError
-from linn.core.plugins import PluginManager, installed
-from linn.core.problem import Problems
-from linn.core.settings_decoder import decode_settings, encode_settings
-from linn.core.toml_source import TomlSource, key_lines
+from linn.core.config.config import Config, check_config, plugin_settings, read_toml
+from linn.core.config.decoder import decode_settings, encode_settings
+from linn.core.config.problem import Problems
+from linn.core.config.tables import PluginSettings
+from linn.core.config.toml_source import TomlSource, key_lines
+from linn.core.errors.tree import LinnError
+from linn.core.plugins.manager import PluginManager, installed
 
 _folder = tempfile.TemporaryDirectory(prefix="linn-fuzz-")
 FILE = Path(_folder.name, "linn.toml")

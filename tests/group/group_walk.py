@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from linn.core.errors import GroupFenced
-from linn.core.group import ConsumerGroup, Rebalance
-from linn.core.group_event import decode_group_events, encode_group_events
+from linn.core.errors.tree import GroupFenced
+from linn.core.groups.event import decode_group_events, encode_group_events
+from linn.core.groups.group import ConsumerGroup, Rebalance
 
 STEPS = 200
 PARTITIONS = 5

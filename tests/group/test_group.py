@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.errors import (
+from linn.core.errors.tree import (
     DeliveryError,
     GroupBusy,
     GroupFenced,
@@ -15,14 +15,14 @@ from linn.core.errors import (
     OffsetOutOfRange,
     PartitionUnknown,
 )
-from linn.core.group import EVENTS_AT_ONCE_MAX, ConsumerGroup
-from linn.core.group_event import (
+from linn.core.groups.event import (
     GenerationStarted,
     GroupForgotten,
     OffsetCommitted,
     decode_group_events,
     encode_group_events,
 )
+from linn.core.groups.group import EVENTS_AT_ONCE_MAX, ConsumerGroup
 
 partition_counts = st.integers(1, 20)
 histories = st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=40)

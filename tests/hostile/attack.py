@@ -24,10 +24,10 @@ from typing import Any
 
 from bystander import PERIOD_S, TOPICS, Bystander, Report
 
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.codec import decode, encode
-from linn.protocols.capnp.connection import hello
 from linn.testing.process import BrokerProcess
+from linn.wire import messages as m
+from linn.wire.codec import decode, encode
+from linn.wire.connection import hello
 
 RATE_KEPT_MIN = 0.8
 """By a bystander that has the machine with the broker and the attackers."""

@@ -6,18 +6,18 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from linn.core.batch import RecordBatch
-from linn.core.exchange import Binding, ExchangeKind, Subject
-from linn.core.hookspecs import hookimpl
-from linn.core.interceptor import InterceptorKind
-from linn.core.lease import LeaseSettings
-from linn.core.observer import Observer
-from linn.core.offset_ranges import Range
-from linn.core.partitioner import PartitionerKind
-from linn.core.semantics import SemanticsKind
-from linn.core.storage import EngineKind, PartitionId
-from linn.core.subscription import Effects, SharedSubscription
-from linn.core.topic_settings import TopicSettings
+from linn.core.batch.batch import RecordBatch
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.log.storage import EngineKind, PartitionId
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.interceptor import InterceptorKind
+from linn.core.ports.observer import Observer
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.semantics import SemanticsKind
+from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.routing.exchange import Binding, ExchangeKind, Subject
+from linn.core.routing.partitioner import PartitionerKind
 from linn.plugins.exchanges import FanoutExchange, NoSettings
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.storage_engines.dram.engine import DramEngine

@@ -9,7 +9,7 @@ import pytest
 import wire
 from attack import WatchedBroker, attacked
 
-from linn.protocols.capnp import messages as m
+from linn.wire import messages as m
 
 
 def test_a_broker_that_does_nothing_for_a_second_fails_the_attack(broker: WatchedBroker) -> None:

@@ -8,10 +8,10 @@ import pytest
 import wire
 from attack import Peer, WatchedBroker, attacked, request
 
-from linn.core.topic_settings import PARTITIONS_MAX
-from linn.core.verb import ARGUMENTS_BYTES_MAX, VALUES_MAX
-from linn.protocols.capnp import messages as m
+from linn.core.admin.verb import ARGUMENTS_BYTES_MAX, VALUES_MAX
+from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.protocols.capnp.administering import DESCRIBED_MAX
+from linn.wire import messages as m
 
 CONFIG = """
 [exchanges.direct]

@@ -7,12 +7,12 @@ from typing import Any
 import wire
 from attack import Peer, WatchedBroker, attacked, request
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
-from linn.core.topic_settings import PARTITIONS_MAX
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.protocols.capnp.subscribing import PARTITIONS_READ_MAX
+from linn.wire import messages as m
 
 CONFIG = """
 [topics.wide]

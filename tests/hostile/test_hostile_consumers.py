@@ -8,8 +8,8 @@ from typing import Any
 import wire
 from attack import Peer, WatchedBroker, attacked, request
 
-from linn.core.batch import RecordBatch
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.wire import messages as m
 
 CONFIG = """
 [broker]

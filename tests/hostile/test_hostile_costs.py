@@ -9,9 +9,9 @@ import wire
 import zstandard
 from attack import WatchedBroker, attacked, request
 
-from linn.core.body import HEADERS_AT_ONCE_MAX
-from linn.core.routes import Pair, encode_routes
-from linn.protocols.capnp import messages as m
+from linn.core.batch.body import HEADERS_AT_ONCE_MAX
+from linn.core.batch.routes import Pair, encode_routes
+from linn.wire import messages as m
 
 TOPICS = 40
 PARTITIONS = 4_096

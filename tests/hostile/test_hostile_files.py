@@ -10,10 +10,10 @@ import wire
 from attack import Peer, WatchedBroker, attacked, request
 
 from linn.cli.exit_code import ExitCode
-from linn.core.batch import RecordBatch
-from linn.core.errors import BatchError
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import BatchError
 from linn.testing.process import BrokerNotReady, BrokerProcess
+from linn.wire import messages as m
 
 CONFIG = """
 [storage.small]

@@ -9,8 +9,8 @@ import pytest
 import wire
 from attack import WatchedBroker, attacked, request
 
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import hello
+from linn.wire import messages as m
+from linn.wire.connection import hello
 
 CONFIG = """
 [exchanges.e]

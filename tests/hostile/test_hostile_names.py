@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from linn.cli.app import app
 from linn.cli.console import console
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import hello
+from linn.wire import messages as m
+from linn.wire.connection import hello
 
 CONFIG = """
 [log]

@@ -12,9 +12,9 @@ import wire
 import zstandard
 from attack import Attack, Peer, WatchedBroker, attacked, request
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import BatchError
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import BatchError
+from linn.wire import messages as m
 
 CONFIG = """
 [topics.t]

@@ -12,9 +12,9 @@ import pytest
 from attack import Peer, WatchedBroker, attacked
 from hostile_plugin import BLOCK, BLOCK_MS, RAISE, RAISE_MS
 
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.wire import messages as m
 
 CONFIG = """
 [plugins]

@@ -8,7 +8,7 @@ import pytest
 import wire
 from attack import WatchedBroker, attacked, request
 
-from linn.protocols.capnp import messages as m
+from linn.wire import messages as m
 
 CONFIG = """
 [exchanges.e]

@@ -9,8 +9,8 @@ import wire
 import zstandard
 from attack import Peer, WatchedBroker, attacked, request
 
-from linn.core.routes import Pair, encode_routes
-from linn.protocols.capnp import messages as m
+from linn.core.batch.routes import Pair, encode_routes
+from linn.wire import messages as m
 
 PAIRS, TOPICS, PARTITIONS = 16, 40, 64
 RECORDS_MAX = 1 << 20

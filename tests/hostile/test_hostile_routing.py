@@ -7,9 +7,9 @@ import json
 import wire
 from attack import WatchedBroker, attacked, request
 
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.wire import messages as m
 
 CONFIG = """
 [exchanges.patterns]

@@ -9,8 +9,8 @@ import time
 import wire
 from attack import Peer, WatchedBroker, attacked, request
 
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import hello
+from linn.wire import messages as m
+from linn.wire.connection import hello
 
 HELLO_TIMEOUT_S, KEEPALIVE_S = 0.8, 0.3
 CONFIG = f"""

@@ -7,8 +7,8 @@ import struct
 
 from attack import Attack, Peer, WatchedBroker, attacked, request
 
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import hello
+from linn.wire import messages as m
+from linn.wire.connection import hello
 
 CONFIG = """
 [broker]

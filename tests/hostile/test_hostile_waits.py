@@ -5,7 +5,7 @@ from __future__ import annotations
 import wire
 from attack import WatchedBroker, attacked, request
 
-from linn.protocols.capnp import messages as m
+from linn.wire import messages as m
 
 CONFIG = """
 [topics.leased]

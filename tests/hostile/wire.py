@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
-from linn.core.crc32c import crc32c
+from linn.core.batch.crc32c import crc32c
 
 WORD: Final = 8
 CORRELATION: Final = 7

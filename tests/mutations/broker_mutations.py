@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mutation import Mutation
 
-_PARTITION = "linn.core.partition"
-_GROUP = "linn.core.group"
-_CONSUMER = "linn.core.group_consumer"
+_PARTITION = "linn.core.log.partition"
+_GROUP = "linn.core.groups.group"
+_CONSUMER = "linn.core.groups.consumer"
 _CONFIRMED = "What a confirmation means"
 _ONCE = "At least once"
 _CHANGES = "Changes while it runs"
@@ -28,7 +28,7 @@ BROKER_MUTATIONS = (
         name="acks of leader are taken for acks of none",
         breaks="`acks = none` alone is confirmed when it is accepted.",
         guarantee=_CONFIRMED,
-        module="linn.core.semantics",
+        module="linn.core.queue.semantics",
         original='"leader": ConfirmWhen.DURABLE,',
         planted='"leader": ConfirmWhen.ACCEPTED,',
         simulation="broker",
@@ -68,7 +68,7 @@ BROKER_MUTATIONS = (
         name="a slice holds its neighbours' values",
         breaks="Records of a partition have offsets that never change: a part of a batch holds the same records.",
         guarantee="Order",
-        module="linn.core.body",
+        module="linn.core.batch.body",
         original="self.values.slice(first, last),",
         planted="self.values.slice(max(first - 1, 0), last - (first > 0)),",
         simulation="routing",
@@ -90,7 +90,7 @@ BROKER_MUTATIONS = (
         name="a fanout reaches one topic alone",
         breaks="A confirmed message is in every topic that its exchange sends it to.",
         guarantee=_CONFIRMED,
-        module="linn.core.router",
+        module="linn.core.routing.router",
         original="return [(topic, batch) for topic in answers[0]]",
         planted="return [(topic, batch) for topic in answers[0][:1]]",
         simulation="broker",
@@ -101,7 +101,7 @@ BROKER_MUTATIONS = (
         name="routes are remembered after an unbind",
         breaks="A change of bindings counts once it is answered.",
         guarantee=_CHANGES,
-        module="linn.core.router",
+        module="linn.core.routing.router",
         original="""
             self._exchange.unbind(binding)
             if binding.target.is_exchange:
@@ -245,7 +245,7 @@ BROKER_MUTATIONS = (
         name="metadata gets its name before it is synced",
         breaks="A change is kept before it is answered.",
         guarantee=_CHANGES,
-        module="linn.core.metadata",
+        module="linn.core.log.metadata",
         original="""
             try:
                 await file.sync()
@@ -261,7 +261,7 @@ BROKER_MUTATIONS = (
         name="metadata's new name is not synced",
         breaks="A change is kept before it is answered.",
         guarantee=_CHANGES,
-        module="linn.core.metadata",
+        module="linn.core.log.metadata",
         original="""
             await self._sync_patiently()
             self._keep_reserve()
@@ -275,7 +275,7 @@ BROKER_MUTATIONS = (
         name="a full disk confirms what it refuses",
         breaks="A full disk refuses new batches: what is confirmed is in the log.",
         guarantee=_DISK,
-        module="linn.core.broker",
+        module="linn.core.broker.broker",
         original="base_offset = topic.append(partition, part)",
         planted="""
             try:
@@ -291,7 +291,7 @@ BROKER_MUTATIONS = (
         name="a failed sync in the background is passed over",
         breaks="A failed fsync is never repeated: the broker stops.",
         guarantee=_DISK,
-        module="linn.core.broker",
+        module="linn.core.broker.broker",
         original="""
             except SyncFailed:
                 raise

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mutation import Mutation
 
-_LEASE = "linn.core.lease"
-_QUEUE = "linn.core.queue"
-_SUBSCRIPTION = "linn.core.subscription"
-_STATES = "linn.core.record_states"
-_DISPATCH = "linn.core.shared_dispatch"
-_COPY = "linn.core.dead_letter_copy"
+_LEASE = "linn.core.queue.lease"
+_QUEUE = "linn.core.queue.queue"
+_SUBSCRIPTION = "linn.core.queue.subscription"
+_STATES = "linn.core.queue.record_states"
+_DISPATCH = "linn.core.queue.shared_dispatch"
+_COPY = "linn.core.queue.dead_letter_copy"
 _ONCE = "At least once"
 _DEAD = "Dead letters"
 
@@ -178,7 +178,7 @@ QUEUE_MUTATIONS = (
         name="an ack is answered before it is durable",
         breaks="An ack that was answered holds.",
         guarantee=_ONCE,
-        module="linn.core.queue",
+        module="linn.core.queue.queue",
         original="return SettleOutcome(refused, self._flush(touched.values()))",
         planted="""
             self._flush(touched.values())
@@ -217,7 +217,7 @@ QUEUE_MUTATIONS = (
         name="ranges that meet are merged too short",
         breaks="A record is settled once its ack is: what is settled does not come back.",
         guarantee=_ONCE,
-        module="linn.core.offset_ranges",
+        module="linn.core.queue.offset_ranges",
         original="end = max(end, ends[high - 1])",
         planted="end = ends[high - 1]",
         simulation="subscription",

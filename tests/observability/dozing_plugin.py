@@ -2,9 +2,9 @@
 
 import time
 
-from linn.core.hookspecs import hookimpl
-from linn.core.observer import Observer
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.observer import Observer
 
 
 class Dozer(Observer):

@@ -1,8 +1,8 @@
 """A plugin whose observer fails whenever a topic is made."""
 
-from linn.core.hookspecs import hookimpl
-from linn.core.observer import Observer
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.observer import Observer
 
 
 class Grumbler(Observer):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from linn.core.broker import Broker
-from linn.core.metric import Value
+from linn.core.broker.broker import Broker
+from linn.core.metrics.metric import Value
 
 
 def samples(broker: Broker, name: str) -> dict[tuple[str, ...], Value]:

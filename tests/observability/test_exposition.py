@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from linn.core.histogram import Histogram
-from linn.core.metric import Metric, MetricKind
-from linn.core.metric_registry import Family
+from linn.core.loop.histogram import Histogram
+from linn.core.metrics.metric import Metric, MetricKind
+from linn.core.metrics.registry import Family
 from linn.protocols.http.exposition import SAMPLES_AT_ONCE, exposed
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

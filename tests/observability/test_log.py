@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from linn.cli.log import Log, LogFormatter
-from linn.core.config_tables import LogSettings
-from linn.core.errors import DiskFull
-from linn.core.log_fields import log_fields
+from linn.core.config.tables import LogSettings
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import DiskFull
 from linn.testing.process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Every log line of linn has its fields by name: what `linn.core.log_fields` promises to who reads the log as JSON."""
+"""Every log line of linn has its fields by name: what `linn.core.env.log_fields` promises to who reads the log as JSON."""
 
 from __future__ import annotations
 

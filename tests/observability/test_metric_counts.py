@@ -8,12 +8,12 @@ import trio.testing
 from metric_samples import samples, value
 from raw_client import ALWAYS, HEAD, Refused, after_power_loss, broker_on, connected, records, simulated
 
-from linn.core import metric_report
-from linn.core.fair_turns import FIRST_AT_ONCE, Share
-from linn.core.histogram import Histogram
-from linn.protocols.capnp import messages as m
+from linn.core.loop.fair_turns import FIRST_AT_ONCE, Share
+from linn.core.loop.histogram import Histogram
+from linn.core.metrics import report as metric_report
 from linn.protocols.capnp.publishing import BATCH_BYTES, WAITING_BYTES
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 WORK = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
 

@@ -9,19 +9,19 @@ import pytest
 from metric_samples import samples
 from raw_client import ALWAYS, broker_on, connected, simulated
 
-from linn.core.histogram import Histogram
-from linn.core.metric import Metric
-from linn.core.metric_reference import page
-from linn.core.metric_registry import METRICS
-from linn.protocols.capnp import messages as m
+from linn.core.loop.histogram import Histogram
+from linn.core.metrics.metric import Metric
+from linn.core.metrics.reference import page
+from linn.core.metrics.registry import METRICS
 from linn.testing.sim_env import SimEnv
+from linn.wire import messages as m
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 UNITS = ("seconds", "bytes", "records", "batches")
 
 
 def test_the_page_says_what_the_code_has() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "make it with: python -m linn.core.metric_reference"
+    assert PAGE.read_text(encoding="utf-8") == page(), "make it with: python -m linn.core.metrics.reference"
 
 
 def test_every_metric_is_on_the_page_once() -> None:

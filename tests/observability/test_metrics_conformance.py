@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from linn.core.env import Stream
+from linn.core.env.env import Stream
 from linn.testing.protocols import ProtocolConformance, ProtocolHarness
 
 READY = b"GET /ready HTTP/1.1\r\nHost: linn\r\n\r\n"

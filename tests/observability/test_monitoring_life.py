@@ -6,13 +6,13 @@ import trio
 from metric_samples import value
 from raw_client import ALWAYS, HEAD, broker_on, configured, connected, simulated
 
-from linn.core.broker import running_broker
-from linn.core.env import Stream
-from linn.protocols.capnp import messages as m
+from linn.core.broker.broker import running_broker
+from linn.core.env.env import Stream
 from linn.protocols.http.hypercorn_stream import SEND_S_MAX
 from linn.protocols.http.plugin import MetricsSettings
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_pipe import PIPE_BYTES_MAX
+from linn.wire import messages as m
 
 WATCH = '[listeners.watch]\nprotocol = "metrics"\naddress = "127.0.0.1:9466"\n'
 TOPICS = "".join(f"[topics.t{number}]\n" for number in range(20))

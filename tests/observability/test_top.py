@@ -23,7 +23,7 @@ from rich.console import Console
 from linn.cli import top_view
 from linn.cli.top_screen import screen
 from linn.cli.top_view import NAMES, Reading, View, view_of
-from linn.core.metric_registry import METRICS
+from linn.core.metrics.registry import METRICS
 from linn.testing.process import BrokerProcess
 
 Samples = Mapping[str, Mapping[tuple[str, ...], Any]]

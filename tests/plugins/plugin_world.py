@@ -8,10 +8,10 @@ from typing import Any
 
 import linn
 from linn.client import Client
-from linn.core.broker import Broker, running_broker
-from linn.core.config import load_config, plugin_settings
-from linn.core.plugins import PluginManager, installed
-from linn.core.toml_source import TomlSource
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.config.config import load_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 

@@ -11,18 +11,18 @@ import pytest
 import trio
 from plugin_world import ADDRESS, broker_with, client_of, simulated
 
-from linn.core.batch import RecordBatch
-from linn.core.broker import Broker
-from linn.core.env import AcceptedStream, Env
-from linn.core.errors import DeliveryNotCurrent, InternalError, LinnError, PluginError, StorageError, TopicError
-from linn.core.exchange import Binding, ExchangeKind, Subject
-from linn.core.hookspecs import hookimpl
-from linn.core.lease import Lease, LeaseSettings
-from linn.core.offset_ranges import Range
-from linn.core.protocol import ProtocolKind
-from linn.core.semantics import SemanticsKind
-from linn.core.storage import EngineKind, PartitionId
-from linn.core.subscription import Effects, SharedSubscription
+from linn.core.batch.batch import RecordBatch
+from linn.core.broker.broker import Broker
+from linn.core.env.env import AcceptedStream, Env
+from linn.core.errors.tree import DeliveryNotCurrent, InternalError, LinnError, PluginError, StorageError, TopicError
+from linn.core.log.storage import EngineKind, PartitionId
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.protocol import ProtocolKind
+from linn.core.queue.lease import Lease, LeaseSettings
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.semantics import SemanticsKind
+from linn.core.queue.subscription import Effects, SharedSubscription
+from linn.core.routing.exchange import Binding, ExchangeKind, Subject
 from linn.plugins.exchanges import FanoutExchange, NoSettings
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.storage_engines.dram.engine import DramEngine

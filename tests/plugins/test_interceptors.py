@@ -11,11 +11,15 @@ import trio
 from plugin_world import Brought, broker_with, client_of, simulated
 
 from linn.client import Client
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records, edit_batch
-from linn.core.config import check_config
-from linn.core.config_tables import PluginSettings
-from linn.core.errors import (
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records, edit_batch
+from linn.core.batch.record import Record
+from linn.core.batch.routes import pair_of
+from linn.core.config.config import check_config
+from linn.core.config.tables import PluginSettings
+from linn.core.config.toml_source import TomlSource
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.tree import (
     ConfigError,
     InterceptorFailed,
     LinnError,
@@ -24,13 +28,9 @@ from linn.core.errors import (
     PluginError,
     PluginUnknown,
 )
-from linn.core.hookspecs import hookimpl
-from linn.core.interceptor import InterceptorKind
-from linn.core.plugins import PluginManager, installed
-from linn.core.record import Record
-from linn.core.routes import pair_of
-from linn.core.toml_source import TomlSource
-from linn.core.topic_settings import TopicSettings
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.interceptor import InterceptorKind
 from linn.testing.interceptors import InterceptorConformance, InterceptorHarness
 from linn.testing.sim_env import SimEnv
 

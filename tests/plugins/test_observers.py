@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from linn.core.observer import Observer, Observers
-from linn.core.topic_settings import TopicSettings
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.ports.observer import Observer, Observers
 
 
 class Diary(Observer):

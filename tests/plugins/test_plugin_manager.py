@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from linn.core.config_tables import PluginSettings
-from linn.core.errors import PluginError, PluginUnknown
-from linn.core.kinds import kind_named
-from linn.core.plugins import PluginManager, installed
+from linn.core.config.tables import PluginSettings
+from linn.core.errors.tree import PluginError, PluginUnknown
+from linn.core.plugins.manager import PluginManager, installed
+from linn.core.ports.kinds import kind_named
 
 PREAMBLE = """
 import msgspec
-from linn.core.exchange import ExchangeKind
-from linn.core.hookspecs import hookimpl
-from linn.core.storage import EngineKind
+from linn.core.routing.exchange import ExchangeKind
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.log.storage import EngineKind
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     speed: int = 1
@@ -108,7 +108,7 @@ BROKEN = [
     ("def f(:", "can't be imported: SyntaxError: "),
     ("raise SystemExit(3)", "can't be imported: SystemExit: 3"),
     ("raise RuntimeError('two\\nlines')", "can't be imported: RuntimeError: two lines"),
-    ("x = 1", "has no function marked with linn.core.hookspecs.hookimpl"),
+    ("x = 1", "has no function marked with linn.core.plugins.hookspecs.hookimpl"),
     ("@hookimpl\ndef linn_register_enigne(): pass", 'did you mean "linn_register_engine"?'),
     ("@hookimpl\ndef linn_register_engine(broker): pass", "does not fit its hooks: "),
     (engine("1 / 0"), "linn_register_engine failed: ZeroDivisionError: division by zero"),
@@ -176,8 +176,6 @@ def test_an_unknown_kind_names_the_nearest_one(folder: Path) -> None:
 
 
 def test_core_reads_a_configuration_without_the_commands_dependencies() -> None:
-    program = (
-        "import sys, linn.core.config, linn.core.plugins; print({'rich', 'typer', 'hypothesis'} & set(sys.modules))"
-    )
+    program = "import sys, linn.core.config.config, linn.core.plugins.manager; print({'rich', 'typer', 'hypothesis'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "set()\n"

@@ -13,9 +13,9 @@ import pytest
 
 from linn.cli.plugin_new import KINDS
 from linn.cli.plugin_skeleton import FACTS, PluginSkeleton, name_mistake
-from linn.core.config import check_config, plugin_settings
-from linn.core.plugins import PluginManager, installed
-from linn.core.toml_source import TomlSource
+from linn.core.config.config import check_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.plugins.manager import PluginManager, installed
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 100
@@ -42,7 +42,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_kind_of_plugin_has_a_skeleton_but_partitioners() -> None:
-    hooks = {name.removeprefix("linn_register_") for name in dir(__import__("linn.core.hookspecs").core.hookspecs)
+    hooks = {name.removeprefix("linn_register_") for name in dir(__import__("linn.core.plugins.hookspecs").core.hookspecs)
              if name.startswith("linn_register_")}  # fmt: skip
     assert set(KINDS) == set(FACTS) == hooks - {"partitioner"}
 

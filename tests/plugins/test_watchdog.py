@@ -14,8 +14,8 @@ import trio
 from trio.testing import MockClock
 
 import linn
-from linn.core.code_owner import CodeOwners
-from linn.core.watchdog import LOOKS_PER_STEP, REPORT_INTERVAL_S, LoopSteps, Watchdog
+from linn.core.env.code_owner import CodeOwners
+from linn.core.env.watchdog import LOOKS_PER_STEP, REPORT_INTERVAL_S, LoopSteps, Watchdog
 from linn.testing.process import BrokerProcess
 
 OWNERS = CodeOwners({'plugin "tape"': ["paper_tape.plugin", "paper_tape.engine"], 'plugin "geo"': ["geo"]})
@@ -63,7 +63,7 @@ def test_a_step_over_the_limit_is_reported_while_it_lasts_and_when_it_ends(
     looks: Looks, caplog: pytest.LogCaptureFixture
 ) -> None:
     looks.step()
-    frame = frame_in("linn.core.router", "geo")
+    frame = frame_in("linn.core.routing.router", "geo")
     looks.look(LOOKS_PER_STEP, frame)
     assert caplog.messages == []
     looks.look(6, frame)
@@ -105,12 +105,12 @@ def test_who_blocks_with_every_message_does_not_fill_the_log(looks: Looks, caplo
 @pytest.mark.parametrize(
     ("stack", "owner"),
     [
-        (["linn.core.router", "geo", "json"], 'plugin "geo"'),
+        (["linn.core.routing.router", "geo", "json"], 'plugin "geo"'),
         (["geo", "paper_tape.engine", "sqlite3"], 'plugin "tape"'),
-        (["geo", "linn.core.batch"], 'plugin "geo"'),
+        (["geo", "linn.core.batch.batch"], 'plugin "geo"'),
         (["paper_tape.deeper.still"], 'plugin "tape"'),
         (["geography"], None),
-        (["linn.core.partition", "trio"], None),
+        (["linn.core.log.partition", "trio"], None),
     ],
 )
 def test_the_innermost_plugin_on_the_stack_is_named(stack: list[str], owner: str | None) -> None:
@@ -120,7 +120,7 @@ def test_the_innermost_plugin_on_the_stack_is_named(stack: list[str], owner: str
 
 def test_a_package_that_two_plugins_share_is_neithers() -> None:
     owners = CodeOwners({"a": ["company.a"], "b": ["company.b"]})
-    names = ["company.a", "company.b", "company.c", "company", "linn.core.env"]
+    names = ["company.a", "company.b", "company.c", "company", "linn.core.env.env"]
     assert [owners.owner_of(module) for module in names] == ["a", "b", None, None, None]
 
 
@@ -139,8 +139,8 @@ async def test_every_step_is_counted_and_waiting_is_told_from_work(autojump_cloc
 
 SLEEPER = """
 import time
-from linn.core.exchange import ExchangeKind
-from linn.core.hookspecs import hookimpl
+from linn.core.routing.exchange import ExchangeKind
+from linn.core.plugins.hookspecs import hookimpl
 from linn.plugins.exchanges import FanoutExchange, NoSettings
 
 class Sleeper(FanoutExchange):

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from linn.core.exchange import Subject
-from linn.core.predicate_tree import (
+from linn.core.routing.exchange import Subject
+from linn.core.routing.predicate.tree import (
     Affix,
     And,
     Comparison,
@@ -20,7 +20,7 @@ from linn.core.predicate_tree import (
     Or,
     Presence,
 )
-from linn.core.subject_field import SubjectField
+from linn.core.routing.subject_field import SubjectField
 
 NAMES = st.sampled_from(["a", "b", "region", "content-type", "http.status", "2xx", "with space", 'quo"te', "", "größe"])
 LABELS = st.builds(SubjectField, st.just("label"), NAMES)

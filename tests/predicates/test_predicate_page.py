@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from linn.core import predicate_parser
-from linn.core.exchange import Subject
-from linn.core.predicate_parser import CHARACTERS_MAX, DEPTH_MAX, LIST_ITEMS_MAX, NODES_MAX, parse_tree
-from linn.core.predicate_truth import truth_of
+from linn.core.routing.exchange import Subject
+from linn.core.routing.predicate import parser as predicate_parser
+from linn.core.routing.predicate.parser import CHARACTERS_MAX, DEPTH_MAX, LIST_ITEMS_MAX, NODES_MAX, parse_tree
+from linn.core.routing.predicate.truth import truth_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "predicates.md").read_text(encoding="utf-8")
 EXAMPLES = re.search(r"^```predicate\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

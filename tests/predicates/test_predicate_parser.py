@@ -9,11 +9,18 @@ from any_predicates import TREES, exact
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from linn.core.errors import BindingInvalid, PredicateInvalid
-from linn.core.predicate import Predicate
-from linn.core.predicate_parser import CHARACTERS_MAX, DEPTH_MAX, LIST_ITEMS_MAX, NODES_MAX, parse_field, parse_tree
-from linn.core.predicate_tree import Node
-from linn.core.subject_field import SubjectField
+from linn.core.errors.tree import BindingInvalid, PredicateInvalid
+from linn.core.routing.predicate.parser import (
+    CHARACTERS_MAX,
+    DEPTH_MAX,
+    LIST_ITEMS_MAX,
+    NODES_MAX,
+    parse_field,
+    parse_tree,
+)
+from linn.core.routing.predicate.predicate import Predicate
+from linn.core.routing.predicate.tree import Node
+from linn.core.routing.subject_field import SubjectField
 
 PARSE_S_MAX = 2.0
 """A generous bound: the longest text takes 10 ms."""

@@ -8,12 +8,12 @@ import pytest
 from any_predicates import SUBJECTS, TREES, naive_truth
 from hypothesis import given, settings
 
-from linn.core.exchange import Subject
-from linn.core.explanation import Explanation
-from linn.core.predicate import Predicate
-from linn.core.predicate_parser import parse_tree
-from linn.core.predicate_tree import And, Comparison, Node, Not, Or, demands_of, fields_of
-from linn.core.predicate_truth import truth_of
+from linn.core.routing.exchange import Subject
+from linn.core.routing.explanation import Explanation
+from linn.core.routing.predicate.parser import parse_tree
+from linn.core.routing.predicate.predicate import Predicate
+from linn.core.routing.predicate.tree import And, Comparison, Node, Not, Or, demands_of, fields_of
+from linn.core.routing.predicate.truth import truth_of
 
 MESSAGE = Subject(
     "orders.eu.new",

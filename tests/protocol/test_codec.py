@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core import schema
-from linn.core.errors import ProtocolError
-from linn.protocols.capnp import codec
-from linn.protocols.capnp import messages as m
+from linn.core.batch import schema
+from linn.core.errors.tree import ProtocolError
+from linn.wire import codec
+from linn.wire import messages as m
 
 NARROW = {
     "version_min": 16, "version_max": 16, "version": 16, "frame_bytes_max": 32, "batch_bytes_max": 32,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.core.batch_builder import build_from_records
-from linn.core.errors import FrameTooLarge, LinnError, ProtocolError, VersionUnsupported
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, agree, check_welcome, frames_of, hello
-from linn.protocols.capnp.framing import BUFFER_BYTES_MIN, FRAME_BYTES_MAX_BEFORE_HELLO, FrameReader
-from linn.protocols.capnp.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import FrameTooLarge, LinnError, ProtocolError, VersionUnsupported
+from linn.wire import messages as m
+from linn.wire.connection import Connection, agree, check_welcome, frames_of, hello
+from linn.wire.framing import BUFFER_BYTES_MIN, FRAME_BYTES_MAX_BEFORE_HELLO, FrameReader
+from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 
 def feed(connection: Connection, data: bytes, sizes: Iterable[int]) -> Iterator[object]:

@@ -11,15 +11,15 @@ from typing import cast
 import pytest
 import trio
 
-from linn.core.broker import Broker
-from linn.core.env import AcceptedStream, Stream
-from linn.core.errors import ConnectionLost, ProtocolError
-from linn.core.hookspecs import hookimpl
-from linn.core.protocol import ProtocolKind
+from linn.core.broker.broker import Broker
+from linn.core.env.env import AcceptedStream, Stream
+from linn.core.errors.tree import ConnectionLost, ProtocolError
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.protocol import ProtocolKind
 from linn.plugins.exchanges import NoSettings
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, Event, frames_of, hello
 from linn.testing.protocols import ProtocolConformance, ProtocolHarness
+from linn.wire import messages as m
+from linn.wire.connection import Connection, Event, frames_of, hello
 
 GREETING = b"".join(bytes(frame) for frame in frames_of(hello("conformance"), 1))
 PING = b"".join(bytes(frame) for frame in frames_of(m.Ping(), 2))

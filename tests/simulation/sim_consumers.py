@@ -10,9 +10,9 @@ from raw_client import RawClient, Refused
 from sim_plan import ConsumerPlan
 from sim_world import REQUEST_S_MAX, World, check_foreseen
 
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event
 from linn.testing.history import Answered, Asked, Assigned, Delivered, Joined, Left, Verdict
+from linn.wire import messages as m
+from linn.wire.connection import Event
 
 PULL_WAIT_MS = 500
 IDLE_S = 0.5

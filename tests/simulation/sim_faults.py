@@ -10,7 +10,7 @@ from raw_client import Refused
 from sim_plan import NODES
 from sim_world import World
 
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 from linn.testing.history import Altered, Calmed, Disturbed
 from linn.testing.sim_env import SimEnv
 

@@ -11,14 +11,14 @@ from sim_plan import EXCHANGE, ProducerPlan
 from sim_world import REQUEST_S_MAX, World, check_foreseen
 
 from linn.client import Client, Producer, Receipt, connect
-from linn.core.batch_builder import BatchColumns, build_batch
-from linn.core.errors import ConnectionLost, LinnError, RequestTimeout
-from linn.core.partitioner import key_hash
-from linn.core.record import Record
-from linn.core.routes import pair_of
-from linn.protocols.capnp import messages as m
+from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.record import Record
+from linn.core.batch.routes import pair_of
+from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
+from linn.core.routing.partitioner import key_hash
 from linn.testing.history import Confirmed, Published
 from linn.testing.history import Refused as PublishRefused
+from linn.wire import messages as m
 
 _ACKS = {"none": m.Acks.NONE, "leader": m.Acks.LEADER}
 

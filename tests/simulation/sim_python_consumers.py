@@ -7,7 +7,7 @@ from sim_plan import ConsumerPlan
 from sim_world import World, check_foreseen
 
 from linn.client import Client, Consumer, Message, connect
-from linn.core.errors import ConnectionLost, LinnError, RequestTimeout
+from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
 from linn.testing.history import Answered, Asked, Delivered, Joined, Left, Verdict
 
 

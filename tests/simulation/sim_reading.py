@@ -6,11 +6,11 @@ import trio
 from raw_client import RawClient, Refused
 from sim_world import REQUEST_S_MAX, World, check_foreseen
 
-from linn.core.batch import RecordBatch
-from linn.core.broker import Broker
-from linn.core.record import Record
-from linn.protocols.capnp import messages as m
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.record import Record
+from linn.core.broker.broker import Broker
 from linn.testing.history import Copy, DeadLabels, Drained, Read, ReadThrough, Recovered
+from linn.wire import messages as m
 
 _DEAD = "linn.dead."
 

@@ -9,7 +9,7 @@ import trio
 from raw_client import RawClient, Refused
 from sim_plan import ADDRESS, NODES, Plan
 
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 from linn.testing.history import History
 from linn.testing.sim_env import SimEnv
 

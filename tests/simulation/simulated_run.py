@@ -26,11 +26,11 @@ from sim_time import SimTime
 from sim_world import World
 
 from linn.cli.recovering import damaged_logs
-from linn.core.broker import Broker, running_broker
-from linn.core.config import load_config, plugin_settings
-from linn.core.errors import LogCorrupt, SyncFailed
-from linn.core.plugins import PluginManager, installed
-from linn.core.toml_source import TomlSource
+from linn.core.broker.broker import Broker, running_broker
+from linn.core.config.config import load_config, plugin_settings
+from linn.core.config.toml_source import TomlSource
+from linn.core.errors.tree import LogCorrupt, SyncFailed
+from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.history import Ended, How
 from linn.testing.invariants import check

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import trio
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import DiskFull, LogClosed, LogCorrupt, SyncFailed
-from linn.core.storage import PartitionId
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import DiskFull, LogClosed, LogCorrupt, SyncFailed
+from linn.core.log.storage import PartitionId
 from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings

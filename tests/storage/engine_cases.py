@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from linn.core.env import Env
-from linn.core.real_env import RealEnv
-from linn.core.storage import StorageEngine
+from linn.core.env.env import Env
+from linn.core.env.real.env import RealEnv
+from linn.core.log.storage import StorageEngine
 from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.settings import DramSettings
 from linn.storage_engines.segmented_log.engine import SegmentedLogEngine

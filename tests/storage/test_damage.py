@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 from engine_cases import segmented_log_in
 
-from linn.core.errors import LogCorrupt, StorageError
-from linn.core.real_env import RealEnv
-from linn.core.storage import DamagedTail, PartitionId, PartitionLog, RecoverableEngine
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import LogCorrupt, StorageError
+from linn.core.log.storage import DamagedTail, PartitionId, PartitionLog, RecoverableEngine
 from linn.testing.engines import (
     PARTITION,
     EngineHarness,

@@ -9,12 +9,12 @@ import pytest
 from engine_cases import SMALL_DRAM, dram_in
 from trio.testing import MockClock
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import DiskFull, LogCorrupt
-from linn.core.memory_budget import MemoryShare
-from linn.core.real_env import RealEnv
-from linn.core.settings_decoder import check_shape
-from linn.core.storage import EngineKind, PartitionId
+from linn.core.batch.batch import RecordBatch
+from linn.core.config.decoder import check_shape
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import DiskFull, LogCorrupt
+from linn.core.log.storage import EngineKind, PartitionId
+from linn.core.loop.memory_budget import MemoryShare
 from linn.storage_engines.dram.engine import DramEngine
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES
 from linn.storage_engines.dram.plugin import linn_register_engine

@@ -12,10 +12,10 @@ import trio.testing
 from engine_cases import SMALL_SEGMENTS, segmented_log_in
 from trio.testing import MockClock
 
-from linn.core.errors import DiskFull, DiskReadOnly, LogClosed, LogCorrupt, SyncFailed
-from linn.core.real_env import RealEnv
-from linn.core.settings_decoder import check_shape
-from linn.core.storage import EngineKind
+from linn.core.config.decoder import check_shape
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import DiskFull, DiskReadOnly, LogClosed, LogCorrupt, SyncFailed
+from linn.core.log.storage import EngineKind
 from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
 from linn.storage_engines.segmented_log.index import decode_summary
 from linn.storage_engines.segmented_log.plugin import linn_register_engine

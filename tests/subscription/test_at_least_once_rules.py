@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-from linn.core.dead_letter import DeadLetterTarget, DeadReason
-from linn.core.errors import DeliveryNotCurrent, LimitExceeded
-from linn.core.lease import LEASE_MS_MAX, STALE_DEADLINES_MIN, LeaseSettings
-from linn.core.subscription import Effects, SharedSubscription
+from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded
+from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.lease import LEASE_MS_MAX, STALE_DEADLINES_MIN, LeaseSettings
+from linn.core.queue.subscription import Effects, SharedSubscription
 
 END = 1_000
 ANN, BOB = 1, 2

@@ -7,8 +7,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.offset_map import OffsetMap
-from linn.core.offset_ranges import OffsetRanges
+from linn.core.queue.offset_map import OffsetMap
+from linn.core.queue.offset_ranges import OffsetRanges
 
 OFFSETS = 40
 a_range = st.tuples(st.integers(0, OFFSETS - 1), st.integers(1, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.offset_map import OffsetMap
-from linn.core.offset_rows import is_ascending
+from linn.core.queue.offset_map import OffsetMap
+from linn.core.queue.offset_rows import is_ascending
 
 spans = st.lists(st.integers(0, 400), min_size=2, max_size=60, unique=True).map(sorted)
 values = st.sampled_from(["a", "a", "b"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from linn.core.lease import LeaseSettings
-from linn.core.redelivery import ReturnedRecords, redelivery_delay_ms
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.redelivery import ReturnedRecords, redelivery_delay_ms
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from linn.core.errors import DeliveryNotCurrent
-from linn.core.lease import LeaseSettings
-from linn.core.semantics import ConfirmWhen
-from linn.core.subscription import Effects
-from linn.core.subscription_event import decode_events, encode_events
+from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.queue.event import decode_events, encode_events
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.semantics import ConfirmWhen
+from linn.core.queue.subscription import Effects
 from linn.semantics import at_least_once, at_most_once
 
 END = 1_000

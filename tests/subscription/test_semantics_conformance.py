@@ -8,11 +8,11 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from linn.core.lease import Lease, LeaseSettings
-from linn.core.offset_ranges import Range
-from linn.core.semantics import DeliverySemantics
-from linn.core.subscription import Effects, SharedSubscription
-from linn.core.subscription_event import SubscriptionEvent
+from linn.core.queue.event import SubscriptionEvent
+from linn.core.queue.lease import Lease, LeaseSettings
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.subscription import Effects, SharedSubscription
 from linn.semantics.at_least_once import AtLeastOnce
 from linn.semantics.at_most_once import AtMostOnce
 from linn.testing.semantics import SemanticsConformance

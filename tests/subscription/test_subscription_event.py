@@ -6,13 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.core.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
-from linn.core.errors import LogCorrupt
-from linn.core.event_run import EventRun, Snapshot
-from linn.core.lease import LeaseSettings
-from linn.core.subscription import SharedSubscription
-from linn.core.subscription_clip import clip_event
-from linn.core.subscription_event import (
+from linn.core.errors.tree import LogCorrupt
+from linn.core.queue.clip import clip_event
+from linn.core.queue.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
+from linn.core.queue.event import (
     DELIVERY_ID_MAX,
     OFFSET_MAX,
     Acquired,
@@ -28,6 +25,9 @@ from linn.core.subscription_event import (
     encode_events,
     single_events,
 )
+from linn.core.queue.event_run import EventRun, Snapshot
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.subscription import SharedSubscription
 
 
 def events(offset_max: int):

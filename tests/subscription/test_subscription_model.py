@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from subscription_model import Model, Record
 
-from linn.core.dead_letter import DeadLetterTarget, DeadReason
-from linn.core.errors import DeliveryNotCurrent
-from linn.core.lease import LeaseSettings
-from linn.core.subscription import Effects, SharedSubscription
-from linn.core.subscription_event import decode_events, encode_events
+from linn.core.errors.tree import DeliveryNotCurrent
+from linn.core.queue.dead_letter import DeadLetterTarget, DeadReason
+from linn.core.queue.event import decode_events, encode_events
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.subscription import Effects, SharedSubscription
 
 consumers = st.integers(1, 3)
 spans = st.tuples(st.integers(0, 3), st.integers(0, 3))

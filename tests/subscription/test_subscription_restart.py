@@ -9,11 +9,11 @@ from types import FrameType
 
 import pytest
 
-from linn.core.dead_letter import DeadLetterTarget
-from linn.core.errors import DeliveryNotCurrent, LogCorrupt
-from linn.core.lease import LeaseSettings
-from linn.core.subscription import DELIVERY_ID_GAP, Effects, SharedSubscription
-from linn.core.subscription_event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
+from linn.core.errors.tree import DeliveryNotCurrent, LogCorrupt
+from linn.core.queue.dead_letter import DeadLetterTarget
+from linn.core.queue.event import Acquired, DeadLetterIntended, Returned, Settled, decode_events, encode_events
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.subscription import DELIVERY_ID_GAP, Effects, SharedSubscription
 
 END = 1_000
 ANN = 1

@@ -11,8 +11,8 @@ import trio
 
 import linn
 import linn.sync
-from linn.core.broker import Broker
-from linn.core.errors import (
+from linn.core.broker.broker import Broker
+from linn.core.errors.tree import (
     ConfigError,
     ConnectFailed,
     ConnectionLost,

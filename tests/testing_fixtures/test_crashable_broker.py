@@ -6,7 +6,7 @@ import pytest
 
 import linn
 import linn.sync
-from linn.core.errors import ConnectFailed, RequestTimeout
+from linn.core.errors.tree import ConnectFailed, RequestTimeout
 from linn.testing import CrashableBroker
 
 TOPICS = {"orders": {"kind": "queue"}}

@@ -209,7 +209,7 @@ def test_a_broker_that_dies_fails_its_test_and_no_other(pytester: pytest.Pyteste
         import pytest
         import trio
 
-        from linn.core.errors import ConnectionLost, SyncFailed
+        from linn.core.errors.tree import ConnectionLost, SyncFailed
 
         pytestmark = pytest.mark.linn(topics={"orders": {"kind": "queue"}})
 

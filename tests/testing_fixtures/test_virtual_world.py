@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from linn.core.errors import ConnectionLost, DiskFull, RequestTimeout
+from linn.core.errors.tree import ConnectionLost, DiskFull, RequestTimeout
 from linn.testing import VirtualWorld
 
 JOBS = {"jobs": {"kind": "queue", "lease": "1h", "redelivery_delay": "10m"}}

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.binding_table import BindingTable
-from linn.core.exchange import Binding, Subject
-from linn.core.explanation import Explanation
+from linn.core.routing.binding_table import BindingTable
+from linn.core.routing.exchange import Binding, Subject
+from linn.core.routing.explanation import Explanation
 from linn_geo_exchange.region import Circle, Point, Region
 from linn_geo_exchange.region_arguments import region_of
 

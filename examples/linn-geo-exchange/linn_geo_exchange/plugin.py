@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.exchange import ExchangeKind
-from linn.core.hookspecs import hookimpl
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.routing.exchange import ExchangeKind
 from linn_geo_exchange.exchange import GeoExchange, GeoSettings
 
 

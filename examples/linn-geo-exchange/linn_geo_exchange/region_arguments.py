@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding
-from linn.core.nearest import did_you_mean
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.exchange import Binding
 from linn_geo_exchange.region import EARTH_RADIUS_KM, Box, Circle, Point, Region
 
 BOX = ("south", "west", "north", "east")

@@ -11,8 +11,8 @@ from linn_geo_exchange.region import Box, Circle, Point, distance_km
 from linn_geo_exchange.region_arguments import region_of
 
 import linn
-from linn.core.errors import BindingInvalid
-from linn.core.exchange import Binding, Subject, Target
+from linn.core.errors.tree import BindingInvalid
+from linn.core.routing.exchange import Binding, Subject, Target
 from linn.testing.exchanges import ExchangeConformance, ExchangeHarness, Rule
 from linn.testing.process import BrokerNotReady, BrokerProcess
 

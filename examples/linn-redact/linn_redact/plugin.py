@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.hookspecs import hookimpl
-from linn.core.interceptor import InterceptorKind
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.interceptor import InterceptorKind
 from linn_redact.redact import Redact
 from linn_redact.settings import RedactSettings
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import edit_batch
-from linn.core.record import Headers
-from linn.core.routes import Pair
-from linn.core.topic_settings import TopicSettings
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import edit_batch
+from linn.core.batch.record import Headers
+from linn.core.batch.routes import Pair
+from linn.core.config.topic_settings import TopicSettings
 from linn_redact.settings import RedactSettings
 
 

@@ -7,10 +7,10 @@ from linn_redact.redact import Redact
 from linn_redact.settings import RedactSettings
 
 import linn
-from linn.core.batch import RecordBatch
-from linn.core.batch_builder import build_from_records
-from linn.core.record import Record
-from linn.core.topic_settings import TopicSettings
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.config.topic_settings import TopicSettings
 from linn.testing.interceptors import InterceptorConformance, InterceptorHarness
 from linn.testing.process import BrokerNotReady, BrokerProcess
 

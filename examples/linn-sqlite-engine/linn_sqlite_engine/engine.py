@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 
 import trio
 
-from linn.core.env import Env
-from linn.core.errors import StorageError
-from linn.core.storage import Capabilities, PartitionId
+from linn.core.env.env import Env
+from linn.core.errors.tree import StorageError
+from linn.core.log.storage import Capabilities, PartitionId
 from linn_sqlite_engine.database import Database
 from linn_sqlite_engine.log import SqliteLog
 from linn_sqlite_engine.settings import SqliteSettings

@@ -1,4 +1,4 @@
-"""SqliteLog: a partition's log as rows, one per batch. `linn.core.storage.PartitionLog` says what each method promises.
+"""SqliteLog: a partition's log as rows, one per batch. `linn.core.log.storage.PartitionLog` says what each method promises.
 
 Laws: bounds and sizes are kept in memory and follow what was committed, so that a failed statement changes neither.
 A batch is committed when `append` returns, so it survives the process; it is durable once the WAL file was synced.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from linn.core.batch import RecordBatch
-from linn.core.env import Env
-from linn.core.errors import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
-from linn.core.storage import READ_BATCHES_MAX, Capabilities
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.env import Env
+from linn.core.errors.tree import BatchCorrupt, BatchMalformed, LogClosed, LogCorrupt, OffsetOutOfRange
+from linn.core.log.storage import READ_BATCHES_MAX, Capabilities
 from linn_sqlite_engine.database import Database, files_of
 
 WAL_BYTES_MAX = 64 << 20

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from linn.core.errors import DiskFull, DiskReadOnly, LogCorrupt, StorageError
+from linn.core.errors.tree import DiskFull, DiskReadOnly, LogCorrupt, StorageError
 
 _BY_CODE: dict[int, type[StorageError]] = {
     sqlite3.SQLITE_FULL: DiskFull,

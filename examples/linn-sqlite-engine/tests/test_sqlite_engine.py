@@ -11,9 +11,9 @@ from linn_sqlite_engine.engine import SqliteEngine
 from linn_sqlite_engine.settings import SqliteSettings
 
 import linn
-from linn.core.errors import DiskFull, LogCorrupt, StorageError
-from linn.core.real_env import RealEnv
-from linn.core.storage import PartitionId
+from linn.core.env.real.env import RealEnv
+from linn.core.errors.tree import DiskFull, LogCorrupt, StorageError
+from linn.core.log.storage import PartitionId
 from linn.testing.engines import EngineConformance, EngineHarness, append_some, make_batch, messages_of, read_through
 from linn.testing.log_machine import PartitionLogMachine
 from linn.testing.process import BrokerProcess

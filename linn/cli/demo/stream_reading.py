@@ -13,7 +13,7 @@ from linn.cli.demo.progress import Stretch
 from linn.cli.demo.tally import Count, Tally
 from linn.client.client import Client
 from linn.client.message import Batch
-from linn.core.errors import RequestTimeout
+from linn.core.errors.tree import RequestTimeout
 
 SILENCE_S = 20.0
 """A reader that is handed nothing for so long has a broker that does not deliver."""

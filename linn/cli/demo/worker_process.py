@@ -12,7 +12,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from linn.cli.demo.progress import Progress
 from linn.cli.demo.report import Report, decode
-from linn.core.errors import LinnError
+from linn.core.errors.tree import LinnError
 
 _LINE_BYTES_MAX = 16 << 20
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.errors import LimitExceeded
-from linn.core.long_work import in_turns
-from linn.core.memory_budget import RESERVE_BYTES
-from linn.core.steps import at_once
-from linn.core.verb import ARGUMENTS_BYTES_MAX
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event
+from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
+from linn.core.batch.steps import at_once
+from linn.core.errors.tree import LimitExceeded
+from linn.core.loop.long_work import in_turns
+from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.protocols.capnp.description_frame import PARTITION_BYTES, description_frame
+from linn.wire import messages as m
+from linn.wire.connection import Event
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
@@ -86,7 +86,7 @@ class Administering:
         session.in_task(event, work)
 
     def administer(self, event: Event) -> None:
-        """Carry out a verb of `linn.core.administration`, behind those that came before it."""
+        """Carry out a verb of `linn.core.admin.administration`, behind those that came before it."""
         administer = event.message
         assert isinstance(administer, m.Administer)
         session, administration = self._session, self._session.broker.administration

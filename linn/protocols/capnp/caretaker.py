@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.broker import Broker
-from linn.core.env import Clock
-from linn.core.errors import InternalError
-from linn.protocols.capnp.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
+from linn.core.broker.broker import Broker
+from linn.core.env.env import Clock
+from linn.core.errors.tree import InternalError
+from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session

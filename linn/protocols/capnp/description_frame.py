@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from linn.core import schema
-from linn.core.steps import Steps
-from linn.protocols.capnp import messages as m
+from linn.core.batch import schema
+from linn.core.batch.steps import Steps
+from linn.wire import messages as m
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
-    from linn.core.topic import Topic
+    from linn.core.broker.broker import Broker
+    from linn.core.topics.topic import Topic
 
 PARTITION_BYTES = 24
 """Of one partition in a description."""

@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import trio
 
-from linn.core.env import AcceptedStream
-from linn.core.errors import ConnectionLost, LinnError, RequestTimeout
-from linn.core.fair_turns import Share
-from linn.core.turnstile import Turnstile
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Connection, Event, agree, frames_of
+from linn.core.env.env import AcceptedStream
+from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
+from linn.core.loop.fair_turns import Share
+from linn.core.loop.turnstile import Turnstile
+from linn.wire import messages as m
+from linn.wire.connection import Connection, Event, agree, frames_of
 
 DISCARD_BYTES = 64 << 10
 REST_S = 1.0

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import trio
 
-from linn.core.env import AcceptedStream
-from linn.core.file_region import Sendable, behind
-from linn.core.flat_message import Buffer
-from linn.core.memory_budget import MemoryShare
+from linn.core.batch.flat_message import Buffer
+from linn.core.env.env import AcceptedStream
+from linn.core.env.file_region import Sendable, behind
+from linn.core.loop.memory_budget import MemoryShare
 
 FRAME_BYTES = 256
 """What a frame takes in memory beside its bytes, or a batch that is sent from its file: 130 bytes of objects, their

@@ -10,12 +10,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from linn.core.long_work import LongWork
-from linn.core.publish_budget import PublishBudget
-from linn.core.steps import Steps
+from linn.core.batch.steps import Steps
+from linn.core.loop.long_work import LongWork
+from linn.core.routing.budget import PublishBudget
 
 if TYPE_CHECKING:
-    from linn.core.broker import Broker
+    from linn.core.broker.broker import Broker
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.errors import LinnError
-from linn.core.hookspecs import hookimpl
-from linn.core.protocol import ProtocolKind
-from linn.protocols.capnp.connection import frames_of
-from linn.protocols.capnp.messages import Failed
+from linn.core.errors.tree import LinnError
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.protocol import ProtocolKind
 from linn.protocols.capnp.server import CapnpServer
+from linn.wire.connection import frames_of
+from linn.wire.messages import Failed
 
 
 class CapnpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

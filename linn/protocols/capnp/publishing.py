@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from linn.core.destination import Destination, Plan
-from linn.core.errors import LimitExceeded, LinnError, ProtocolError, RequestUnknown, TopicUnknown
-from linn.core.memory_budget import RESERVE_BYTES
-from linn.core.partition import Partition
-from linn.core.publish_budget import PublishBudget, TakesLong
-from linn.core.semantics import Acks
-from linn.core.topic import Topic
-from linn.protocols.capnp import messages as m
+from linn.core.errors.tree import LimitExceeded, LinnError, ProtocolError, RequestUnknown, TopicUnknown
+from linn.core.log.partition import Partition
+from linn.core.loop.memory_budget import RESERVE_BYTES
+from linn.core.publish.destination import Destination, Plan
+from linn.core.queue.semantics import Acks
+from linn.core.routing.budget import PublishBudget, TakesLong
+from linn.core.topics.topic import Topic
 from linn.protocols.capnp.caretaker import wait_while
-from linn.protocols.capnp.connection import Event
 from linn.protocols.capnp.parts_memory import PartsMemory
+from linn.wire import messages as m
+from linn.wire.connection import Event
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session

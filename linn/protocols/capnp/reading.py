@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.delivery import Patience
-from linn.core.memory_budget import RESERVE_BYTES
-from linn.core.partition import Partition
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event, frames_to
+from linn.core.log.delivery import Patience
+from linn.core.log.partition import Partition
+from linn.core.loop.memory_budget import RESERVE_BYTES
+from linn.wire import messages as m
+from linn.wire.connection import Event, frames_to
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session

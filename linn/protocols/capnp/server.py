@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.broker import Broker
-from linn.core.env import AcceptedStream
+from linn.core.broker.broker import Broker
+from linn.core.env.env import AcceptedStream
 from linn.protocols.capnp.caretaker import Caretaker
 from linn.protocols.capnp.session import Session
 

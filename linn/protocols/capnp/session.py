@@ -18,26 +18,26 @@ from typing import Any
 
 import trio
 
-from linn.core.broker import Broker
-from linn.core.env import AcceptedStream
-from linn.core.error_group import raise_once
-from linn.core.errors import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
-from linn.core.fair_turns import Share
-from linn.core.file_region import Sendable
-from linn.core.listener_traffic import Traffic
-from linn.core.log_fields import log_fields
-from linn.core.memory_budget import RESERVE_BYTES, Intake
-from linn.core.partition import Partition
-from linn.core.steps import TURN_S
-from linn.protocols.capnp import messages as m
+from linn.core.batch.steps import TURN_S
+from linn.core.broker.broker import Broker
+from linn.core.env.env import AcceptedStream
+from linn.core.env.file_region import Sendable
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.group import raise_once
+from linn.core.errors.tree import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
+from linn.core.log.partition import Partition
+from linn.core.loop.fair_turns import Share
+from linn.core.loop.memory_budget import RESERVE_BYTES, Intake
+from linn.core.metrics.listener_traffic import Traffic
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.caretaker import Caretaker, wait_while
-from linn.protocols.capnp.connection import Connection, Event, frames_of
 from linn.protocols.capnp.handshake import Handshake, discard_rest
 from linn.protocols.capnp.outbox import Outbox
 from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
 from linn.protocols.capnp.subscribing import Subscribing
+from linn.wire import messages as m
+from linn.wire.connection import Connection, Event, frames_of
 
 logger = logging.getLogger("linn.capnp")
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from linn.core.delivery import NOTHING, Consumer, Delivery, Patience
-from linn.core.stream_reader import StreamReader
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import frames_of, frames_to
+from linn.core.groups.reader import StreamReader
+from linn.core.log.delivery import NOTHING, Consumer, Delivery, Patience
 from linn.protocols.capnp.outbox import Outbox
+from linn.wire import messages as m
+from linn.wire.connection import frames_of, frames_to
 
 CREDIT_MAX = 1 << 31
 RELEASE_LINGER_S = 0.005

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from linn.core.delivery import Settlement
-from linn.core.errors import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
-from linn.core.long_work import in_turns
-from linn.core.steps import Steps
-from linn.core.stream_reader import StreamReader
-from linn.protocols.capnp import messages as m
-from linn.protocols.capnp.connection import Event, frames_of
+from linn.core.batch.steps import Steps
+from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
+from linn.core.groups.reader import StreamReader
+from linn.core.log.delivery import Settlement
+from linn.core.loop.long_work import in_turns
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.subscriber import Subscriber
+from linn.wire import messages as m
+from linn.wire.connection import Event, frames_of
 
 if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session

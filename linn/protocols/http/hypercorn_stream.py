@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from linn.core.env import AcceptedStream
-from linn.core.errors import ConnectionLost
-from linn.core.listener_traffic import Traffic
+from linn.core.env.env import AcceptedStream
+from linn.core.errors.tree import ConnectionLost
+from linn.core.metrics.listener_traffic import Traffic
 
 RECEIVE_BYTES = 16 << 10
 """At a time: a request of a monitoring system is far smaller."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from linn.core.broker import Broker
+from linn.core.broker.broker import Broker
 from linn.protocols.http.exposition import CONTENT_TYPE, exposed
 
 Scope = dict[str, Any]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from linn.core.errors import PluginError
-from linn.core.hookspecs import hookimpl
-from linn.core.protocol import ProtocolKind, ProtocolServer
+from linn.core.errors.tree import PluginError
+from linn.core.plugins.hookspecs import hookimpl
+from linn.core.ports.protocol import ProtocolKind, ProtocolServer
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

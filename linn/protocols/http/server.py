@@ -17,8 +17,8 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 
-from linn.core.broker import Broker
-from linn.core.env import AcceptedStream
+from linn.core.broker.broker import Broker
+from linn.core.env.env import AcceptedStream
 from linn.protocols.http.hypercorn_stream import HypercornStream
 from linn.protocols.http.monitoring_app import MonitoringApp
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
-from linn.core.env import Env
-from linn.core.memory_budget import MemoryShare
-from linn.core.storage import Capabilities, PartitionId
+from linn.core.env.env import Env
+from linn.core.log.storage import Capabilities, PartitionId
+from linn.core.loop.memory_budget import MemoryShare
 from linn.storage_engines.dram.log import DramLog
 from linn.storage_engines.dram.scratch import ScratchFolder
 from linn.storage_engines.dram.settings import DramSettings

@@ -11,11 +11,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from linn.core.batch import RecordBatch
-from linn.core.env import Env
-from linn.core.errors import LogClosed, OffsetOutOfRange
-from linn.core.memory_budget import MemoryShare
-from linn.core.storage import READ_BATCHES_MAX, Capabilities
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.env import Env
+from linn.core.errors.tree import LogClosed, OffsetOutOfRange
+from linn.core.log.storage import READ_BATCHES_MAX, Capabilities
+from linn.core.loop.memory_budget import MemoryShare
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
 from linn.storage_engines.dram.scratch import ScratchFolder, ScratchRun
 from linn.storage_engines.dram.settings import DramSettings
@@ -24,7 +24,7 @@ Run = MemoryRun | ScratchRun
 
 
 class DramLog:
-    """One partition's log. See `linn.core.storage.PartitionLog` for what each method promises."""
+    """One partition's log. See `linn.core.log.storage.PartitionLog` for what each method promises."""
 
     def __init__(
         self,

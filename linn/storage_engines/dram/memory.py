@@ -6,9 +6,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import cast
 
-from linn.core.batch import RecordBatch
-from linn.core.errors import OffsetOutOfRange
-from linn.core.storage import READ_BATCHES_MAX
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import OffsetOutOfRange
+from linn.core.log.storage import READ_BATCHES_MAX
 from linn.storage_engines.dram.latest_times import LatestTimes
 
 BATCH_OVERHEAD_BYTES = 2048

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from linn.core.batch import RecordBatch
-from linn.core.env import Disk
-from linn.core.errors import OffsetOutOfRange, StorageError
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.env import Disk
+from linn.core.errors.tree import OffsetOutOfRange, StorageError
 from linn.storage_engines.dram.memory import Bound
 from linn.storage_engines.segmented_log.segment import Segment
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from linn.core.crc32c import crc32c
-from linn.core.env import Disk
-from linn.core.errors import LogCorrupt
+from linn.core.batch.crc32c import crc32c
+from linn.core.env.env import Disk
+from linn.core.errors.tree import LogCorrupt
 from linn.storage_engines.segmented_log.folder import sync_way_to
 
 _MAGIC = b"LINNCKP1"

@@ -6,9 +6,9 @@ from collections.abc import Awaitable
 
 import trio
 
-from linn.core.env import Env
-from linn.core.errors import StorageError
-from linn.core.storage import Capabilities, DamagedTail, PartitionId
+from linn.core.env.env import Env
+from linn.core.errors.tree import StorageError
+from linn.core.log.storage import Capabilities, DamagedTail, PartitionId
 from linn.storage_engines.segmented_log.folder import delete_folder
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings

@@ -12,8 +12,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from linn.core.crc32c import crc32c
-from linn.core.flat_message import Buffer
+from linn.core.batch.crc32c import crc32c
+from linn.core.batch.flat_message import Buffer
 
 NO_TIME = -(1 << 63)
 """Before all timestamps."""

@@ -24,11 +24,11 @@ from contextlib import asynccontextmanager, suppress
 
 import trio
 
-from linn.core.batch import RecordBatch
-from linn.core.env import Env
-from linn.core.errors import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
-from linn.core.log_fields import log_fields
-from linn.core.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, StoredBatch
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.env import Env
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import LogClosed, OffsetOutOfRange, StorageError, SyncFailed
+from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, DamagedTail, LogStatistics, StoredBatch
 from linn.storage_engines.segmented_log.checkpoint import Checkpoint, CheckpointFile
 from linn.storage_engines.segmented_log.folder import delete_folder, sync_way_to
 from linn.storage_engines.segmented_log.index import IndexImage
@@ -49,7 +49,7 @@ _SCAN_SHARE = 8
 
 
 class SegmentedLog:
-    """One partition's log. See `linn.core.storage.PartitionLog` for what each method promises."""
+    """One partition's log. See `linn.core.log.storage.PartitionLog` for what each method promises."""
 
     def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env, capabilities: Capabilities) -> None:
         self.capabilities = capabilities

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linn.core.hookspecs import hookimpl
-from linn.core.storage import EngineKind
+from linn.core.log.storage import EngineKind
+from linn.core.plugins.hookspecs import hookimpl
 from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from linn.core.batch import RecordBatch
-from linn.core.env import Disk, File
-from linn.core.errors import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
-from linn.core.storage import READ_BATCHES_MAX, StoredBatch
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.env import Disk, File
+from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
+from linn.core.log.storage import READ_BATCHES_MAX, StoredBatch
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
     NO_TIME,

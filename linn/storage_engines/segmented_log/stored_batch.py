@@ -9,10 +9,10 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from linn.core.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES, RecordBatch
-from linn.core.crc32c import crc32c
-from linn.core.errors import BatchCorrupt, BatchError, BatchMalformed
-from linn.core.flat_message import DATA_AT, WORD
+from linn.core.batch.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES, RecordBatch
+from linn.core.batch.crc32c import crc32c
+from linn.core.batch.flat_message import DATA_AT, WORD
+from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed
 
 _HEAD = struct.Struct("<II8xqqqiIIIqq")
 HEAD_BYTES = _HEAD.size

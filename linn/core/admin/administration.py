@@ -1,0 +1,449 @@
+"""Changes while the broker runs: topics, exchanges, bindings, groups. What TOML can say can be said here.
+
+Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
+change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
+that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
+one (`linn.core.admin.binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
+name is made, also after a crash; one that was not made to its end is not there after a crash. At a start, what the TOML
+file says of a topic or exchange counts; what was made live stays, and so do settings of a topic that the file does not
+name (`linn.core.topics.live_settings`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import trio
+
+from linn.core.admin.binding_changes import binding_to, rebind
+from linn.core.admin.exchanges import ExchangeAdministration, text_of
+from linn.core.admin.log_examination import examine_logs
+from linn.core.admin.stored_entries import TOPIC as _TOPIC
+from linn.core.admin.stored_entries import settings_of_topics
+from linn.core.admin.subscriptions import SubscriptionAdministration
+from linn.core.admin.topic_description import JsonText, topic_as_json, topics_as_json
+from linn.core.admin.verb import Arguments, Verb, check_size, decode_arguments
+from linn.core.batch.steps import Steps
+from linn.core.config.decoder import encode_each, encode_settings
+from linn.core.config.topic_checks import decode_topic
+from linn.core.config.topic_settings import BindingSettings, TopicSettings, encode_without_bindings, what_changed
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import (
+    BindingInvalid,
+    BrokerStopping,
+    ConfigError,
+    ConfigNotLive,
+    ExchangeUnknown,
+    LimitExceeded,
+    LinnError,
+    RequestUnknown,
+    StorageError,
+    SubscriptionWrongKind,
+    SyncFailed,
+    TopicError,
+    TopicExists,
+)
+from linn.core.loop.long_work import in_turns
+from linn.core.metrics.report import metric_report
+from linn.core.ports.kinds import kind_named
+from linn.core.routing.exchange import Target
+from linn.core.topics.folders import foreign_topic_folders
+from linn.core.topics.live_settings import live_keys_after, merged, replaced, warnings_of
+from linn.core.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from linn.core.broker.broker import Broker
+
+logger = logging.getLogger("linn.administration")
+
+METRIC_NAMES_MAX = 256
+"""That `metrics.show` takes: each is held against the name of every metric, and there are not that many."""
+T = TypeVar("T")
+_BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
+_RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions")
+
+
+class Administration:
+    """The broker's catalogue of verbs. Each returns a JSON value, or its text, and raises LinnErrors."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._subscriptions = SubscriptionAdministration(broker)
+        self._exchanges = ExchangeAdministration(broker, self)
+        self._lock = trio.Lock()
+        self._revisions: dict[str, int] = {}
+        self._half_deleted: dict[str, Topic] = {}
+        """Topics that are gone, of which something is left on the disk."""
+        self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
+        """Bindings of topics, with what the store has of them: ten thousand take 40 ms."""
+        self.verbs: dict[str, Verb] = {
+            "topic.create": Verb(self._create_topic, ("name", "settings")),
+            "topic.alter": Verb(self._alter_topic, ("name", "settings")),
+            "topic.delete": Verb(self._delete_topic, ("name",)),
+            "topic.show": Verb(self._show_topic, ("name",), changes=False),
+            "topic.list": Verb(self._list_topics, (), changes=False),
+            "topic.purge": Verb(self._purge_topic, ("name",)),
+            "exchange.create": Verb(self._exchanges.create, ("name", "settings")),
+            "exchange.delete": Verb(self._exchanges.delete, ("name",)),
+            "exchange.show": Verb(self._exchanges.show, ("name",), changes=False),
+            "exchange.list": Verb(self._exchanges.list_all, (), changes=False),
+            "exchange.bind": Verb(self._exchanges.bind, _BINDING),
+            "exchange.unbind": Verb(self._exchanges.unbind, _BINDING),
+            "group.list": Verb(self._subscriptions.list_groups, ("topic",), changes=False),
+            "group.show": Verb(self._subscriptions.show_group, ("topic", "group"), changes=False),
+            "group.reset": Verb(self._subscriptions.reset_group, _RESET),
+            "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group")),
+            "subscription.list": Verb(self._subscriptions.list_subscriptions, (), changes=False),
+            "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",), changes=False),
+            "broker.show": Verb(self._show_broker, (), changes=False),
+            "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
+        }
+
+    async def perform(self, verb: str, arguments: str) -> str:
+        """Carry out a verb; arguments and result are JSON. Who waits for another's change holds its text alone.
+
+        Raises:
+            As `check`. ConfigError: the arguments are not what it takes; ConfigUnknownKey: nor is one of their names.
+            LinnError: as the verb says.
+        Cancellation: once the change has begun it is made whole; else nothing happened.
+        """
+        known = self.check(verb, arguments)
+
+        async def do() -> str:
+            result = await known.perform(decode_arguments(verb, known.takes, arguments))
+            return result if isinstance(result, JsonText) else json.dumps(result)
+
+        if known.changes:
+            return await self._alone(do)
+        self._check_serving()
+        return await do()
+
+    def check(self, verb: str, arguments: str) -> Verb:
+        """What can be said of a request before its turn has come. Raises RequestUnknown, LimitExceeded, ConfigError."""
+        known = self.verbs.get(verb)
+        if known is None:
+            raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
+        check_size(verb, arguments)
+        return known
+
+    def _check_serving(self) -> None:
+        if self._broker.stopping:
+            raise BrokerStopping("the broker is stopping")
+
+    async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
+        """Make one change. Raises BrokerStopping, and what the change raises; a failed sync also ends the broker."""
+        async with self._lock:
+            self._check_serving()
+            # A client that goes away half-way must not leave half a change behind.
+            with trio.CancelScope(shield=True):
+                try:
+                    result = await change()
+                except SyncFailed as error:
+                    self._broker.fail(error)
+                    raise
+            return result
+
+    async def wait_idle(self) -> None:
+        """Wait for the end of the change that is being made."""
+        async with self._lock:
+            return
+
+    # --- start ---
+
+    async def recover(self) -> None:
+        """Open everything that the configuration and the metadata store name. Raises LinnError."""
+        broker = self._broker
+        folders = foreign_topic_folders(broker.env.disk, broker.config)
+        stored = await broker.metadata.load(folders)
+        settings = settings_of_topics({key: entry for key, (_, entry) in stored.items()})
+        self._revisions = {key: revision for key, (revision, _) in stored.items()}
+        self._exchanges.recover({key: entry for key, (_, entry) in stored.items()})
+        topics = {key.removeprefix(_TOPIC): entry for key, (_, entry) in stored.items() if key.startswith(_TOPIC)}
+        for name, entry in list(topics.items()):
+            if entry.get("deleted"):
+                self._half_deleted[name] = broker.new_topic(name, self._known(name, settings[name]))
+                await self._try_to_finish_deleting(name)
+                del topics[name], settings[name]  # What the file makes of that name is another topic.
+            elif entry.get("unfinished"):
+                logger.warning("topic %(topic)s was not made to its end, and is not there", {"topic": name})
+                await self.remove(_TOPIC + name)
+                del topics[name], settings[name]
+        await examine_logs(broker, settings)
+        new: dict[str, tuple[Any, int]] = {}
+        for name in dict.fromkeys([*broker.config.topics, *topics]):
+            value = await self._recover_topic(name, topics.get(name, {}), settings.get(name))
+            if value is not None:
+                new[_TOPIC + name] = (value, self._revisions.get(_TOPIC + name, 0))
+        if new:  # At once: the store writes everything with each change.
+            self._revisions.update(await broker.metadata.put_all(new))
+
+    async def _try_to_finish_deleting(self, name: str) -> None:
+        """Delete what is left of a topic, or leave it for later, unless the file wants another of that name at once."""
+        try:
+            await self._finish_deleting(name)
+        except StorageError as error:
+            if isinstance(error, SyncFailed) or name in self._broker.config.topics:
+                raise
+            text = "topic %(topic)s was deleted, and some of it is left until it is deleted again: %(error)s"
+            logger.warning(text, {"topic": name} | log_fields(error))
+
+    async def _recover_topic(self, name: str, entry: Arguments, before: TopicSettings | None) -> Any:
+        """Open a topic; what the store is to say of it, None where it says so already."""
+        broker = self._broker
+        configured = broker.config.topics.get(name)
+        stored_keys = live_keys = tuple(entry.get("live_keys", ()))
+        settings = configured or before
+        assert settings is not None
+        if configured is not None and before is not None:
+            settings, live_keys = merged(configured, before, stored_keys, broker.config.topic_lines[name])
+            self._check_change(name, before, settings)
+            for line in replaced(name, broker.config, before, stored_keys):
+                logger.warning("%(change)s", {"topic": name, "change": line})
+        if before is not None:
+            if configured is None or "bindings" in live_keys:
+                settings = msgspec.structs.replace(settings, bindings=tuple(self._fitting(name, settings.bindings)))
+            settings = self._known(name, settings)
+            before = settings if configured is None else before
+        topic = await broker.open_topic(name, settings)
+        if before is None:
+            await topic.make_durable()
+        topic.live_keys = live_keys
+        live = [msgspec.convert(binding, BindingSettings) for binding in entry.get("live_bindings", ())]
+        topic.live_bindings = self._fitting(name, live)
+        for binding in topic.live_bindings:
+            broker.router(binding.exchange).bind(binding_to(Target(name), binding))
+        if (before, stored_keys) == (settings, live_keys):
+            return None
+        return _stored_topic(encode_settings(settings), topic.live_bindings, live_keys)
+
+    def _known(self, name: str, settings: TopicSettings) -> TopicSettings:
+        """The same settings, where all that they name is still there.
+
+        Raises ConfigError for its storage, delivery or interceptors, PluginUnknown for its partitioner.
+        """
+        config = self._broker.config
+        named = [(settings.storage, config.storage), (settings.delivery, config.delivery)]
+        named += [(interceptor, config.interceptors) for interceptor in settings.interceptors]
+        for key, known in named:
+            if key is not None and key not in known:
+                raise ConfigError(f'topic {name} was made with "{key}", which the configuration has no more')
+        kind_named(self._broker.plugins.partitioners, settings.partitioner, f"partitioner of topic {name},")
+        return settings
+
+    def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
+        """The bindings of a topic that the exchanges of now take; the others are left out, with a warning."""
+        kept = []
+        for binding in bindings:
+            try:
+                self._broker.router(binding.exchange).check(binding_to(Target(name), binding))
+            except (ExchangeUnknown, BindingInvalid) as error:
+                about = {"topic": name, "exchange": binding.exchange} | log_fields(error)
+                logger.warning("a binding of topic %(topic)s to %(exchange)s is left out: %(error)s", about)
+            else:
+                kept.append(binding)
+        return kept
+
+    def _check_change(self, name: str, before: TopicSettings, settings: TopicSettings) -> None:
+        try:
+            what_changed(before, settings)
+        except ConfigNotLive as error:
+            raise ConfigNotLive(f"topic {name} exists with other settings: {error.text}") from error
+
+    async def _decode(self, name: str, table: object, topics: set[str]) -> TopicSettings:
+        broker = self._broker
+        around = broker.config.surroundings(dict.fromkeys(topics), broker.routers, broker.plugins.partitioners)
+        return await in_turns(broker, decode_topic(name, table, around), at_once=True)
+
+    async def put(self, key: str, value: object) -> None:
+        """Keep an entry in the metadata store. Raises StorageError."""
+        self._revisions[key] = await self._broker.metadata.put(key, value, self._revisions.get(key, 0))
+
+    async def remove(self, key: str) -> None:
+        """Remove an entry, if it is there. Raises StorageError."""
+        if key in self._revisions:
+            await self._broker.metadata.delete(key, self._revisions[key])
+            del self._revisions[key]
+            self._encoded.pop(key.removeprefix(_TOPIC), None)
+
+    async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
+        """Check what a change brings along, before any of it is done, in turns: ten thousand bindings take 0.1 s."""
+
+        def checks() -> Steps[None]:
+            for thing in things:
+                check(thing)
+                yield
+
+        await in_turns(self._broker, checks(), at_once=True)
+
+    async def save_topic(
+        self, name: str, settings: TopicSettings, live: Sequence[BindingSettings], live_keys: Sequence[str]
+    ) -> None:
+        """Keep a topic's settings, which of them were set live, and its live bindings. Raises StorageError."""
+        table = await self._table(name, settings)
+        await self.put(_TOPIC + name, _stored_topic(table, live, live_keys))
+        self._encoded[name] = settings.bindings, table["bindings"]
+
+    async def _table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
+        """The settings as they are written; bindings that were saved so are not encoded again."""
+        before, encoded = self._encoded.get(name, ((), ()))
+        if before != settings.bindings:
+            encoded = await in_turns(self._broker, encode_each(settings.bindings), at_once=True)
+        return {**encode_without_bindings(settings), "bindings": encoded}
+
+    # --- topics ---
+
+    async def _create_topic(self, arguments: Arguments) -> Any:
+        name = text_of(arguments, "name")
+        broker = self._broker
+        settings = await self._decode(name, arguments.get("settings", {}), {*broker.topics, name})
+        existing = broker.topics.get(name)
+        if existing is not None:
+            if existing.settings == settings:
+                return {"created": False}
+            raise TopicExists(f"topic {name} exists with other settings")
+        await self._check_bindings(name, settings.bindings)
+        if name in self._half_deleted:
+            await self._finish_deleting(name)
+        live_keys = live_keys_after((), arguments.get("settings", {}))
+        entry = _stored_topic(await self._table(name, settings), (), live_keys)
+        # Until all of it is there, a start forgets it: it may need more than there is, and nobody was told of it.
+        await self.put(_TOPIC + name, {**entry, "unfinished": True})
+        topic = broker.new_topic(name, settings)
+        try:
+            topic.interceptors = broker.interceptors(name, settings)
+            await topic.open()
+            await self._finish_making(topic, live_keys)
+        except LinnError:
+            await self.remove(_TOPIC + name)
+            raise
+        await broker.begin_topic(topic)
+        return {"created": True}
+
+    async def _finish_making(self, topic: Topic, live_keys: tuple[str, ...]) -> None:
+        """Have a topic that is open survive the next start. Raises StorageError: it is closed again."""
+        topic.live_keys = live_keys
+        try:
+            await topic.make_durable()
+            await self.save_topic(topic.name, topic.settings, (), live_keys)
+        except LinnError:
+            await topic.close()
+            raise
+
+    async def create_default_topic(self, name: str) -> None:
+        """Make a topic with all defaults, if it is not there. Raises ConfigError where the name is none."""
+
+        async def create() -> None:
+            if name not in self._broker.topics:
+                await self._create_topic({"name": name})
+
+        await self._alone(create)
+
+    async def _alter_topic(self, arguments: Arguments) -> Any:
+        broker = self._broker
+        topic = broker.topic(text_of(arguments, "name"))
+        changes = arguments.get("settings", {})
+        if not isinstance(changes, dict):
+            raise ConfigError("settings is a JSON object")
+        bindings = topic.settings.bindings  # Decoded as they are.
+        table = {**encode_without_bindings(topic.settings), "bindings": bindings}
+        settings = await self._decode(topic.name, table | changes, set(broker.topics))
+        changed = what_changed(topic.settings, settings)
+        if "bindings" in changed:
+            await self._check_bindings(topic.name, settings.bindings)
+        before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
+        interceptors = broker.interceptors(topic.name, settings)
+        change = await topic.prepare(settings, broker.semantics(settings))
+        try:
+            await self.save_topic(topic.name, settings, topic.live_bindings, live_keys)
+        except LinnError:
+            await change.abandon()
+            raise
+        topic.interceptors, topic.live_keys = interceptors, live_keys
+        await topic.switch(change)
+        if "bindings" in changed:
+            now = (*settings.bindings, *topic.live_bindings)
+            await in_turns(broker, rebind(broker, Target(topic.name), now, before.bindings), at_once=True)
+        return {"changed": list(changed), "warnings": warnings_of(topic.name, broker.config, settings, changes)}
+
+    async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
+        broker = self._broker
+
+        def check(binding: BindingSettings) -> None:
+            broker.router(binding.exchange).check(binding_to(Target(name), binding))
+
+        await self.check_all(check, bindings)
+
+    async def _delete_topic(self, arguments: Arguments) -> Any:
+        broker, name = self._broker, text_of(arguments, "name")
+        if name not in self._half_deleted:
+            await self._begin_deleting(broker.topic(name))
+        await self._finish_deleting(name)
+        broker.plugins.observers.topic_deleted(name)
+        return {}
+
+    async def _begin_deleting(self, topic: Topic) -> None:
+        broker = self._broker
+        users = [other.name for other in broker.topics.values() if other.settings.dead_letter == topic.name]
+        if users:
+            raise TopicError(f"topic {topic.name} is the dead letter of {', '.join(sorted(users))}")
+        settings = await self._table(topic.name, topic.settings)
+        await self.put(_TOPIC + topic.name, {**_stored_topic(settings, (), ()), "deleted": True})
+        await broker.drop_topic(topic.name)
+        self._half_deleted[topic.name] = topic
+
+    async def _finish_deleting(self, name: str) -> None:
+        """Raises StorageError: some of it is left, and the name is not free."""
+        await self._half_deleted[name].delete()
+        await self.remove(_TOPIC + name)
+        del self._half_deleted[name]
+
+    async def _show_topic(self, arguments: Arguments) -> Any:
+        broker, shown = self._broker, None
+        while shown is None:
+            topic = broker.topic(text_of(arguments, "name"))
+            shown = await in_turns(broker, topic_as_json(broker, topic.name), at_once=True)
+        return shown
+
+    async def _list_topics(self, arguments: Arguments) -> Any:
+        return await in_turns(self._broker, topics_as_json(self._broker, sorted(self._broker.topics)), at_once=True)
+
+    async def _purge_topic(self, arguments: Arguments) -> Any:
+        topic = self._broker.topic(text_of(arguments, "name"))
+        if topic.queue is None:
+            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: its records go by retention")
+        dispatches = topic.queue.dispatches
+        purged = sum(dispatch.purge() for dispatch in dispatches)
+        for dispatch in dispatches:
+            if dispatch.state is not None:
+                await dispatch.state.partition.commit_all()
+        return {"purged": purged}
+
+    # --- broker ---
+
+    async def _show_metrics(self, arguments: Arguments) -> Any:
+        names = arguments.get("names", ())
+        if isinstance(names, list) and len(names) > METRIC_NAMES_MAX:
+            raise LimitExceeded(f"{len(names)} names of metrics, more than {METRIC_NAMES_MAX}")
+        return await metric_report(self._broker, arguments)
+
+    async def _show_broker(self, arguments: Arguments) -> Any:
+        broker = self._broker
+        return {
+            "name": broker.name,
+            "listeners": dict(broker.addresses),
+            "connections": broker.listening.connections,
+            "topics": len(broker.topics),
+            "exchanges": len(broker.routers),
+        }
+
+
+def _stored_topic(
+    settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
+) -> dict[str, Any]:
+    """What the metadata store keeps of a topic."""
+    return {"settings": settings, "live_bindings": live, "live_keys": list(live_keys)}

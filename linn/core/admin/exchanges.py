@@ -1,0 +1,299 @@
+"""The verbs about exchanges and bindings, and what a start makes of those that were made live.
+
+`Administration` calls the verbs: those that change something one at a time, the others at any time. Each takes a JSON
+object, returns a JSON value and raises LinnErrors.
+
+Laws: a binding belongs to what it leads to, a topic or an exchange, and goes with it; an exchange goes only when it has
+no bindings and is nobody's alternate. What was made live and no longer fits the TOML file is left out, with a warning:
+it must not keep a broker from starting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from linn.core.admin.binding_changes import bind, binding_to, unbind
+from linn.core.config.checks import NoSettings
+from linn.core.config.decoder import decode_items, decode_settings, encode_settings, known_keys
+from linn.core.config.problem import FirstProblem
+from linn.core.config.tables import ExchangeTable
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import BindingSettings
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.names import name_problem
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import BindingInvalid, ConfigError, ExchangeUnknown, LinnError, TopicError, TopicExists
+from linn.core.loop.long_work import in_turns
+from linn.core.ports.kinds import kind_named
+from linn.core.routing.exchange import Binding, Target
+from linn.core.routing.router import Router
+
+if TYPE_CHECKING:
+    from linn.core.admin.administration import Administration
+    from linn.core.broker.broker import Broker
+
+logger = logging.getLogger("linn.administration")
+
+EXCHANGE = "exchanges/"
+"""What the keys of exchanges begin with in the metadata store."""
+Arguments = Mapping[str, Any]
+
+
+class ExchangeAdministration:
+    """Exchanges and bindings, shown and changed while the broker runs."""
+
+    def __init__(self, broker: Broker, catalogue: Administration) -> None:
+        self._broker = broker
+        self._catalogue = catalogue
+        self._routers = broker.routers
+        self._made_live: set[str] = set()
+        """Exchanges that are not in the TOML file: the store has their settings."""
+
+    # --- start ---
+
+    def recover(self, stored: Mapping[str, Any]) -> None:
+        """Make all exchanges, by the configuration and by the store's entries, and link them. Raises LinnError."""
+        entries = {key.removeprefix(EXCHANGE): entry for key, entry in stored.items() if key.startswith(EXCHANGE)}
+        heads: dict[str, ExchangeTable] = {}
+        for name, configured in self._broker.config.exchanges.items():
+            self._routers[name] = self._new_router(name, configured.kind, configured.settings)
+            heads[name] = ExchangeTable(configured.kind, configured.alternate, configured.bindings)
+        for name, entry in entries.items():
+            if name not in heads and entry.get("settings") is not None:
+                heads[name], self._routers[name] = self._decode(name, entry["settings"])
+                self._made_live.add(name)
+        for name, head in heads.items():
+            if head.alternate is not None:
+                self._recover_alternate(self._routers[name], head.alternate)
+        for name, head in heads.items():
+            self._routers[name].declared = self._recover_bindings(name, head.bindings)
+        for name in heads:
+            live = entries.get(name, {}).get("live_bindings", ())
+            bindings = [msgspec.convert(binding, BindingSettings) for binding in live]
+            self._routers[name].live_bindings = list(self._recover_bindings(name, bindings))
+
+    def _recover_alternate(self, router: Router, alternate: str) -> None:
+        try:
+            self._check_alternate(router.name, alternate)
+        except (ExchangeUnknown, BindingInvalid) as error:
+            about = {"exchange": router.name, "alternate": alternate} | log_fields(error)
+            logger.warning("exchange %(exchange)s goes without its alternate %(alternate)s: %(error)s", about)
+        else:
+            router.alternate = alternate
+
+    def _recover_bindings(self, name: str, bindings: Sequence[BindingSettings]) -> tuple[BindingSettings, ...]:
+        made = []
+        for binding in bindings:
+            try:
+                self.router(binding.exchange).bind(binding_to(Target(name, is_exchange=True), binding))
+            except (ExchangeUnknown, BindingInvalid) as error:
+                about = {"exchange": name, "source": binding.exchange} | log_fields(error)
+                logger.warning("a binding of exchange %(exchange)s to %(source)s is left out: %(error)s", about)
+            else:
+                made.append(binding)
+        return tuple(made)
+
+    # --- exchanges ---
+
+    def router(self, name: str) -> Router:
+        """An exchange that can be changed: not the default one. Raises ExchangeUnknown."""
+        router = self._routers.get(name)
+        if router is None:
+            raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self._routers)}')
+        return router
+
+    def _new_router(self, name: str, kind_name: str, settings: Any) -> Router:
+        plugins, graph = self._broker.plugins, self._broker.exchanges
+        kind = plugins.exchanges[kind_name]
+        shown = encode_settings(settings) if settings is not None else {}
+        make = partial(plugins.make, kind, name, settings)
+        return Router(name, kind_name, make, graph, settings=shown, owner=plugins.owner_of(kind))
+
+    def _decode(self, name: str, table: object) -> tuple[ExchangeTable, Router]:
+        """The exchange that an `[exchanges.NAME]` table says; not linked yet. Raises ConfigError, PluginUnknown."""
+        if not isinstance(table, dict):
+            raise ConfigError("an exchange's settings are a JSON object")
+        problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)
+        head = decode_settings(ExchangeTable, {key: table[key] for key in keys if key in table}, path, problems)
+        assert head is not None, "a table without problems decodes"
+        kind = kind_named(self._broker.plugins.exchanges, head.type, "exchange type")
+        own = {key: value for key, value in table.items() if key not in keys}
+        settings = decode_settings(kind.settings or NoSettings, own, path, problems, also_known=keys)
+        return head, self._new_router(name, head.type, settings if kind.settings else None)
+
+    def _check_alternate(self, name: str, alternate: str) -> None:
+        if alternate != name:
+            self.router(alternate)
+        self._broker.exchanges.check_link(name, alternate)
+
+    async def create(self, arguments: Arguments) -> Any:
+        """Make an exchange."""
+        name = text_of(arguments, "name")
+        if (wrong := name_problem(name)) is not None:
+            raise ConfigError(f"exchanges.{name[:80]}: {wrong}")
+        path: Path = ("exchanges", name)
+        table = await in_turns(
+            self._broker, decode_items(ExchangeTable, arguments.get("settings", {}), path, FirstProblem()), at_once=True
+        )
+        head, router = self._decode(name, table)
+        existing = self._routers.get(name)
+        if existing is not None:
+            if (existing.kind, existing.alternate, existing.settings, existing.declared) == (
+                router.kind,
+                head.alternate,
+                router.settings,
+                head.bindings,
+            ):
+                return {"created": False}
+            raise TopicExists(f"exchange {name} exists with type {existing.kind}, or with other settings")
+        if head.alternate is not None:
+            self._check_alternate(name, head.alternate)
+            router.alternate = head.alternate
+        target = Target(name, is_exchange=True)
+        bindings = [binding_to(target, binding) for binding in head.bindings]
+
+        def check(each: tuple[BindingSettings, Binding]) -> None:
+            self._check_source(each[0].exchange, router, each[1])
+
+        await self._catalogue.check_all(check, zip(head.bindings, bindings, strict=True))
+        self._made_live.add(name)
+        try:
+            await self._save(router, head.bindings, ())
+        except LinnError:
+            self._made_live.discard(name)
+            raise
+        router.declared = head.bindings
+        self._routers[name] = router
+        await in_turns(self._broker, bind(self._broker, target, head.bindings), at_once=True)
+        self._broker.exchanges.changed()
+        return {"created": True}
+
+    def _check_source(self, source: str, router: Router, binding: Binding) -> None:
+        """Whether `source` may send to an exchange that is not there yet, but for its alternate."""
+        if source != router.name:
+            self.router(source).check(binding)
+        self._broker.exchanges.check_link(source, router.name)
+        if router.alternate is not None:
+            self._broker.exchanges.check_link(source, router.alternate)
+
+    async def delete(self, arguments: Arguments) -> Any:
+        """Remove an exchange that leads nowhere and is nobody's alternate, with the bindings that lead to it."""
+        router = self.router(text_of(arguments, "name"))
+        bound = sorted({binding.target.name for binding in router.bindings()})
+        if bound:
+            raise TopicError(f"exchange {router.name} still has bindings: {', '.join(bound[:10])}")
+        users = self._broker.exchanges.alternate_of(router.name)
+        if users:
+            raise TopicError(f"exchange {router.name} is the alternate of {', '.join(users[:10])}")
+        await self._catalogue.remove(EXCHANGE + router.name)
+        target, bindings = Target(router.name, is_exchange=True), (*router.declared, *router.live_bindings)
+        await in_turns(self._broker, unbind(self._broker, target, bindings), at_once=True)
+        del self._routers[router.name]
+        self._made_live.discard(router.name)
+        self._broker.exchanges.changed()
+        return {}
+
+    async def show(self, arguments: Arguments) -> Any:
+        """One exchange."""
+        return describe_exchange(self.router(text_of(arguments, "name")))
+
+    async def list_all(self, arguments: Arguments) -> Any:
+        """All exchanges, by name."""
+        return [describe_exchange(self._routers[name]) for name in sorted(self._routers)]
+
+    async def _save(
+        self, router: Router, declared: tuple[BindingSettings, ...], live: Sequence[BindingSettings]
+    ) -> None:
+        entry: dict[str, Any] = {"live_bindings": live}
+        if router.name in self._made_live:
+            head = ExchangeTable(router.kind, router.alternate, declared)
+            entry["settings"] = {**encode_settings(head), **router.settings}
+        await self._catalogue.put(EXCHANGE + router.name, entry)
+
+    # --- bindings ---
+
+    async def bind(self, arguments: Arguments) -> Any:
+        """Have an exchange send to a topic or to another exchange."""
+        target, settings = self._asked(arguments)
+        source, binding = self.router(settings.exchange), binding_to(target, settings)
+        source.check(binding)
+        declared, live = self._bindings_to(target)
+        created = settings not in declared and settings not in live
+        if created:
+            await self._keep(target, declared, [*live, settings])
+        source.bind(binding)
+        return {"created": created}
+
+    async def unbind(self, arguments: Arguments) -> Any:
+        """Take a binding back."""
+        target, settings = self._asked(arguments)
+        declared, live = self._bindings_to(target)
+        deleted = settings in declared or settings in live
+        if deleted:
+            kept = [binding for binding in live if binding != settings]
+            await self._keep(target, tuple(binding for binding in declared if binding != settings), kept)
+        self.router(settings.exchange).unbind(binding_to(target, settings))
+        return {"deleted": deleted}
+
+    def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
+        """What its settings say, and what was made live."""
+        if target.is_exchange:
+            router = self.router(target.name)
+            return router.declared, router.live_bindings
+        topic = self._broker.topic(target.name)
+        return topic.settings.bindings, topic.live_bindings
+
+    async def _keep(self, target: Target, declared: tuple[BindingSettings, ...], live: list[BindingSettings]) -> None:
+        """Save what leads to a target, and know it from then on. Raises StorageError: nothing has changed then."""
+        if target.is_exchange:
+            router = self.router(target.name)
+            await self._save(router, declared, live)
+            router.declared, router.live_bindings = declared, live
+        else:
+            topic = self._broker.topic(target.name)
+            changed = topic.settings
+            if declared != changed.bindings:
+                changed = msgspec.structs.replace(changed, bindings=declared)
+            await self._catalogue.save_topic(topic.name, changed, live, topic.live_keys)
+            topic.live_bindings, topic.settings = live, changed
+
+    def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:
+        """The binding that a request is about. Raises TopicUnknown, ExchangeUnknown, ConfigError."""
+        if "topic" in arguments and "target_exchange" in arguments:
+            raise ConfigError('a binding leads to a "topic" or to a "target_exchange", not to both')
+        if "target_exchange" in arguments:
+            target = Target(self.router(text_of(arguments, "target_exchange")).name, is_exchange=True)
+        else:
+            target = Target(self._broker.topic(text_of(arguments, "topic")).name)
+        extra = arguments.get("arguments", {})
+        if not isinstance(extra, dict):
+            raise ConfigError("a binding's arguments are a JSON object")
+        source = self.router(text_of(arguments, "exchange"))
+        return target, BindingSettings(source.name, text_of(arguments, "key", ""), extra)
+
+
+def describe_exchange(router: Router) -> dict[str, Any]:
+    """An exchange as JSON. A binding has the key "topic" or, where it leads to another exchange, "exchange"."""
+    bindings = [
+        {
+            "exchange" if binding.target.is_exchange else "topic": binding.target.name,
+            "key": binding.key,
+            "arguments": dict(binding.arguments),
+        }
+        for binding in router.bindings()
+    ]
+    shown = {"name": router.name, "type": router.kind, "alternate": router.alternate}
+    return {**shown, "settings": dict(router.settings), "bindings": bindings}
+
+
+def text_of(arguments: Arguments, name: str, default: str | None = None) -> str:
+    """An argument that is text. Raises ConfigError."""
+    value = arguments.get(name, default)
+    if not isinstance(value, str):
+        raise ConfigError(f'the argument "{name}" is missing, or not text')
+    return value

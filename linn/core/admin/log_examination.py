@@ -1,0 +1,66 @@
+"""Looking at all logs before any of them is opened: a start that is refused changes none.
+
+Law: every log that can't be opened is named in the broker's log, and the first of them is what the start fails with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import LogCorrupt
+from linn.core.log.storage import RecoverableEngine
+from linn.core.topics.topic import GROUP_STATE, QUEUE_STATE
+
+if TYPE_CHECKING:
+    from linn.core.broker.broker import Broker
+
+logger = logging.getLogger("linn.storage")
+
+
+async def examine_logs(broker: Broker, topics: Mapping[str, TopicSettings]) -> None:
+    """Look at the logs of topics that there were before this start, by their settings of then.
+
+    Raises LogCorrupt, StorageError: nothing was changed.
+    """
+    refused: LogCorrupt | None = None
+    for name, settings in topics.items():
+        engine = broker.engine_of(settings)
+        if engine is None or not engine.capabilities.recovers:
+            continue
+        for topic, expected in _logs_of(broker, name, settings).items():
+            try:
+                there = await cast(RecoverableEngine, engine).examine_topic(topic)
+            except LogCorrupt as error:
+                refused = refused or error
+                logger.error("%(topic)s can't be opened: %(error)s", {"topic": name} | log_fields(error))
+            else:
+                _warn_of_missing(topic, sorted(set(range(expected)).difference(there)))
+    if refused is not None:
+        raise refused
+
+
+def _logs_of(broker: Broker, name: str, settings: TopicSettings) -> dict[str, int]:
+    """The logs of a topic, internal ones too, with how many partitions of each there should be."""
+    logs = {name: settings.partitions}
+    delivery = settings.delivery or broker.config.broker.default_delivery
+    keeps_state = delivery in broker.config.delivery and broker.semantics(settings).survives_restart
+    logs[QUEUE_STATE + name] = settings.partitions if keeps_state and settings.kind != "stream" else 0
+    logs[GROUP_STATE + name] = 1 if keeps_state and settings.kind != "queue" else 0
+    return logs
+
+
+def _warn_of_missing(topic: str, missing: list[int]) -> None:
+    if not missing:
+        return
+    partitions = ", ".join(f"{topic}/{index}" for index in missing[:8]) + (", ..." if len(missing) > 8 else "")
+    lost = "its records are"
+    if topic.startswith(QUEUE_STATE):
+        lost = "what was settled is"
+    elif topic.startswith(GROUP_STATE):
+        lost = "the places of its groups are"
+    about = {"topic": topic, "partitions": partitions, "lost": lost}
+    logger.warning("the folder of %(partitions)s is gone, and %(lost)s lost; it begins anew, empty", about)

@@ -1,0 +1,90 @@
+"""What the metadata store keeps, and whether it is that: the entries of topics and of exchanges.
+
+Law: nothing of an entry is believed before all of it has the shape that linn writes. What is of another shape is
+damage, or another version's; it is refused by name and never passed over, for its topic would be gone without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from linn.core.admin.exchanges import EXCHANGE
+from linn.core.config.decoder import decode_settings, known_keys
+from linn.core.config.problem import Problems
+from linn.core.config.tables import ExchangeTable
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.errors.names import name_problem
+from linn.core.errors.tree import ConfigError, LogCorrupt
+from linn.core.topics.live_settings import live_keys_problem
+
+S = TypeVar("S", bound=msgspec.Struct)
+TOPIC = "topics/"
+"""What the keys of topics begin with in the metadata store."""
+_TOPIC_KEYS = ({"settings", "live_bindings"}, {"settings", "live_bindings", "deleted"})
+"""Beside `live_keys`, which files of before they were kept lack, and `unfinished`."""
+_EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
+
+
+def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
+    """Hold the store's values, by key, against what linn writes; the settings of the topics among them, by name.
+
+    They are as they were when a topic was made or changed last; the limits of now are not held against them.
+
+    Raises LogCorrupt.
+    """
+    found = {}
+    for key, entry in entries.items():
+        try:
+            settings = _checked(key, entry)
+        except (ConfigError, ValueError, msgspec.ValidationError) as error:
+            said = error.text if isinstance(error, ConfigError) else str(error)
+            raise LogCorrupt(
+                f"the entry {key!r:.280} of the metadata is damaged, or another version's: {said}. Nothing was changed"
+            ) from error
+        if settings is not None:
+            found[key.removeprefix(TOPIC)] = settings
+    return found
+
+
+def _checked(key: str, entry: object) -> TopicSettings | None:
+    """The settings, where it is a topic. Raises ValueError, ConfigError, ValidationError."""
+    prefix, slash, name = key.partition("/")
+    if prefix + slash not in (TOPIC, EXCHANGE):
+        raise ValueError("it is of no topic and of no exchange")
+    wrong = name_problem(name)
+    if wrong is not None:
+        raise ValueError(wrong)
+    is_topic = prefix + slash == TOPIC
+    if not isinstance(entry, dict):
+        raise ValueError("it is no JSON object")
+    beside = {"live_keys", "unfinished"} if is_topic else set()
+    if entry.keys() - beside not in (_TOPIC_KEYS if is_topic else _EXCHANGE_KEYS):
+        raise ValueError("it has not the keys of one")
+    for mark in ("deleted", "unfinished"):
+        if entry.get(mark, True) is not True:
+            raise ValueError(f"{mark} is something else than true")
+    msgspec.convert(entry["live_bindings"], list[BindingSettings])
+    if is_topic:
+        if (wrong := live_keys_problem(entry.get("live_keys", []))) is not None:
+            raise ValueError(wrong)
+        return _decoded(TopicSettings, entry["settings"], ("topics", name))
+    if "settings" in entry:
+        if not isinstance(entry["settings"], dict):
+            raise ValueError("its settings are no JSON object")
+        # The other keys are those of the exchange's type, which decodes them.
+        head = {key: entry["settings"][key] for key in known_keys(ExchangeTable) if key in entry["settings"]}
+        _decoded(ExchangeTable, head, ("exchanges", name))
+    return None
+
+
+def _decoded(settings: type[S], table: object, path: Path) -> S:
+    """Raises ConfigError."""
+    problems = Problems()
+    found = decode_settings(settings, table, path, problems)
+    problems.raise_first()
+    assert found is not None, "a table without problems decodes"
+    return found

@@ -1,0 +1,182 @@
+"""The verbs about who reads: consumer groups of streams, and the shared subscriptions of queues.
+
+`Administration` calls them: those that change something one at a time, the others at any time. Each takes a JSON
+object, returns a JSON value and raises LinnErrors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from linn.core.config.topic_settings import PARTITIONS_MAX
+from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
+from linn.core.groups.consumer import Groups
+from linn.core.log.partition import Partition
+from linn.core.queue.queue import Queue
+from linn.core.queue.shared_dispatch import SharedDispatch
+
+if TYPE_CHECKING:
+    from linn.core.broker.broker import Broker
+    from linn.core.topics.topic import Topic
+
+Arguments = Mapping[str, Any]
+
+SETTLED_RANGES_MAX = 1_000
+"""Of what is settled out of order, so many ranges of a partition are shown: one answer shall stay small."""
+_COUNTS = ("ready", "returned", "leased", "delayed", "dead")
+
+
+class SubscriptionAdministration:
+    """Groups and subscriptions, shown and changed while the broker runs."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    # --- groups ---
+
+    async def list_groups(self, arguments: Arguments) -> Any:
+        """The groups of one topic, or of all."""
+        topics = self._broker.topics
+        chosen = [self._topic(arguments)] if "topic" in arguments else [topics[name] for name in sorted(topics)]
+        return [
+            self._group_summary(topic, topic.groups, name)
+            for topic in chosen
+            if topic.groups is not None
+            for name in sorted(topic.groups.groups)
+        ]
+
+    def _group_summary(self, topic: Topic, groups: Groups, name: str) -> dict[str, Any]:
+        return {
+            "topic": topic.name,
+            "group": name,
+            "members": groups.members(name),
+            "generation": groups.known(name).generation,
+            "lag": sum(_lag(topic.partitions[index], offset) for index, offset in groups.show(name).items()),
+        }
+
+    async def show_group(self, arguments: Arguments) -> Any:
+        """Where a group is in each partition, and who reads it."""
+        topic, groups, name = self._group(arguments)
+        group = groups.known(name)
+        return [
+            {
+                "partition": index,
+                "offset": offset,
+                "lag": _lag(topic.partitions[index], offset),
+                "start": topic.partitions[index].start_offset,
+                "end": topic.partitions[index].high_watermark,
+                "member": group.owner(index),
+            }
+            for index, offset in groups.show(name).items()
+        ]
+
+    async def reset_group(self, arguments: Arguments) -> Any:
+        """Have a group go on elsewhere; the answer is as that of `show_group`."""
+        topic, groups, name = self._group(arguments)
+        chosen = arguments.get("partitions", list(topic.partitions))
+        if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
+            raise ConfigError('the argument "partitions" is a list of numbers')
+        if len(chosen) > PARTITIONS_MAX:
+            raise LimitExceeded(f"{len(chosen)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
+        offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
+        await groups.reset(name, offsets)
+        return await self.show_group(arguments)
+
+    async def delete_group(self, arguments: Arguments) -> Any:
+        """Forget a group and its offsets."""
+        _, groups, name = self._group(arguments)
+        await groups.forget(name)
+        return {}
+
+    def _group(self, arguments: Arguments) -> tuple[Topic, Groups, str]:
+        topic, name = self._topic(arguments), arguments.get("group")
+        if topic.groups is None:
+            raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
+        if not isinstance(name, str):
+            raise ConfigError('the argument "group" is missing, or not text')
+        return topic, topic.groups, name
+
+    # --- queues ---
+
+    async def list_subscriptions(self, arguments: Arguments) -> Any:
+        """What waits in the queues, and what is with their consumers."""
+        topics = self._broker.topics
+        queues = [(name, topics[name].queue) for name in sorted(topics)]
+        return [_subscription_summary(name, queue) for name, queue in queues if queue is not None]
+
+    async def show_subscription(self, arguments: Arguments) -> Any:
+        """One queue: the same, by partition and by consumer as well."""
+        topic = self._topic(arguments)
+        queue = topic.queue
+        if queue is None:
+            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: it is read by groups")
+        consumers = [
+            {"consumer": consumer.id, "leased": sum(d.subscription.leased_by(consumer.id) for d in queue.dispatches)}
+            for consumer in queue.consumers.values()
+        ]
+        return _subscription_summary(topic.name, queue) | {
+            "by_partition": [_partition_data(dispatch) for dispatch in queue.dispatches],
+            "by_consumer": consumers,
+        }
+
+    def _topic(self, arguments: Arguments) -> Topic:
+        name = arguments.get("topic")
+        if not isinstance(name, str):
+            raise ConfigError('the argument "topic" is missing, or not text')
+        return self._broker.topic(name)
+
+
+def _lag(partition: Partition, offset: int | None) -> int:
+    return partition.high_watermark - max(offset or 0, partition.start_offset)
+
+
+async def _place(partition: Partition, arguments: Arguments) -> int:
+    """The offset that `to`, `offset` or `timestamp_ms` names, moved to where there are records. Raises ConfigError."""
+    start, end = partition.start_offset, partition.high_watermark
+    named = [(name, arguments[name]) for name in ("to", "offset", "timestamp_ms") if name in arguments]
+    if named == [("to", "earliest")]:
+        return start
+    if named == [("to", "latest")]:
+        return end
+    if len(named) == 1 and type(named[0][1]) is int:
+        value: int = named[0][1]
+        if named[0][0] == "offset":
+            return max(start, min(value, end))
+        if named[0][0] == "timestamp_ms":
+            return min(await partition.log.offset_at(value), end)
+    raise ConfigError('a group is reset to one of: to ("earliest" or "latest"), offset, timestamp_ms')
+
+
+def _subscription_summary(topic: str, queue: Queue) -> dict[str, Any]:
+    counts = [_counts(dispatch) for dispatch in queue.dispatches]
+    return {
+        "topic": topic,
+        "unsettled": queue.unsettled_count(),
+        **{name: sum(count[name] for count in counts) for name in _COUNTS},
+        "damaged": sum(dispatch.damaged.count for dispatch in queue.dispatches),
+        "consumers": len(queue.consumers),
+    }
+
+
+def _counts(dispatch: SharedDispatch) -> dict[str, int]:
+    statistics = dispatch.subscription.statistics()
+    return {
+        "ready": dispatch.subscription.ready_count(dispatch.partition.high_watermark),
+        "returned": statistics.ready + statistics.delayed,
+        "leased": statistics.leased,
+        "delayed": statistics.delayed,
+        "dead": statistics.dead,
+    }
+
+
+def _partition_data(dispatch: SharedDispatch) -> dict[str, Any]:
+    subscription, partition = dispatch.subscription, dispatch.partition
+    return {
+        "partition": partition.id.index,
+        **_counts(dispatch),
+        "settled_before": subscription.settled_before(),
+        "end": partition.high_watermark,
+        "settled": [list(settled) for settled in subscription.settled[:SETTLED_RANGES_MAX]],
+        "damaged": [list(damaged) for damaged in dispatch.damaged],
+    }

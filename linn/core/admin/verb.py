@@ -1,0 +1,77 @@
+"""A verb of the administration, and its arguments: an object of JSON, whose size is bounded before it is decoded.
+
+Law: text that is refused for its size costs no more than to look through it; what is decoded is small, so that it needs
+no turns. Only a change may wait for another one, and it waits as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import chain
+from typing import Any, NamedTuple
+
+import msgspec
+
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ConfigError, ConfigUnknownKey, LimitExceeded
+
+ARGUMENTS_BYTES_MAX = 1 << 20
+"""Of a verb's arguments, as UTF-8. The largest are a topic's settings with all its bindings: 10,000 take 0.7 MiB."""
+VALUES_MAX = 32_768
+"""Of the arguments, all levels together: 10,000 bindings with a key. Decoded they take up to 8 MiB and 10 ms; a
+mebibyte of empty arrays would take 21 MiB and 0.1 s."""
+NESTING_MAX = 32
+"""More than any plugin's settings need, and far from where the interpreter's recursion ends."""
+Arguments = Mapping[str, Any]
+
+
+class Verb(NamedTuple):
+    """What the broker does when it is asked to."""
+
+    perform: Callable[[Arguments], Awaitable[Any]]
+    takes: tuple[str, ...] = ()
+    """The names of its arguments; one that is misspelt must not be taken for one that was left out."""
+    changes: bool = True
+    """Whether it changes anything. What only shows does not wait for a change, and never shows one half made."""
+
+
+def check_size(verb: str, text: str) -> None:
+    """Look at the arguments of a verb before they are decoded.
+
+    Raises LimitExceeded: they are longer than any that make sense. ConfigError: they hold too many values.
+    """
+    if len(text) > ARGUMENTS_BYTES_MAX or len(text.encode()) > ARGUMENTS_BYTES_MAX:
+        raise LimitExceeded(f"the arguments of {verb} have more than {ARGUMENTS_BYTES_MAX} bytes")
+    # Each value but the first stands behind one of these. Those inside a text count too: there are seldom many.
+    if sum(map(text.count, ",[{")) > VALUES_MAX:
+        raise ConfigError(f"the arguments of {verb} hold more than {VALUES_MAX} values")
+
+
+def decode_arguments(verb: str, takes: tuple[str, ...], text: str) -> dict[str, Any]:
+    """The arguments that a text of JSON says.
+
+    Raises:
+        As `check_size`. ConfigError: it is no JSON object, or nested too deeply. ConfigUnknownKey: a name is not among
+            `takes`.
+    """
+    check_size(verb, text)
+    try:
+        decoded = msgspec.json.decode(text)  # Stricter than the standard library: no NaN, and no half a character.
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ConfigError(f"the arguments of {verb} are not JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise ConfigError(f"the arguments of {verb} are a JSON object")
+    if _is_deeper(decoded, NESTING_MAX):
+        raise ConfigError(f"the arguments of {verb} are nested deeper than {NESTING_MAX} levels")
+    for name in sorted(decoded.keys() - takes):
+        raise ConfigUnknownKey(f'{verb} takes no argument "{name[:80]}"{did_you_mean(name, takes)}')
+    return decoded
+
+
+def _is_deeper(value: list[Any] | dict[str, Any], levels: int) -> bool:
+    """Whether an array or object of JSON has others inside it in more levels than these."""
+    parts: list[Any] = [value]
+    for _ in range(levels):
+        items = (part.values() if isinstance(part, dict) else part for part in parts)
+        parts = [item for item in chain.from_iterable(items) if isinstance(item, dict | list)]
+    return bool(parts)

@@ -1,0 +1,450 @@
+"""RecordBatch: the unit of work, the same bytes on the wire and on disk. The layout is in schema/batch.capnp.
+
+Laws: a batch is read through views and never copied whole; what a broker needs (offsets, routes, limits) is read
+without opening the body; `stamp` changes only bytes that `crc` does not cover, and seals them with a CRC of their own;
+every byte of a stored batch is covered by one of the two.
+
+Read on: `body` (columns), `routes` (routing keys and labels), `batch_builder` (how one is made).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from uuid import UUID
+
+from linn.core.batch import flat_message, zstd_codec
+from linn.core.batch.body import Body, holds_values_only
+from linn.core.batch.crc32c import crc32c
+from linn.core.batch.flat_message import DATA_AT, Buffer
+from linn.core.batch.record import Headers, Labels, Record
+from linn.core.batch.routes import NO_PAIR, Pair, decode_routes
+from linn.core.errors.tree import BatchCorrupt, BatchMalformed, BatchTooLarge
+
+_STAMP = struct.Struct("<qqqi")
+_STAMP_END = DATA_AT + _STAMP.size  # 44
+_U32 = struct.Struct("<I")
+_STAMP_CRC_AT = _STAMP_END
+_CRC_AT = 48
+STAMP_BYTES = _CRC_AT - DATA_AT
+"""The stamp and its CRC."""
+_SEALED_AT = 52
+SEALED = struct.Struct("<IqqqIHHBBHIQQQ")
+"""The numbers behind `crc`, from count on."""
+_HEADER = struct.Struct("<IIIHH qqqiIIIqqqIHHBBHIQQQ")
+"""The head of the message, and all numbers."""
+NUMBER_BYTES = _HEADER.size - DATA_AT
+_NUMBER_WORDS = NUMBER_BYTES // 8
+FIELD_COUNT = 8
+BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + 8 * FIELD_COUNT
+assert NUMBER_BYTES == 104
+assert SEALED.size + _SEALED_AT == DATA_AT + NUMBER_BYTES
+COLUMN_WIDTHS = (0, 2, 4, 1, 4, 4, 16)
+"""Bytes per record of each field before the body; the first, `routes`, is no column."""
+
+ID_MASK = (1 << 128) - 1
+
+
+class Codec(IntEnum):
+    """How the body is compressed."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+class Format(IntEnum):
+    """What the body holds. Other numbers are other protocols' batches, kept verbatim."""
+
+    NATIVE = 0
+
+
+class Attribute(IntFlag):
+    """Bits of `attributes`. Reserved: nothing sets them yet."""
+
+    TRANSACTIONAL = 1
+    CONTROL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What `RecordBatch.verify` allows."""
+
+    batch_bytes_max: int = 8 << 20
+    """Of the message, and of its body when decompressed: eight of the largest messages."""
+    records_max: int = 1 << 20
+
+
+# Plain numbers for the hot path: comparing with a member of an enum costs several times as much.
+_NATIVE = int(Format.NATIVE)
+_POINTERS = struct.Struct("<56sQ")
+_SEVEN_NULLS = bytes(56)
+_BYTES_NEXT = 2 << 32 | 1
+"""The pointer to bytes that follow it, but for their number."""
+_BODY_AT = BATCH_BYTES_MIN
+_ROOT_SIZE_AT = 12
+_ROOT_SIZE = struct.pack("<HH", NUMBER_BYTES // 8, FIELD_COUNT)
+_UNCOMPRESSED = int(Codec.NONE)
+_NO_COLUMNS: list[None] = [None] * 6
+
+
+class RecordBatch:
+    """A view of one batch's bytes. The numbers are read once; columns when they are asked for.
+
+    `base_offset`, `append_time_ms`, `durable_offset` and `leader_epoch` are what the log stamped; `end_offset` is the
+    offset behind the last record. `size` is in bytes.
+    """
+
+    __slots__ = (
+        "_body",
+        "_pairs",
+        "_views",
+        "append_time_ms",
+        "attributes",
+        "base_id",
+        "base_offset",
+        "body_bytes",
+        "codec",
+        "count",
+        "crc",
+        "durable_offset",
+        "first_sequence",
+        "first_timestamp_ms",
+        "format",
+        "is_plain",
+        "leader_epoch",
+        "max_timestamp_ms",
+        "message",
+        "messages_within",
+        "pair_count",
+        "producer_epoch",
+        "producer_id",
+        "size",
+        "stamp_crc",
+        "transaction",
+    )
+
+    def __init__(self, message: Buffer) -> None:
+        """Look at the numbers of one message. Nothing else is checked before it is read, or by `verify`.
+
+        Raises BatchMalformed.
+        """
+        view = message if type(message) is memoryview else memoryview(message)
+        self.message = view
+        self.size = len(view)
+        if self.size < BATCH_BYTES_MIN:
+            raise BatchMalformed(f"{self.size} bytes hold no record batch")
+        self.is_plain = False
+        """Whether `verify` found that it holds values and nothing else, uncompressed."""
+        self._views: list[memoryview | None] | None = None
+        self._body: Body | None = None
+        self.messages_within: int | None = None
+        """The limit that each of its messages was found to keep, the last that anybody asked for."""
+        self._pairs: list[Pair] | None = None
+        (
+            segments,
+            words,
+            root,
+            number_words,
+            pointers,
+            self.base_offset,
+            self.append_time_ms,
+            self.durable_offset,
+            self.leader_epoch,
+            self.stamp_crc,
+            self.crc,
+            self.count,
+            self.first_timestamp_ms,
+            self.max_timestamp_ms,
+            self.producer_id,
+            self.first_sequence,
+            self.producer_epoch,
+            self.attributes,
+            self.codec,
+            self.format,
+            self.pair_count,
+            self.body_bytes,
+            id_high,
+            id_low,
+            self.transaction,
+        ) = _HEADER.unpack_from(view)
+        if segments or root or number_words < _NUMBER_WORDS or pointers < FIELD_COUNT or 8 + 8 * words != self.size:
+            flat_message.check_head(view, NUMBER_BYTES, FIELD_COUNT)  # It says which.
+        self.base_id: int = id_high << 64 | id_low
+
+    @property
+    def _fields(self) -> list[memoryview | None]:
+        """The Data fields. Raises BatchMalformed."""
+        if self._views is None:
+            self._views = flat_message.decode_fields(self.message, FIELD_COUNT)
+        return self._views
+
+    def forget_views(self) -> None:
+        """Let go of what was decoded, for one who keeps the batch: reading decodes it again."""
+        self._views = self._body = self._pairs = None
+
+    def forget_body(self) -> None:
+        """Let go of the body, which may be many times as large as what came; reading opens it again."""
+        self._body = None
+
+    # --- stamping and checking ---
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record."""
+        return int(self.base_offset) + int(self.count)
+
+    def stamp(self, base_offset: int, append_time_ms: int, durable_offset: int = 0, leader_epoch: int = 0) -> None:
+        """Write the leader's numbers in place. The message must be writable."""
+        view = self.message
+        _STAMP.pack_into(view, DATA_AT, base_offset, append_time_ms, durable_offset, leader_epoch)
+        self.stamp_crc = crc32c(view[DATA_AT:_STAMP_END])
+        _U32.pack_into(view, _STAMP_CRC_AT, self.stamp_crc)
+        self.base_offset, self.append_time_ms = base_offset, append_time_ms
+        self.durable_offset, self.leader_epoch = durable_offset, leader_epoch
+
+    def check_crc(self) -> None:
+        """Raises BatchCorrupt where what the producer sealed has changed."""
+        if sealed_crc(self.message) != self.crc:
+            raise BatchCorrupt(f"the CRC of a batch of {self.size} bytes does not match")
+
+    def check_stored(self) -> None:
+        """Check both CRCs, as for bytes that come from a disk. Raises BatchCorrupt."""
+        if crc32c(self.message[DATA_AT:_STAMP_END]) != self.stamp_crc:
+            raise BatchCorrupt("the CRC of a batch's stamp does not match")
+        self.check_crc()
+
+    def verify(self, limits: BatchLimits) -> None:
+        """Check everything that a broker relies on, at batch cost, for bytes that came from a client.
+
+        Raises:
+            BatchTooLarge: over a limit, also when decompressed.
+            BatchCorrupt: the CRC does not match.
+            BatchMalformed: sizes, counts or columns do not agree.
+        """
+        if self.size > limits.batch_bytes_max:
+            raise BatchTooLarge(f"a batch of {self.size} bytes, more than {limits.batch_bytes_max}")
+        # Before what the numbers say is judged: a damaged number is corruption, which a producer may retry.
+        view = self.message
+        if crc32c(view[_SEALED_AT:], crc32c(view[:DATA_AT])) != self.crc:
+            self.check_crc()  # It says so.
+        if self.body_bytes > limits.batch_bytes_max:
+            raise BatchTooLarge(f"a batch whose body has {self.body_bytes} bytes, more than {limits.batch_bytes_max}")
+        if not 0 < self.count <= limits.records_max:
+            raise BatchMalformed(f"a batch says that it holds {self.count} records")
+        self.is_plain = self._holds_values_only()
+        if not self.is_plain:
+            self._check_columns()
+            if self.format == _NATIVE:
+                self._check_body()
+
+    def _holds_values_only(self) -> bool:
+        """Whether there is an uncompressed body of values and nothing else, as in most batches, and all is right."""
+        nulls, body = _POINTERS.unpack_from(self.message, DATA_AT + NUMBER_BYTES)
+        body_bytes = self.body_bytes
+        return (
+            nulls == _SEVEN_NULLS
+            # Right behind its pointer, up to the end of the message, which is in words as it is.
+            and body == body_bytes << 35 | _BYTES_NEXT
+            and _BODY_AT + body_bytes == self.size
+            and self.message[_ROOT_SIZE_AT:DATA_AT] == _ROOT_SIZE
+            and not (self.codec or self.format or self.pair_count)
+            and holds_values_only(self.message, _BODY_AT, self.size, self.count)
+        )
+
+    def _check_columns(self) -> None:
+        fields = self._fields
+        routes, index = fields[0], fields[1]
+        if fields[7] is None:
+            raise BatchMalformed("a batch has no body")
+        if (routes is not None) != (self.pair_count > 0):
+            raise BatchMalformed("a batch's routes and their number do not agree")
+        if (index is not None) != (self.pair_count > 1):
+            raise BatchMalformed("a batch's route index and the number of its pairs do not agree")
+        if fields[1:7] != _NO_COLUMNS:
+            for place in range(1, len(COLUMN_WIDTHS)):
+                self._column(place)
+            if index is not None and max(_cast(index, "H") or (0,)) >= self.pair_count:
+                raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
+
+    def _column(self, place: int) -> memoryview | None:
+        """A field that has one item per record, whose length is checked here: readers need not call `verify`."""
+        column = self._fields[place]
+        if column is not None and len(column) != COLUMN_WIDTHS[place] * self.count:
+            raise BatchMalformed(f"column {place} has {len(column)} bytes, which does not fit {self.count} records")
+        return column
+
+    def _check_body(self) -> None:
+        body = self._fields[7]
+        assert body is not None
+        if self.codec == _UNCOMPRESSED:
+            if len(body) != self.body_bytes:
+                raise BatchMalformed("a batch's body is not of the size that it says")
+            Body.check(body, self.count)
+        elif self.codec == Codec.ZSTD:
+            zstd_codec.check_frame(body, self.body_bytes)
+        else:
+            raise BatchMalformed(f"codec {self.codec} is unknown")
+
+    # --- what the broker reads ---
+
+    @property
+    def routes(self) -> memoryview | None:
+        """The encoded distinct (routing key, labels) pairs; None where no record has either."""
+        return self._fields[0]
+
+    @property
+    def route_index(self) -> memoryview | None:
+        """UInt16 per record: its pair. None where there is at most one pair."""
+        return _cast(self._column(1), "H")
+
+    @property
+    def key_hashes(self) -> memoryview | None:
+        """UInt32 per record."""
+        return _cast(self._column(2), "I")
+
+    @property
+    def priorities(self) -> memoryview | None:
+        """UInt8 per record; None: all 0."""
+        return self._column(3)
+
+    @property
+    def delays_ms(self) -> memoryview | None:
+        """UInt32 per record; None: all 0."""
+        return _cast(self._column(4), "I")
+
+    @property
+    def ttls_ms(self) -> memoryview | None:
+        """UInt32 per record, 0 for no limit; None: all 0."""
+        return _cast(self._column(5), "I")
+
+    @property
+    def raw_fields(self) -> Sequence[memoryview | None]:
+        """The eight Data fields in schema order, as they lie in the message."""
+        return self._fields
+
+    def pairs(self) -> list[Pair]:
+        """The distinct pairs, decoded; one empty pair where there are none. Raises BatchMalformed."""
+        if self._pairs is None:
+            routes, index = self._fields[0], self.route_index
+            pairs = decode_routes(routes, self.pair_count) if routes is not None else [NO_PAIR]
+            if index is None and len(pairs) != 1:
+                raise BatchMalformed("a batch does not say which of its (routing key, labels) pairs its records have")
+            if index is not None and max(index, default=0) >= len(pairs):
+                raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
+            self._pairs = pairs
+        return self._pairs
+
+    # --- what readers read ---
+
+    def body(self) -> Body:
+        """The columns, decompressed where needed, with all their offsets checked.
+
+        Raises BatchMalformed.
+        """
+        if self._body is None:
+            data = self._fields[7]
+            if data is None or self.format != Format.NATIVE:
+                raise BatchMalformed(f"the body is of format {self.format}, which this reader does not know")
+            body = Body.decode(self._decompressed(data), self.count)
+            body.check_ascending()
+            self._body = body
+        return self._body
+
+    def _decompressed(self, data: memoryview) -> memoryview:
+        if self.codec == Codec.NONE:
+            return data
+        if self.codec != Codec.ZSTD:
+            raise BatchMalformed(f"codec {self.codec} is unknown")
+        return memoryview(zstd_codec.decompress(data, self.body_bytes))
+
+    def pair(self, index: int) -> Pair:
+        """The (routing key, labels) of one record."""
+        pairs, which = self.pairs(), self.route_index
+        return pairs[which[index] if which is not None else 0]
+
+    def timestamp_ms(self, index: int) -> int:
+        """The timestamp of one record."""
+        times = self.body().timestamps_ms
+        return int(memoryview(times).cast("q")[index]) if times is not None else int(self.first_timestamp_ms)
+
+    def id(self, index: int) -> UUID:
+        """The id of one record."""
+        ids = self._column(6)
+        if ids is not None:
+            return UUID(bytes=bytes(ids[16 * index : 16 * index + 16]))
+        return UUID(int=(self.base_id + index) & ID_MASK)
+
+    def key(self, index: int) -> bytes | None:
+        """The key of one record."""
+        keys = self.body().keys
+        return keys[index] if keys is not None else None
+
+    def value(self, index: int) -> bytes | None:
+        """The value of one record."""
+        return self.body().values[index]
+
+    def headers(self, index: int) -> Headers:
+        """The headers of one record."""
+        column = self.body().headers
+        return column[index] if column is not None else ()
+
+    def labels(self, index: int) -> Labels:
+        """The labels of one record."""
+        return dict(self.pair(index).labels)
+
+    def record(self, index: int) -> Record:
+        """One record, copied out."""
+        routing_key, labels = self.pair(index)
+        priorities, delays, ttls = self.priorities, self.delays_ms, self.ttls_ms
+        return Record(
+            value=self.value(index),
+            key=self.key(index),
+            routing_key=routing_key,
+            labels=dict(labels),
+            headers=self.headers(index),
+            id=self.id(index),
+            timestamp_ms=self.timestamp_ms(index),
+            priority=priorities[index] if priorities is not None else 0,
+            delay_ms=delays[index] if delays is not None else 0,
+            ttl_ms=ttls[index] if ttls is not None else 0,
+        )
+
+    def records(self) -> list[Record]:
+        """All records, copied out. For tests and tools: it loops over records."""
+        return [self.record(index) for index in range(self.count)]
+
+    def __len__(self) -> int:
+        return int(self.count)
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch {self.base_offset}..{self.end_offset} {self.size} bytes>"
+
+
+def sealed_crc(message: memoryview) -> int:
+    """The CRC-32C of what a producer seals: all but the stamp and the field itself."""
+    return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))
+
+
+def seal(message: bytearray) -> None:
+    """Write the CRC of a finished message in its place."""
+    with memoryview(message) as view:
+        _U32.pack_into(message, _CRC_AT, sealed_crc(view))
+
+
+def _cast(field: memoryview | None, kind: str) -> memoryview | None:
+    return field.cast(kind) if field is not None else None  # type: ignore[call-overload]
+
+
+def indexes_by_pair(batch: RecordBatch) -> list[array[int]]:
+    """For each pair of `batch`, the indexes of its records, ascending."""
+    found = [array("I") for _ in batch.pairs()]
+    index = batch.route_index
+    if index is None:
+        found[0].extend(range(batch.count))
+    else:
+        for position, which in enumerate(index):
+            found[which].append(position)
+    return found

@@ -1,0 +1,411 @@
+"""How a RecordBatch is made: from columns, from records, or from a part of another batch.
+
+Law: a batch is joined once, sealed once, and never changed again but for its stamp.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from linn.core.batch import flat_message, zstd_codec
+from linn.core.batch.batch import (
+    COLUMN_WIDTHS,
+    FIELD_COUNT,
+    ID_MASK,
+    NUMBER_BYTES,
+    SEALED,
+    STAMP_BYTES,
+    Codec,
+    Format,
+    RecordBatch,
+    seal,
+)
+from linn.core.batch.body import FIELD_COUNT as BODY_FIELD_COUNT
+from linn.core.batch.body import Body, HeaderColumn, lay_out_body
+from linn.core.batch.column import BinaryColumn, BuiltColumn
+from linn.core.batch.flat_message import DATA_AT, WORD, Buffer, Field, Parts
+from linn.core.batch.gathered_body import GatheredBody
+from linn.core.batch.record import Headers, Record
+from linn.core.batch.routes import NO_PAIR, Pair, encode_routes, encode_routes_cached, exact_kinds, pair_of
+from linn.core.batch.steps import STEP_RECORDS, Steps, at_once
+from linn.core.errors.tree import MessageInvalid
+
+_SEALED_NUMBERS_AT = 52 - DATA_AT
+_LOW = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class BatchColumns:
+    """The content of a batch by column; None: all records have the default."""
+
+    values: Sequence[bytes | None]
+    timestamp_ms: int
+    """Of the first record, and of all where `timestamps_ms` is None."""
+    base_id: int
+    """128 bits: record i has the id base_id + i, where `ids` is None."""
+    keys: Sequence[bytes | None] | None = None
+    pairs: tuple[Pair, ...] = ()
+    """The distinct (routing key, labels); empty where no record has either."""
+    pair_index: Sequence[int] | None = None
+    """Which pair each record has; only where there is more than one."""
+    headers: Sequence[Headers] | None = None
+    timestamps_ms: Sequence[int] | None = None
+    priorities: Sequence[int] | None = None
+    delays_ms: Sequence[int] | None = None
+    ttls_ms: Sequence[int] | None = None
+    ids: Sequence[bytes] | None = None
+    key_hashes: Sequence[int] | None = None
+    """`partitioner.key_hash` of each key, for an exchange in front of topics with partitions."""
+
+
+def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch:
+    """Make a batch of at least one record.
+
+    Raises:
+        MessageInvalid: a value has a type or size that can't be carried, or a column another length than `values`.
+        BatchTooLarge: a column or the body has 2^29 bytes or more.
+    """
+    count = len(columns.values)
+    pairs = columns.pairs
+    assert count > 0, "a batch holds at least one record"
+    assert (columns.pair_index is not None) == (len(pairs) > 1), "an index tells more than one pair apart"
+    _check_lengths(columns, count)
+    encoder = encode_routes_cached if len(pairs) <= 16 else encode_routes
+    try:
+        body = _body_of(columns)
+        fields: list[Field] = [
+            encoder(pairs) if pairs else None,
+            array("H", columns.pair_index).tobytes() if columns.pair_index is not None else None,
+            _numbers("I", columns.key_hashes),
+            _numbers("B", columns.priorities),
+            _numbers("I", columns.delays_ms),
+            _numbers("I", columns.ttls_ms),
+            b"".join(columns.ids) if columns.ids is not None else None,
+        ]
+    except _UNFIT as error:
+        raise MessageInvalid(f"a message can't be encoded: {error}") from error
+    times = columns.timestamps_ms
+    first_ms = times[0] if times is not None else columns.timestamp_ms
+    max_ms = max(times) if times is not None else columns.timestamp_ms
+    head = _Head(count, first_ms, max_ms, pair_count=len(pairs), base_id=columns.base_id)
+    try:
+        return _assemble(head, fields, body, codec)
+    except TypeError as error:
+        raise MessageInvalid(f"a value is neither bytes nor None: {error}") from error
+
+
+# A batch of one value: the head of the message, its numbers, eight pointers of which only that of the body is set; the
+# same of the body, whose pointers 4 and 5 are set (offsets and bytes of the values); the two offsets.
+_SINGLE = struct.Struct("<IIIHH 36x IqqqIHHBBHIQQQ 56xQ IIIHH 32xQQ 56x ii")
+_SINGLE_BODY_BYTES = 128
+"""Of the body of an empty value."""
+_SINGLE_WORDS = 22
+"""Of the message before its body, without the segment table."""
+_BYTES_AT = 2 << 32 | 1
+_OFFSETS_POINTER = 8 << 35 | _BYTES_AT | 8 << 2
+_VALUES_POINTER = _BYTES_AT | 8 << 2
+
+
+def build_single(value: bytes, timestamp_ms: int, base_id: int) -> RecordBatch:
+    """`build_batch` for one record that is only a value, and no larger than a batch may be: the same bytes, sooner.
+
+    Raises MessageInvalid where the timestamp or the id does not fit its field.
+    """
+    size = len(value)
+    padding = -size % WORD
+    body_bytes = _SINGLE_BODY_BYTES + size + padding
+    try:
+        head = _SINGLE.pack(
+            *(0, _SINGLE_WORDS + body_bytes // WORD, 0, NUMBER_BYTES // WORD, FIELD_COUNT),
+            *(1, timestamp_ms, timestamp_ms, 0, 0, 0, 0, Codec.NONE, Format.NATIVE, 0, body_bytes),
+            *(base_id >> 64, base_id & _LOW, 0),
+            body_bytes << 35 | _BYTES_AT,
+            *(0, body_bytes // WORD - 1, 0, 0, BODY_FIELD_COUNT),
+            *(_OFFSETS_POINTER, size << 35 | _VALUES_POINTER),
+            *(0, size),
+        )
+    except struct.error as error:
+        raise MessageInvalid(f"a number of the batch does not fit its field: {error}") from error
+    message = bytearray().join((head, value, bytes(padding)))
+    seal(message)
+    return RecordBatch(message)
+
+
+_UNFIT = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
+"""What Python raises where a value is not of the type or size that a column holds."""
+
+
+def _check_lengths(columns: BatchColumns, count: int) -> None:
+    for column in (
+        columns.keys,
+        columns.pair_index,
+        columns.headers,
+        columns.timestamps_ms,
+        columns.priorities,
+        columns.delays_ms,
+        columns.ttls_ms,
+        columns.ids,
+    ):
+        if column is not None and len(column) != count:
+            raise MessageInvalid(f"a column of {len(column)} items beside {count} values")
+
+
+def _body_of(columns: BatchColumns) -> Parts:
+    return lay_out_body(
+        BuiltColumn(columns.values),
+        BuiltColumn(columns.keys) if columns.keys is not None else None,
+        _numbers("q", columns.timestamps_ms),
+        HeaderColumn.of(columns.headers) if columns.headers is not None else None,
+    )
+
+
+def _numbers(kind: str, numbers: Sequence[int] | None) -> bytes | None:
+    return array(kind, numbers).tobytes() if numbers is not None else None
+
+
+@dataclass(slots=True)
+class _Head:
+    """The numbers that a producer seals, but for those of the body."""
+
+    count: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    pair_count: int
+    base_id: int
+    producer_id: int = 0
+    first_sequence: int = 0
+    producer_epoch: int = 0
+    attributes: int = 0
+    transaction: int = 0
+
+    def numbers(self, codec: int, body_format: int, body_bytes: int) -> bytes:
+        try:
+            sealed = SEALED.pack(
+                self.count,
+                self.first_timestamp_ms,
+                self.max_timestamp_ms,
+                self.producer_id,
+                self.first_sequence,
+                self.producer_epoch,
+                self.attributes,
+                codec,
+                body_format,
+                self.pair_count,
+                body_bytes,
+                self.base_id >> 64,
+                self.base_id & _LOW,
+                self.transaction,
+            )
+        except struct.error as error:
+            raise MessageInvalid(f"a number of the batch does not fit its field: {error}") from error
+        assert _SEALED_NUMBERS_AT + len(sealed) == NUMBER_BYTES
+        return bytes(_SEALED_NUMBERS_AT) + sealed
+
+
+def _assemble(head: _Head, fields: Sequence[Field], body: Parts, codec: Codec) -> RecordBatch:
+    encoded = zstd_codec.compress(body.join()) if codec == Codec.ZSTD else body
+    message = flat_message.encode(head.numbers(codec, Format.NATIVE, body.size), [*fields, encoded])
+    seal(message)
+    return RecordBatch(message)
+
+
+def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec = Codec.NONE) -> RecordBatch:
+    """Make a batch of at least one record; records without an id get base_id + their index.
+
+    Raises MessageInvalid.
+    """
+    distinct, pair_index = _distinct([pair_of(record.routing_key, record.labels) for record in records])
+    plain = distinct == (NO_PAIR,)
+    times = [record.timestamp_ms for record in records]
+    ids = None
+    if any(record.id is not None for record in records):
+        ids = [(r.id.int if r.id is not None else (base_id + i) & ID_MASK).to_bytes(16) for i, r in enumerate(records)]
+    columns = BatchColumns(
+        values=[record.value for record in records],
+        timestamp_ms=times[0],
+        base_id=base_id,
+        keys=[record.key for record in records] if any(record.key is not None for record in records) else None,
+        pairs=() if plain else distinct,
+        pair_index=pair_index if len(distinct) > 1 else None,
+        headers=[record.headers for record in records] if any(record.headers for record in records) else None,
+        timestamps_ms=times if any(time != times[0] for time in times) else None,
+        priorities=_unless_all_zero([record.priority for record in records]),
+        delays_ms=_unless_all_zero([record.delay_ms for record in records]),
+        ttls_ms=_unless_all_zero([record.ttl_ms for record in records]),
+        ids=ids,
+    )
+    return build_batch(columns, codec)
+
+
+def _distinct(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], list[int]]:
+    """The distinct pairs in order of appearance, and which of them each record has."""
+    places: dict[tuple[Pair, tuple[object, ...]], int] = {}
+    try:
+        index = [places.setdefault((pair, exact_kinds((pair,))), len(places)) for pair in pairs]
+    except TypeError as error:
+        raise MessageInvalid(f"a routing key is text, a label text, int, float or bool: {error}") from error
+    return tuple(pair for pair, _ in places), index
+
+
+def _unless_all_zero(numbers: list[int]) -> list[int] | None:
+    return numbers if any(numbers) else None
+
+
+def slice_batch(batch: RecordBatch, first: int, last: int) -> RecordBatch:
+    """Records `first` to `last` (exclusive, by index) as a batch of its own, stamped with their own offsets.
+
+    The slice is not compressed. Its routes are the whole batch's. No Python loop over records.
+
+    Raises BatchMalformed.
+    """
+    if first == 0 and last == batch.count:
+        return batch
+    part = _sliced(batch, first, last)
+    part.stamp(batch.base_offset + first, batch.append_time_ms, batch.durable_offset, batch.leader_epoch)
+    return part
+
+
+def _sliced(batch: RecordBatch, first: int, last: int) -> RecordBatch:
+    assert 0 <= first < last <= batch.count
+    fields = [
+        column if place == 0 or column is None else column[width * first : width * last]
+        for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True))
+    ]
+    return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first)
+
+
+def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
+    """Records `first` to `last` (exclusive) with nothing but their bodies, for one who looks at these piece by piece.
+
+    Raises BatchMalformed.
+    """
+    fields: list[Buffer | None] = [None] * (FIELD_COUNT - 1)
+    return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first, 0)
+
+
+def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
+    """The records at ascending `indexes` as an unstamped batch, for an exchange with more than one destination.
+
+    Records that lie together are sliced without a loop; others are gathered one by one, as routing asked for.
+
+    Raises BatchMalformed.
+    """
+    return at_once(take_in_steps(batch, indexes))
+
+
+def take_in_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
+    """As `take_batch`, in steps of so many records that each is short."""
+    count = len(indexes)
+    if indexes[-1] - indexes[0] + 1 == count:
+        return _unstamped(batch) if count == batch.count else _sliced(batch, indexes[0], indexes[-1] + 1)
+    if count <= STEP_RECORDS and batch.body().headers is None:
+        some = list(indexes)
+        return _part(batch, _taken_columns(batch, some), batch.body().take(some), count, batch.base_id)
+    pieces: list[list[Buffer | None]] = []
+    body = GatheredBody()
+    for piece in batch.body().pieces(indexes, STEP_RECORDS):
+        some = list(piece)
+        pieces.append(_taken_columns(batch, some))
+        body.add(batch.body().take(some))
+        yield
+    fields = [batch.raw_fields[0], *map(_joined, zip(*[piece[1:] for piece in pieces], strict=True))]
+    yield
+    return _part(batch, fields, body.joined(), count, batch.base_id)
+
+
+def _joined(pieces: tuple[Buffer | None, ...]) -> bytes | None:
+    """A column of its pieces: all of them are there, or none."""
+    return None if pieces[0] is None else b"".join(pieces)  # type: ignore[arg-type]
+
+
+def _taken_columns(batch: RecordBatch, indexes: Sequence[int]) -> list[Buffer | None]:
+    """The fields before the body: routes as they are, columns of these records."""
+    fields: list[Buffer | None] = []
+    for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True)):
+        if place == 0 or column is None:
+            fields.append(column)
+        else:
+            fields.append(b"".join([column[width * i : width * i + width] for i in indexes]))
+    if fields[6] is None:  # Ids that count on from a base are no longer dense.
+        fields[6] = _taken_ids(batch.base_id, indexes)
+    return fields
+
+
+def _taken_ids(base_id: int, indexes: Sequence[int]) -> bytes:
+    high, low = base_id >> 64, base_id & _LOW
+    if low + indexes[-1] > _LOW:
+        return b"".join([((base_id + index) & ID_MASK).to_bytes(16) for index in indexes])
+    # Big-endian, the high half first: two columns of halves, put together without making a number for each id.
+    ids = array("Q", bytes(16 * len(indexes)))
+    ids[::2] = array("Q", [high]) * len(indexes)
+    ids[1::2] = array("Q", [low + index for index in indexes])
+    ids.byteswap()
+    return ids.tobytes()
+
+
+def edit_batch(
+    batch: RecordBatch,
+    *,
+    pairs: Sequence[Pair] | None = None,
+    values: Sequence[bytes | None] | None = None,
+    headers: Sequence[Headers] | None = None,
+) -> RecordBatch:
+    """The same records with other columns, as a new, unstamped batch that is not compressed; `batch` stays as it is.
+
+    Args:
+        batch: of the native format.
+        pairs: for `batch.pairs()`, one for one, so that each record's pair changes and no record is looked at.
+        values: one per record.
+        headers: one per record.
+
+    Raises:
+        BatchMalformed: the batch can't be read. MessageInvalid: what is new can't be carried.
+    """
+    body, fields, pair_count = batch.body(), list[Buffer | None](batch.raw_fields[:7]), batch.pair_count
+    try:
+        if pairs is not None:
+            assert len(pairs) == len(batch.pairs()), "each pair has one in its place"
+            fields[0], pair_count = encode_routes(pairs), len(pairs)
+        edited = Body(
+            body.values if values is None else BinaryColumn.of(values),
+            body.keys,
+            body.timestamps_ms,
+            body.headers if headers is None else HeaderColumn.of(headers),
+        )
+    except _UNFIT as error:
+        raise MessageInvalid(f"a message can't be encoded: {error}") from error
+    assert all(column is None or len(column) == batch.count for column in (values, headers)), "one per record"
+    return _part(batch, fields, edited, batch.count, batch.base_id, pair_count)
+
+
+def _unstamped(batch: RecordBatch) -> RecordBatch:
+    message = bytearray(batch.message)
+    message[DATA_AT : DATA_AT + STAMP_BYTES] = bytes(STAMP_BYTES)
+    return RecordBatch(message)
+
+
+def _part(
+    batch: RecordBatch,
+    fields: Sequence[Buffer | None],
+    body: Body,
+    count: int,
+    base_id: int,
+    pair_count: int | None = None,
+) -> RecordBatch:
+    times = body.timestamps_ms
+    first_ms, max_ms = batch.first_timestamp_ms, batch.first_timestamp_ms
+    if times is not None:
+        numbers = memoryview(times).cast("q")
+        first_ms, max_ms = numbers[0], max(numbers)
+    head = _Head(
+        count,
+        first_ms,
+        max_ms,
+        pair_count=batch.pair_count if pair_count is None else pair_count,
+        base_id=base_id & ID_MASK,
+        attributes=batch.attributes,
+    )
+    return _assemble(head, fields, body.lay_out(), Codec.NONE)

@@ -1,0 +1,167 @@
+"""A Cap'n Proto message whose root struct holds numbers and Data fields only, written and read without copying.
+
+`RecordBatch` and its `Body` are such messages. Written this way a batch is joined once, in the one segment and at the
+fixed places that let a broker stamp it, and every Data field is read as a view of the frame. pycapnp would copy each
+field in and out (measured in docs/adr/0002). The tests hold this module against pycapnp in both directions.
+
+Layout (https://capnproto.org/encoding.html): segment table (8 bytes), root pointer (8), numbers, one pointer per Data
+field, the fields' bytes, each padded to a word. Laws: one segment; the root pointer's offset is 0; a newer writer may
+have more numbers and more pointers than the reader knows, never fewer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+from linn.core.errors.tree import BatchMalformed, BatchTooLarge
+
+WORD = 8
+DATA_AT = 16
+"""Where the root struct's numbers begin: behind the segment table and the root pointer."""
+_FIELD_BYTES_MAX = (1 << 29) - 1
+_HEAD = struct.Struct("<IIIHH")
+_ROOT_SIZE = struct.Struct("<HH")
+_ROOT_SIZE_AT = 12
+_PADDING = tuple(bytes(size) for size in range(WORD))
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Parts(NamedTuple):
+    """Bytes that are not joined yet."""
+
+    size: int
+    buffers: Sequence[Buffer]
+
+    def join(self) -> bytearray:
+        """All of them, copied once. Raises TypeError where one is no buffer, or has items larger than a byte."""
+        joined = bytearray().join(self.buffers)
+        if len(joined) != self.size:
+            raise TypeError(f"{self.size} items have {len(joined)} bytes")
+        return joined
+
+
+Field = Buffer | Parts | None
+
+
+def encode(numbers: bytes, fields: Sequence[Field]) -> bytearray:
+    """`lay_out`, joined. Raises BatchTooLarge, TypeError."""
+    return lay_out(numbers, fields).join()
+
+
+def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
+    """What `numbers` (whole words) and Data `fields` are as one single-segment message, as it goes on a wire.
+
+    `None` is an absent field (a null pointer); an empty buffer is a present, empty one.
+
+    Raises BatchTooLarge where a field holds more than a Cap'n Proto list can (2^29 - 1 bytes).
+    """
+    assert len(numbers) % WORD == 0, "the data section is made of whole words"
+    field_count = len(fields)
+    pointers: list[int] = []
+    parts: list[Buffer] = []
+    words_before = 0
+    for index, field in enumerate(fields):
+        if field is None:
+            pointers.append(0)
+            continue
+        size = field.size if type(field) is Parts else len(field)
+        if size > _FIELD_BYTES_MAX:
+            raise BatchTooLarge(f"a field of {size} bytes, more than {_FIELD_BYTES_MAX}")
+        offset = field_count - index - 1 + words_before
+        pointers.append(1 | offset << 2 | 2 << 32 | size << 35)
+        if type(field) is Parts:
+            parts += field.buffers
+        else:
+            parts.append(field)  # type: ignore[arg-type]
+        if size % WORD:
+            parts.append(_PADDING[-size % WORD])
+        words_before += -(-size // WORD)
+    number_words = len(numbers) // WORD
+    words = 1 + number_words + field_count + words_before
+    head = _HEAD.pack(0, words, 0, number_words, field_count)
+    return Parts(8 + words * WORD, [head, numbers, _pointers(field_count).pack(*pointers), *parts])
+
+
+def check_head(message: memoryview, number_bytes: int, field_count: int) -> None:
+    """The message is one segment with a root struct first that has as many numbers and fields, or more.
+
+    Raises BatchMalformed.
+    """
+    total = len(message)
+    if total < DATA_AT:
+        raise BatchMalformed(f"a message of {total} bytes holds no root struct")
+    segments, words, root, number_words, pointer_count = _HEAD.unpack_from(message)
+    if segments != 0 or 8 + words * WORD != total:
+        raise BatchMalformed("the message is not one segment that fills its frame")
+    if root != 0 or number_words * WORD < number_bytes or pointer_count < field_count:
+        raise BatchMalformed("the root struct is not first in its segment, or has too few fields")
+
+
+def decode(message: memoryview, number_bytes: int, field_count: int) -> list[memoryview | None]:
+    """The first `field_count` Data fields of a message, as views; the numbers lie at `DATA_AT`.
+
+    Raises:
+        BatchMalformed: the message is not one segment with the root struct first, has fewer numbers or fields than
+            asked for, a pointer leads anywhere but to bytes inside it, or the fields overlap so much that together
+            they are longer than the message: a copy of them is never larger than what was sent.
+    """
+    check_head(message, number_bytes, field_count)
+    return decode_fields(message, field_count)
+
+
+def decode_fields(message: memoryview, field_count: int) -> list[memoryview | None]:
+    """As `decode`, for a message whose head was checked before. Raises BatchMalformed."""
+    total = len(message)
+    number_words, pointer_count = _ROOT_SIZE.unpack_from(message, _ROOT_SIZE_AT)
+    pointers_at = DATA_AT + number_words * WORD
+    bytes_left = total - pointers_at - pointer_count * WORD
+    if bytes_left < 0:
+        raise BatchMalformed("the root struct is cut short")
+    fields: list[memoryview | None] = [None] * field_count
+    index = -1
+    for pointer in _pointers(field_count).unpack_from(message, pointers_at):
+        index += 1
+        if not pointer:
+            continue
+        if pointer & 3 != 1 or (pointer >> 32) & 7 != 2:
+            raise BatchMalformed(f"field {index} is not a list of bytes")
+        offset = (pointer & 0xFFFFFFFF) >> 2
+        start = pointers_at + (index + 1 + offset) * WORD
+        size = pointer >> 35
+        end = start + size
+        bytes_left -= size
+        # A negative offset (bit 29 set) reaches far past any frame here, so this one check refuses it as well.
+        if end > total or bytes_left < 0:
+            raise BatchMalformed(f"field {index} leads out of the message")
+        fields[index] = message[start:end]
+    return fields
+
+
+@cache
+def _pointers(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}Q")
+
+
+def without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
+    """`buffers` without their first `count` bytes, by views."""
+    for index, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [memoryview(buffer)[count:], *buffers[index + 1 :]]
+        count -= len(buffer)
+    return []
+
+
+def message_bytes(head: Buffer) -> int:
+    """The whole length, in bytes, of the single-segment message that begins with these 8 bytes.
+
+    Raises:
+        BatchMalformed: it has more than one segment.
+    """
+    segments, words = struct.unpack_from("<II", head)
+    if segments != 0:
+        raise BatchMalformed("a record batch is one segment")
+    return 8 + int(words) * WORD

@@ -1,0 +1,305 @@
+"""Checks a whole configuration file, table by table, against itself and against what plugins brought.
+
+Laws: every table is looked at, whatever is wrong with another, so that one run shows all problems; a table that is
+wrong still counts as existing, so that what refers to it is not reported as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from linn.core.config.decoder import decode_settings, known_keys
+from linn.core.config.exchange_checks import check_links
+from linn.core.config.problem import Problems
+from linn.core.config.tables import (
+    TABLES,
+    BrokerSettings,
+    DeliveryTable,
+    ExchangeTable,
+    InterceptorTable,
+    ListenerTable,
+    LogSettings,
+    PluginSettings,
+    StorageTable,
+)
+from linn.core.config.toml_source import Path, TomlSource
+from linn.core.config.topic_checks import Surroundings, check_name, check_topic
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.env.address import parse_address
+from linn.core.errors.nearest import did_you_mean, nearest
+from linn.core.errors.tree import (
+    AddressInvalid,
+    BindingInvalid,
+    ConfigUnknownKey,
+    LinnError,
+    PluginError,
+    PluginUnknown,
+)
+from linn.core.ports.kinds import Kind, Kinds
+from linn.core.routing.exchange import Binding, Exchange, Target
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_NOUNS = {
+    "listeners": "protocol",
+    "storage": "storage engine",
+    "delivery": "delivery semantics",
+    "exchanges": "exchange type",
+    "interceptors": "interceptor",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A table of a plugin's kind: `[storage.fast]` with `engine = "dram"` has the name "fast" and the kind "dram"."""
+
+    name: str
+    kind: str
+    settings: Any
+    """An instance of the kind's settings, or None for a kind that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredExchange(Configured):
+    """An `[exchanges.NAME]` table."""
+
+    alternate: str | None = None
+    bindings: tuple[BindingSettings, ...] = ()
+    """What other exchanges send to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A `[listeners.NAME]` table."""
+
+    name: str
+    address: str
+    protocol: str
+    settings: Any
+    """An instance of the protocol's settings, or None for a protocol that has none."""
+
+
+class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a kind that has none: every key is unknown."""
+
+
+class ConfigChecker:
+    """One walk through a file. Each method decodes one table and adds what is wrong with it to `problems`."""
+
+    def __init__(self, source: TomlSource, kinds: Kinds) -> None:
+        self.problems = Problems(source)
+        self._data = source.data
+        self._kinds = kinds
+
+    def unknown_tables(self) -> None:
+        """Top-level keys that are not tables of a configuration."""
+        for key in self._data:
+            if key not in TABLES:
+                self.problems.add((key,), f"unknown key{did_you_mean(key, TABLES)}", error=ConfigUnknownKey)
+
+    def broker(self) -> BrokerSettings:
+        """`[broker]`, or the defaults where it is wrong."""
+        settings = decode_settings(BrokerSettings, self._data.get("broker", {}), ("broker",), self.problems)
+        settings = settings or BrokerSettings()
+        self._default_exists("storage", settings.default_storage, self._kinds.engines)
+        self._default_exists("delivery", settings.default_delivery, self._kinds.semantics)
+        return settings
+
+    def log(self) -> LogSettings:
+        """`[log]`, or the defaults where it is wrong."""
+        return decode_settings(LogSettings, self._data.get("log", {}), ("log",), self.problems) or LogSettings()
+
+    def plugins(self) -> PluginSettings:
+        """`[plugins]`; a name that is blocked in vain is a warning, for its plugin may just not be installed here."""
+        settings = decode_settings(PluginSettings, self._data.get("plugins", {}), ("plugins",), self.problems)
+        settings = settings or PluginSettings()
+        for index, name in enumerate(settings.block):
+            if name not in self._kinds.plugin_names:
+                meant = did_you_mean(name, self._kinds.plugin_names)
+                self.problems.warn(("plugins", "block", index), f'there is no plugin "{name}"{meant}')
+        return settings
+
+    def listeners(self) -> dict[str, Listener]:
+        """`[listeners.*]`, with the default one where there is none."""
+        tables = self._tables("listeners") or {"native": {}}
+        found: dict[str, Listener] = {}
+        for name, table in tables.items():
+            path: Path = ("listeners", name)
+            head, own = self._split(ListenerTable, table, path)
+            if head is not None:
+                settings = self._kind_settings(
+                    self._kinds.protocols, head.protocol, own, (*path, "protocol"), ListenerTable
+                )
+                found[name] = Listener(name, head.address, head.protocol, settings)
+        self._check_addresses(found)
+        return found
+
+    def storage(self) -> dict[str, Configured]:
+        """`[storage.*]`, and every engine under its own name."""
+        return self._configured("storage", StorageTable, "engine", self._kinds.engines)
+
+    def delivery(self) -> dict[str, Configured]:
+        """`[delivery.*]`, and every semantics under its own name."""
+        return self._configured("delivery", DeliveryTable, "semantics", self._kinds.semantics)
+
+    def interceptors(self) -> dict[str, Configured]:
+        """`[interceptors.*]`, and every interceptor under its own name."""
+        return self._configured("interceptors", InterceptorTable, "interceptor", self._kinds.interceptors)
+
+    def exchanges(self) -> dict[str, ConfiguredExchange]:
+        """`[exchanges.*]`."""
+        found: dict[str, ConfiguredExchange] = {}
+        heads: dict[str, ExchangeTable] = {}
+        for name, table in self._tables("exchanges").items():
+            path: Path = ("exchanges", name)
+            head, own = self._split(ExchangeTable, table, path)
+            if head is not None:
+                settings = self._kind_settings(self._kinds.exchanges, head.type, own, (*path, "type"), ExchangeTable)
+                found[name] = ConfiguredExchange(name, head.type, settings, head.alternate, head.bindings)
+                heads[name] = head
+        check_links(heads, self.names("exchanges"), self.problems)
+        return found
+
+    def topics(self, around: Surroundings, exchanges: Mapping[str, ConfiguredExchange]) -> dict[str, TopicSettings]:
+        """`[topics.*]`, filled in; bindings are tried on exchanges made for that alone."""
+        trial = self._trial_exchanges(exchanges)
+        for name, exchange in exchanges.items():
+            for index, binding in enumerate(exchange.bindings):
+                path: Path = ("exchanges", name, "bindings", index)
+                self._try_binding(path, Target(name, is_exchange=True), binding, trial)
+        found: dict[str, TopicSettings] = {}
+        for name, table in self._tables("topics").items():
+            topic = decode_settings(TopicSettings, table, ("topics", name), self.problems)
+            if topic is None:
+                continue
+            found[name] = check_topic(name, topic, around, self.problems)
+            for index, binding in enumerate(topic.bindings):
+                self._try_binding(("topics", name, "bindings", index), Target(name), binding, trial)
+        self._warn_of_circles(found)
+        return found
+
+    def names(self, table: str) -> dict[str, Any]:
+        """The names under a top-level table, those with wrong settings included."""
+        tables = self._data.get(table, {})
+        return tables if isinstance(tables, dict) else {}
+
+    def _tables(self, top: str) -> dict[str, Any]:
+        """The named tables under `[top]`, their names checked."""
+        tables = self._data.get(top, {})
+        if not isinstance(tables, dict):
+            self.problems.add((top,), f"must hold tables: [{top}.NAME]")
+            return {}
+        for name in tables:
+            if top != "topics":
+                check_name(name, (top, name), self.problems)
+        return tables
+
+    def _default_exists(self, top: str, name: str, kinds: Mapping[str, Kind]) -> None:
+        known = {*self.names(top), *kinds}
+        if name not in known:
+            text = f'there is no {top} "{name[:80]}"{did_you_mean(name, known)}'
+            self.problems.add(("broker", f"default_{top}"), text, error=PluginUnknown)
+
+    def _configured(
+        self, top: str, head_type: type[msgspec.Struct], selector: str, kinds: Mapping[str, Kind]
+    ) -> dict[str, Configured]:
+        """Tables that choose a kind by a key, or else by their own name; and each kind under its own name."""
+        found = {name: Configured(name, name, kind.settings and kind.settings()) for name, kind in kinds.items()}
+        for name, table in self._tables(top).items():
+            path: Path = (top, name)
+            head, own = self._split(head_type, table, path)
+            chosen = getattr(head, selector, None)
+            at = (*path, selector) if chosen else path
+            settings = self._kind_settings(kinds, chosen or name, own, at, head_type) if head is not None else None
+            found[name] = Configured(name, chosen or name, settings)
+        return found
+
+    def _split(self, head_type: type[S], table: object, path: Path) -> tuple[S | None, dict[str, Any]]:
+        """A table's keys that linn itself knows, decoded, and the others, which are for the kind."""
+        if not isinstance(table, dict):
+            self.problems.add(path, "must be a table")
+            return None, {}
+        heads = known_keys(head_type)
+        head = decode_settings(head_type, {key: table[key] for key in heads if key in table}, path, self.problems)
+        return head, {key: value for key, value in table.items() if key not in heads}
+
+    def _kind_settings(
+        self, kinds: Mapping[str, Kind], kind_name: str, own: dict[str, Any], at: Path, head_type: type[msgspec.Struct]
+    ) -> Any:
+        """A kind's own settings; None where it has none, is unknown (an error at `at`), or they are wrong."""
+        path, heads = at[:2], known_keys(head_type)
+        kind = kinds.get(kind_name)
+        if kind is not None:
+            settings = decode_settings(kind.settings or NoSettings, own, path, self.problems, also_known=heads)
+            return settings if kind.settings else None
+        noun = _NOUNS[str(path[0])]
+        text = f'no plugin brings the {noun} "{kind_name[:80]}"{did_you_mean(kind_name, kinds)}'
+        self.problems.add(at, text, error=PluginUnknown)
+        self._misspelt(own, heads, path)
+        return None
+
+    def _misspelt(self, keys: Iterable[str], known: Sequence[str], path: Path) -> None:
+        """Report those of `keys` that look like one of `known`, where only a plugin could say that they are wrong."""
+        for key in keys:
+            meant = nearest(key, known)
+            if meant is not None:
+                self.problems.add((*path, key), f'unknown key; did you mean "{meant}"?', error=ConfigUnknownKey)
+
+    def _check_addresses(self, listeners: Mapping[str, Listener]) -> None:
+        taken: dict[object, str] = {}
+        for name, listener in listeners.items():
+            path: Path = ("listeners", name, "address")
+            try:
+                place = parse_address(listener.address)
+            except AddressInvalid as error:
+                self.problems.add(path, error.text)
+                continue
+            if place in taken:
+                self.problems.add(path, f'{listener.address} is the address of listener "{taken[place]}" as well')
+            if isinstance(place, str) or place[1] != 0:
+                taken.setdefault(place, name)
+
+    def _trial_exchanges(self, exchanges: Mapping[str, ConfiguredExchange]) -> dict[str, Exchange]:
+        trial: dict[str, Exchange] = {}
+        for name, configured in exchanges.items():
+            kind = self._kinds.exchanges.get(configured.kind)
+            if kind is None or (kind.settings is not None and configured.settings is None):
+                continue
+            try:
+                trial[name] = kind.make(name, configured.settings)
+            except LinnError as error:
+                self.problems.add(("exchanges", name), error.text, error=type(error))
+            except Exception as error:
+                self._plugin_failed(("exchanges", name), configured.kind, error)
+        return trial
+
+    def _try_binding(self, path: Path, target: Target, binding: BindingSettings, trial: Mapping[str, Exchange]) -> None:
+        exchange = trial.get(binding.exchange)
+        if exchange is None:
+            return
+        try:
+            exchange.bind(Binding(target, binding.key, binding.arguments))
+        except LinnError as error:
+            at = (*path, error.key) if isinstance(error, BindingInvalid) and error.key else path
+            self.problems.add(at, error.text, error=type(error))
+            self._misspelt(binding.arguments, known_keys(BindingSettings), path)
+        except Exception as error:
+            self._plugin_failed(path, binding.exchange, error)
+
+    def _plugin_failed(self, path: Path, kind: str, error: Exception) -> None:
+        self.problems.add(path, f'"{kind}" failed: {type(error).__name__}: {error}', error=PluginError)
+
+    def _warn_of_circles(self, topics: Mapping[str, TopicSettings]) -> None:
+        for name in topics:
+            way = [name]
+            while (topic := topics.get(way[-1])) is not None and topic.dead_letter is not None:
+                way.append(topic.dead_letter)
+                if topic.dead_letter in way[:-1]:
+                    break
+            if len(way) > 2 and way[-1] == name:
+                text = f"dead letters go round in a circle: {' -> '.join(way)}"
+                self.problems.warn(("topics", name, "dead_letter"), text)

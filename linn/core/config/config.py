@@ -1,0 +1,125 @@
+"""The configuration: TOML in, frozen structs out, every problem with its file, line, key and the nearest valid key.
+
+Reading takes three steps, because plugins bring settings of their own: `read_toml` (what is written),
+`plugin_settings` (which plugins to load), then `load_config` or `check_config` (everything, against what those plugins
+brought). The structs are in `config_tables` and `topic_settings`; `config_reference` renders their help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+from linn.core.config.checks import ConfigChecker, Configured, ConfiguredExchange, Listener
+from linn.core.config.decoder import decode_settings
+from linn.core.config.problem import Problems, one_line
+from linn.core.config.tables import BrokerSettings, LogSettings, PluginSettings
+from linn.core.config.toml_source import TomlSource
+from linn.core.config.topic_checks import Surroundings
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.tree import ConfigUnreadable
+from linn.core.ports.kinds import Kinds
+
+FILE_BYTES_MAX = 4 << 20
+"""A configuration of 10,000 topics has about 2 MiB; what is larger is some other file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole, checked configuration. What topics take from elsewhere is filled in, and all names resolve."""
+
+    broker: BrokerSettings
+    log: LogSettings
+    plugins: PluginSettings
+    listeners: Mapping[str, Listener]
+    storage: Mapping[str, Configured]
+    delivery: Mapping[str, Configured]
+    exchanges: Mapping[str, ConfiguredExchange]
+    interceptors: Mapping[str, Configured]
+    topics: Mapping[str, TopicSettings]
+    file: str = ""
+    """How messages name the file."""
+    topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """The line of each key that the file names, by topic and key."""
+
+    def surroundings(
+        self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], partitioners: Mapping[str, Any]
+    ) -> Surroundings:
+        """What a topic that is made live may refer to: this configuration, and what exists by now."""
+        delivery = {name: configured.settings for name, configured in self.delivery.items()}
+        return Surroundings(self.broker, topics, exchanges, self.storage, delivery, self.interceptors, partitioners)
+
+
+def read_toml(path: str) -> TomlSource:
+    """Read a configuration file, the one file that is read before there is an Env.
+
+    Raises:
+        ConfigUnreadable: no such file, no permission, not UTF-8, not TOML, or larger than 4 MiB.
+    """
+    shown = one_line(path)
+    try:
+        file = FilePath(path)
+        if file.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigUnreadable(f"{shown}: larger than {FILE_BYTES_MAX >> 20} MiB: not a configuration")
+        raw = file.read_bytes()
+    except OSError as error:
+        raise ConfigUnreadable(f"{shown}: can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigUnreadable(f"{shown}: can't be read: {error}") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigUnreadable(f"{shown}:{line}: not UTF-8: byte 0x{raw[error.start]:02x}") from error
+    return TomlSource(text, shown)
+
+
+def plugin_settings(source: TomlSource) -> PluginSettings:
+    """The `[plugins]` table, which is needed before anything else can be checked.
+
+    Raises:
+        ConfigError: the first thing that is wrong with that table.
+    """
+    problems = Problems(source)
+    settings = decode_settings(PluginSettings, source.data.get("plugins", {}), ("plugins",), problems)
+    problems.raise_first()
+    assert settings is not None, "a table without problems decodes"
+    return settings
+
+
+def load_config(source: TomlSource, kinds: Kinds) -> Config:
+    """The configuration that a file says.
+
+    Raises:
+        ConfigError, PluginError: the first error, by line.
+    """
+    config, problems = check_config(source, kinds)
+    problems.raise_first()
+    assert config is not None, "a file without errors gives a configuration"
+    return config
+
+
+def check_config(source: TomlSource, kinds: Kinds) -> tuple[Config | None, Problems]:
+    """The configuration, or None where there is an error, and all problems of the file, warnings included."""
+    checker = ConfigChecker(source, kinds)
+    checker.unknown_tables()
+    config = Config(
+        broker=checker.broker(),
+        log=checker.log(),
+        plugins=checker.plugins(),
+        listeners=checker.listeners(),
+        storage=checker.storage(),
+        delivery=checker.delivery(),
+        exchanges=checker.exchanges(),
+        interceptors=checker.interceptors(),
+        topics={},
+    )
+    around = config.surroundings(checker.names("topics"), checker.names("exchanges"), kinds.partitioners)
+    topics = checker.topics(around, config.exchanges)
+    if checker.problems.error_count:
+        return None, checker.problems
+    tables = checker.names("topics")
+    lines = {name: {key: source.line_of(("topics", name, key)) for key in tables[name]} for name in topics}
+    return replace(config, topics=topics, file=source.file, topic_lines=lines), checker.problems

@@ -1,0 +1,318 @@
+"""From a table of plain values to a frozen struct, with every problem named by its full key.
+
+Settings are `msgspec.Struct`s: one default per field, and one line of help in `msgspec.Meta(description=...)`. The same
+decoder reads TOML and the admin API, for linn's own settings and for a plugin's. `Meta(extra=...)` may say more of a
+field: `live: False` (can't change while the topic exists), `rest: True` (a dict that takes the table's other keys),
+`none: "forever"` (the word that means None, where None is a value of its own and not a default from elsewhere).
+
+Laws: nothing is converted silently ("1" is not 1, 1 is not true); the unit stands in the value or in the key.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from linn.core.batch.steps import Steps
+from linn.core.config.problem import FirstProblem, Problems
+from linn.core.config.toml_source import Path
+from linn.core.config.units import format_duration_ms, format_size_bytes, parse_duration_ms, parse_size_bytes
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ConfigUnknownKey
+
+S = TypeVar("S", bound=msgspec.Struct)
+Field = msgspec.structs.FieldInfo
+
+_BYTES = re.compile(r"(?:.*_)?bytes(?:_max|_min)?")
+_TYPE_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "array": "an array",
+    "object": "a table",
+}
+_EXAMPLES = {"ms": "30s", "s": "30s", "bytes": "256MiB"}
+
+
+class _Known(NamedTuple):
+    """A field as its decoding needs it: looked up once per struct, for a topic may have thousands of bindings."""
+
+    field: Field
+    types: Sequence[Any]
+    """Those that are allowed, without `Annotated` and unions."""
+    struct: type[msgspec.Struct] | None
+    """Where the value is a table of its own."""
+    item: type[msgspec.Struct] | None
+    """Where it is an array of tables."""
+    unit: str | None
+    none: object
+    """The word that means None; None where there is none."""
+
+
+def decode_items(settings: type[S], table: object, path: Path, problems: FirstProblem) -> Steps[object]:
+    """The table with its arrays of tables decoded, of which each may have ten thousand items, in a step for each.
+
+    `decode_settings` takes the items as they are. What is wrong with one is raised.
+    """
+    if not isinstance(table, dict):
+        return table
+    decoded = dict(table)
+    for key, known in _known(settings).items():
+        if known.item is None or not isinstance(raw := table.get(key), list):
+            continue
+        items: list[object] = []
+        for index, item in enumerate(raw):
+            items.append(decode_settings(known.item, item, (*path, key, index), problems))
+            yield
+        decoded[key] = items
+    return decoded
+
+
+def decode_settings(
+    settings: type[S], table: object, path: Path, problems: Problems, *, also_known: Iterable[str] = ()
+) -> S | None:
+    """The struct that `table` (at `path`) says, or None after adding what is wrong with it to `problems`.
+
+    Every key is looked at, so that one call finds all problems. `also_known` are keys that were taken out of the table
+    before; they only help to name the nearest valid key. Items of arrays may be decoded already.
+    """
+    if not isinstance(table, dict):
+        problems.add(path, "must be a table")
+        return None
+    errors_before = problems.error_count
+    fields, rest = _known(settings), rest_of(settings)
+    values: dict[str, Any] = {}
+    for key, raw in table.items():
+        known = fields.get(key)
+        if known is not None and known.field is not rest:
+            _decode_field(known, raw, (*path, key), values, problems)
+        elif rest is not None:
+            values.setdefault(rest.name, {})[key] = raw
+        else:
+            meant = did_you_mean(key, [*fields, *also_known])
+            problems.add((*path, key), f"unknown key{meant}", error=ConfigUnknownKey)
+    for key, known in fields.items():
+        if known.field.required and key not in table:
+            problems.add(path, f'the key "{key}" is missing')
+    if problems.error_count > errors_before:
+        return None
+    try:
+        return settings(**values)
+    except (ValueError, TypeError) as error:
+        problems.add(path, str(error))
+        return None
+
+
+def encode_settings(settings: msgspec.Struct) -> dict[str, Any]:
+    """The table that `decode_settings` turns into an equal struct: plain values, with units where the keys have none.
+
+    Fields that are None and have no word for it are left out: their value comes from elsewhere.
+    """
+    table: dict[str, Any] = {}
+    rest = rest_of(type(settings))
+    for field in fields_of(type(settings)):
+        value = getattr(settings, field.name)
+        if field is rest:
+            table.update(value)
+        else:
+            encoded = encode_value(field, value)
+            if encoded is not None:
+                table[field.encode_name] = encoded
+    return table
+
+
+def encode_each(items: Iterable[msgspec.Struct]) -> Steps[list[dict[str, Any]]]:
+    """Of many, in a step for each."""
+    tables: list[dict[str, Any]] = []
+    for item in items:
+        tables.append(encode_settings(item))
+        yield
+    return tables
+
+
+def encode_value(field: Field, value: Any) -> Any:
+    """A field's value as one writes it in TOML; None where one leaves the key out."""
+    unit = unit_of(field.name)
+    if value is None:
+        return extra_of(field).get("none")
+    if isinstance(value, msgspec.Struct):
+        return encode_settings(value)
+    if isinstance(value, tuple | list):
+        return [encode_value(field, item) for item in value]
+    if unit is None or unit_of(field.encode_name) is not None:
+        return value
+    if unit == "bytes":
+        return format_size_bytes(value)
+    return format_duration_ms(value if unit == "ms" else round(value * 1000))
+
+
+@functools.cache
+def fields_of(settings: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """The fields of a struct. Kept, for finding them takes 0.3 ms and a file may hold thousands of topics."""
+    return msgspec.structs.fields(settings)
+
+
+@functools.cache
+def rest_of(settings: type[msgspec.Struct]) -> Field | None:
+    """The field that takes a table's other keys, where there is one. Kept, as the fields are."""
+    return next((field for field in fields_of(settings) if extra_of(field).get("rest")), None)
+
+
+@functools.cache
+def _known(settings: type[msgspec.Struct]) -> Mapping[str, _Known]:
+    """The fields of a struct, by the keys of their tables."""
+    return {field.encode_name: _known_field(field) for field in fields_of(settings)}
+
+
+def _known_field(field: Field) -> _Known:
+    types = plain_types(field.type)
+    struct = next(filter(_is_struct, types), None)
+    arrays = [typing.get_args(plain)[0] for plain in types if typing.get_origin(plain) in (tuple, list)]
+    item = next(filter(_is_struct, arrays), None)
+    return _Known(field, types, struct, item, unit_of(field.name), extra_of(field).get("none"))
+
+
+@functools.cache
+def unit_of(name: str) -> str | None:
+    """The unit that a name ends in: "ms", "s", "bytes", or None."""
+    if name.endswith("_ms"):
+        return "ms"
+    if name.endswith("_s"):
+        return "s"
+    return "bytes" if _BYTES.fullmatch(name) else None
+
+
+def meta_of(field: Field) -> list[msgspec.Meta]:
+    """The `msgspec.Meta`s of a field, from the outside in."""
+    return list(_metas(field.type))
+
+
+def extra_of(field: Field) -> dict[str, Any]:
+    """What linn itself notes on a field."""
+    return {key: value for meta in meta_of(field) for key, value in (meta.extra or {}).items()}
+
+
+def _metas(annotation: Any) -> Iterator[msgspec.Meta]:
+    if hasattr(annotation, "__metadata__"):
+        yield from (meta for meta in annotation.__metadata__ if isinstance(meta, msgspec.Meta))
+        yield from _metas(annotation.__origin__)
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for part in typing.get_args(annotation):
+            yield from _metas(part)
+
+
+def plain_types(annotation: Any) -> list[Any]:
+    """The types that an annotation allows, without `Annotated` and unions; a Literal stays as it is."""
+    if hasattr(annotation, "__metadata__"):
+        return plain_types(annotation.__origin__)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [plain for part in typing.get_args(annotation) for plain in plain_types(part)]
+    return [annotation]
+
+
+def _decode_field(known: _Known, raw: object, path: Path, values: dict[str, Any], problems: Problems) -> None:
+    """Put a field's decoded value into `values`, or add what is wrong with it."""
+    name = known.field.name
+    if known.struct is not None:
+        values[name] = decode_settings(known.struct, raw, path, problems)
+    elif known.item is not None:
+        values[name] = _decode_structs(known.item, raw, path, problems)
+    else:
+        try:
+            values[name] = _decode_value(known, raw)
+        except ValueError as error:
+            problems.add(path, str(error))
+
+
+def _decode_structs(item: type[S], raw: object, path: Path, problems: Problems) -> tuple[S | None, ...]:
+    if not isinstance(raw, list | tuple):
+        problems.add(path, f"must be an array of tables: [[{path[-1]}]]")
+        return ()
+    return tuple(
+        table if type(table) is item else decode_settings(item, table, (*path, index), problems)
+        for index, table in enumerate(raw)
+    )
+
+
+def _is_struct(plain: Any) -> bool:
+    return isinstance(plain, type) and issubclass(plain, msgspec.Struct)
+
+
+def _decode_value(known: _Known, raw: object) -> object:
+    """Check one value against its field, units included.
+
+    Raises:
+        ValueError: what is wrong, in words for the end of one line.
+    """
+    _refuse_odd_numbers(raw)
+    if isinstance(raw, str) and raw == known.none:
+        return None
+    if known.unit is not None and (int in known.types or float in known.types):
+        raw = _without_unit(known.field, raw, known.unit)
+    try:
+        return msgspec.convert(raw, known.field.type)
+    except msgspec.ValidationError as error:
+        raise ValueError(_in_words(str(error), raw, known.types)) from error
+
+
+def _without_unit(field: Field, raw: object, unit: str) -> object:
+    if isinstance(raw, str):
+        if unit == "bytes":
+            return parse_size_bytes(raw)
+        duration_ms = parse_duration_ms(raw)
+        if unit == "ms":
+            return duration_ms
+        return duration_ms // 1000 if duration_ms % 1000 == 0 else duration_ms / 1000
+    if unit_of(field.encode_name) is None and isinstance(raw, int | float) and not isinstance(raw, bool):
+        raise ValueError(f'{raw} of what? Write it with its unit, such as "{_EXAMPLES[unit]}"')
+    return raw
+
+
+def _refuse_odd_numbers(raw: object) -> None:
+    """TOML has numbers that no setting can use: infinities, NaN, and whole numbers beyond 64 bits."""
+    if isinstance(raw, float) and not math.isfinite(raw):
+        raise ValueError(f"must be a finite number, not {raw}")
+    if isinstance(raw, int) and not -(1 << 63) <= raw < 1 << 63:
+        raise ValueError("the number does not fit into 64 bits")
+    if isinstance(raw, list):
+        for item in raw:
+            _refuse_odd_numbers(item)
+
+
+def _in_words(text: str, raw: object, allowed: Sequence[Any]) -> str:
+    """A msgspec message as a sentence about TOML."""
+    for plain in allowed:
+        if typing.get_origin(plain) is typing.Literal and isinstance(raw, str):
+            options = [str(option) for option in typing.get_args(plain)]
+            listed = ", ".join(f'"{option}"' for option in options)
+            return f'must be one of {listed}, not "{raw[:40]}"{did_you_mean(raw, options)}'
+    match = re.fullmatch(r"Expected `([^`]*)`(.*?)(?:, got `([^`]*)`)?(?: - at `\$(.*)`)?", text)
+    if match is None:
+        return f"{text}: {raw!r:.60}"
+    wanted = [_TYPE_NAMES.get(name, name) for name in match[1].split(" | ") if name != "null"]
+    got = _TYPE_NAMES.get(match[3], match[3]) if match[3] else f"{raw!r:.60}"
+    item = f" (item {match[4]})" if match[4] else ""
+    return f"must be {' or '.join(wanted)}{match[2]}, not {got}{item}"
+
+
+def check_shape(settings: object) -> str | None:
+    """What keeps a class from being a settings struct, in words for the end of one line; None where nothing does."""
+    if not (isinstance(settings, type) and issubclass(settings, msgspec.Struct)):
+        return "its settings are not a msgspec.Struct class"
+    if not settings.__struct_config__.frozen:
+        return f"{settings.__name__} is not frozen"
+    missing = [field.name for field in fields_of(settings) if field.required]
+    return f"{settings.__name__}.{missing[0]} has no default" if missing else None
+
+
+def known_keys(settings: type[msgspec.Struct]) -> list[str]:
+    """The keys that a table of these settings may have."""
+    return [field.encode_name for field in fields_of(settings) if field is not rest_of(settings)]

@@ -1,0 +1,105 @@
+"""What is wrong with a configuration: every problem with its file, line and key, so that one run shows them all."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from linn.core.config.toml_source import Path, TomlSource
+from linn.core.errors.names import NAME_CHARACTERS_MAX
+from linn.core.errors.tree import ConfigError, LinnError, PluginError
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong ("error"), has no effect or a surprising one ("warning"), or may be meant ("hint")."""
+
+    line: int
+    """From 1; 0 where the settings came over the wire and not from a file."""
+    key: str
+    """The full key, as one would write it in TOML: `topics.delays.retention`."""
+    text: str
+    severity: Literal["error", "warning", "hint"]
+    error: type[LinnError] = ConfigError
+
+
+class Problems:
+    """Collects problems, and knows on which line of which file each stands."""
+
+    def __init__(self, source: TomlSource | None = None) -> None:
+        self._source = source
+        self.found: list[Problem] = []
+
+    @property
+    def error_count(self) -> int:
+        """How many of the problems found so far keep the configuration from being used."""
+        return sum(problem.severity == "error" for problem in self.found)
+
+    def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
+        """Note an error at `path`."""
+        self.found.append(Problem(self._line(path), dotted(path), one_line(text), "error", error))
+
+    def warn(self, path: Path, text: str) -> None:
+        """Note something that works, but perhaps not as meant."""
+        self.found.append(Problem(self._line(path), dotted(path), one_line(text), "warning"))
+
+    def hint(self, path: Path, text: str) -> None:
+        """Note something that is worth a look and may well be meant."""
+        self.found.append(Problem(self._line(path), dotted(path), one_line(text), "hint"))
+
+    def in_order(self) -> list[Problem]:
+        """All problems, by line."""
+        return sorted(self.found, key=lambda problem: problem.line)
+
+    def describe(self, problem: Problem) -> str:
+        """The problem as one line: "linn.toml:12: topics.delays.retenton: unknown key; ..."."""
+        place = f"{self._source.file}:{problem.line}: " if self._source is not None else ""
+        return f"{place}{problem.key}: {problem.text}" if problem.key else f"{place}{problem.text}"
+
+    def raise_first(self) -> None:
+        """Raise the first error, by line; do nothing if there are only warnings.
+
+        Raises:
+            ConfigError, PluginError: something is wrong with a file.
+            LinnError: something is wrong with a request over the wire; as the problem says.
+        """
+        for problem in self.in_order():
+            if problem.severity == "error":
+                is_of_files = self._source is None or issubclass(problem.error, ConfigError | PluginError)
+                raise (problem.error if is_of_files else ConfigError)(self.describe(problem))
+
+    def _line(self, path: Path) -> int:
+        return self._source.line_of(path) if self._source is not None else 0
+
+
+class FirstProblem(Problems):
+    """For a request over the wire, which is answered with one error: the first is raised where it is found.
+
+    To find all of a hundred thousand, each with the nearest known word, takes seconds.
+    """
+
+    def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
+        """Raises the error."""
+        super().add(path, text, error=error)
+        self.raise_first()
+
+
+def dotted(path: Path) -> str:
+    """A path as one writes it: `topics."my topic".bindings[0].key`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            bare = part[: NAME_CHARACTERS_MAX + 1]
+            text += ("." if text else "") + (bare if _BARE_KEY.fullmatch(bare) else json.dumps(part[:80]))
+    return text
+
+
+def one_line(text: str) -> str:
+    """Text with everything that would break or garble a line written as an escape."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -1,0 +1,166 @@
+"""The tables of a configuration file but topics: one frozen struct each, with a default and a line of help per key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from linn.core.config.topic_settings import BindingSettings, Count, Size, TopicSettings
+from linn.core.config.units import UNITS_MAX
+
+MIB = 1 << 20
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[broker]`: the broker as a whole, and its limits."""
+
+    data_dir: Annotated[
+        str, msgspec.Meta(min_length=1, description="Folder for everything that is kept; made if missing.")
+    ] = "linn-data"
+    name: Annotated[str, msgspec.Meta(description="What the broker calls itself in logs and to clients.")] = "linn"
+    message_bytes_max: Annotated[
+        Size, msgspec.Meta(description="The largest message, with key and headers; a topic may ask for less.")
+    ] = MIB
+    batch_bytes_max: Annotated[
+        Size, msgspec.Meta(description="The largest record batch, as sent and when decompressed.")
+    ] = 8 * MIB
+    frame_bytes_max: Annotated[
+        Size, msgspec.Meta(description="The largest frame of the wire; a connection that sends more is closed.")
+    ] = 16 * MIB
+    connections_max: Annotated[Count, msgspec.Meta(description="Connections at a time, over all listeners.")] = 10_000
+    connection_bytes_max: Annotated[
+        Size, msgspec.Meta(description="Output that waits for one client; beyond it the broker stops reading from it.")
+    ] = 32 * MIB
+    inflight_requests_max: Annotated[
+        Count, msgspec.Meta(description="Requests of one connection that may wait for their answers.")
+    ] = 1_000
+    memory_bytes_max: Annotated[
+        Annotated[int, msgspec.Meta(ge=16 * MIB, le=UNITS_MAX)] | None,
+        msgspec.Meta(
+            description="Memory for what waits: records of dram topics (a half), output that clients have not taken, "
+            'and publishes under way (a quarter each); or "auto": half of what the machine, or the cgroup, has.',
+            extra={"none": "auto"},
+        ),
+    ] = None
+    subscriptions_max: Annotated[Count, msgspec.Meta(description="Subscriptions of one connection.")] = 1_000
+    drain_timeout_s: Annotated[
+        float,
+        msgspec.Meta(ge=0, description="How long a stop waits for work under way before it closes connections."),
+    ] = msgspec.field(default=10.0, name="drain_timeout")
+    loop_held_max_ms: Annotated[
+        Annotated[int, msgspec.Meta(ge=20, le=UNITS_MAX)] | None,
+        msgspec.Meta(
+            description="How long one step of `linn serve` may take before the log names the plugin that holds up the "
+            'loop, or "unlimited".',
+            extra={"none": "unlimited"},
+        ),
+    ] = msgspec.field(default=250, name="loop_held_max")
+    default_storage: Annotated[str, msgspec.Meta(description="Storage of topics that name none.")] = "segmented-log"
+    default_delivery: Annotated[str, msgspec.Meta(description="Delivery of topics that name none.")] = "at-least-once"
+    auto_create_topics: Annotated[
+        bool, msgspec.Meta(description="Whether using an unknown topic makes it, with all defaults.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where one limit contradicts another, or the folder can't be one."""
+        if not self.message_bytes_max <= self.batch_bytes_max <= self.frame_bytes_max:
+            raise ValueError("message_bytes_max <= batch_bytes_max <= frame_bytes_max does not hold")
+        if "\0" in self.data_dir:
+            raise ValueError("data_dir holds a NUL character")
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "human", "json"]
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[log]`: what `linn serve` writes to stderr. A broker that a program runs itself leaves that to the program."""
+
+    level: Annotated[LogLevel, msgspec.Meta(description="The least level that is written.")] = "info"
+    format: Annotated[
+        LogFormat,
+        msgspec.Meta(description="Lines for people, or one JSON object a line; auto: for people on a terminal."),
+    ] = "auto"
+
+
+class PluginSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[plugins]`: installed plugins are found by themselves; this adds some and takes some away."""
+
+    load: Annotated[
+        tuple[str, ...], msgspec.Meta(description="Modules to load as plugins, beside the installed ones.")
+    ] = ()
+    block: Annotated[tuple[str, ...], msgspec.Meta(description="Names of plugins that are not to be loaded.")] = ()
+
+
+class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[listeners.NAME]`: where clients connect. A file without any has one, `native`, with these defaults."""
+
+    protocol: Annotated[
+        str, msgspec.Meta(description="The protocol spoken there. Its settings are the table's other keys.")
+    ] = "capnp"
+    address: Annotated[
+        str, msgspec.Meta(description='"HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0 takes a free one.')
+    ] = "127.0.0.1:5466"
+
+
+class StorageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[storage.NAME]`: a storage engine with its settings. Every engine's own name is there without being written."""
+
+    engine: Annotated[
+        str | None,
+        msgspec.Meta(description="The engine. Default: the table's NAME. Its settings are the table's other keys."),
+    ] = None
+
+
+class DeliveryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[delivery.NAME]`: delivery semantics with settings. Every semantics' own name is there without being written."""
+
+    semantics: Annotated[
+        str | None,
+        msgspec.Meta(description="The semantics. Default: the table's NAME. Its settings are the table's other keys."),
+    ] = None
+
+
+class InterceptorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[interceptors.NAME]`: an interceptor with settings. Every interceptor's own name is there by itself."""
+
+    interceptor: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="The interceptor. Default: the table's NAME. Its settings are the table's other keys."
+        ),
+    ] = None
+
+
+class ExchangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[exchanges.NAME]`: an exchange, to which topics and other exchanges bind."""
+
+    type: Annotated[
+        str,
+        msgspec.Meta(
+            description="direct, fanout, topic, headers, content, consistent-hash, or a plugin's. Its settings are the "
+            "table's other keys."
+        ),
+    ] = "direct"
+    alternate: Annotated[
+        str | None, msgspec.Meta(description="The exchange that takes messages which no binding of this one matches.")
+    ] = None
+    bindings: Annotated[
+        tuple[BindingSettings, ...], msgspec.Meta(description="What other exchanges send here, as an array of tables.")
+    ] = ()
+
+
+TABLES: Mapping[str, type[msgspec.Struct]] = {
+    "broker": BrokerSettings,
+    "log": LogSettings,
+    "listeners": ListenerTable,
+    "plugins": PluginSettings,
+    "storage": StorageTable,
+    "delivery": DeliveryTable,
+    "exchanges": ExchangeTable,
+    "interceptors": InterceptorTable,
+    "topics": TopicSettings,
+}
+"""The tables at the top of a file; all but `broker`, `log` and `plugins` hold tables with names of a user's choice."""

@@ -1,0 +1,147 @@
+"""What one topic's settings must agree with: the names around it, the broker's limits, and each other.
+
+The same checks hold for `[topics.NAME]` in TOML and for a topic that is made or changed over the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from linn.core.batch.steps import Steps
+from linn.core.config.decoder import decode_items, decode_settings
+from linn.core.config.problem import FirstProblem, Problems
+from linn.core.config.tables import BrokerSettings
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import TopicSettings, filled_in
+from linn.core.errors.names import name_problem
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import ConfigError, LinnError, PluginUnknown
+from linn.core.routing.partitioner import DEFAULT_PARTITIONER
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a topic may refer to."""
+
+    broker: BrokerSettings
+    topics: Collection[str]
+    exchanges: Collection[str]
+    storage: Collection[str]
+    delivery: Mapping[str, object]
+    """The settings of each delivery, by the delivery's name."""
+    interceptors: Collection[str] = ()
+    partitioners: Collection[str] = (DEFAULT_PARTITIONER,)
+
+
+def decode_topic(name: str, table: object, around: Surroundings) -> Steps[TopicSettings]:
+    """The settings that a request over the wire asks for, checked and filled in. A step for each of its bindings.
+
+    Raises:
+        ConfigError: the first thing that is wrong; the text names its full key.
+    """
+    problems = FirstProblem()
+    path: Path = ("topics", name)
+    items_decoded = yield from decode_items(TopicSettings, table, path, problems)
+    topic = decode_settings(TopicSettings, items_decoded, path, problems)
+    assert topic is not None, "a table without problems decodes"
+    return check_topic(name, topic, around, problems)
+
+
+def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems: Problems) -> TopicSettings:
+    """Add what is wrong with a topic to `problems`; returns it with all defaults filled in."""
+    path: Path = ("topics", name)
+    check_name(name, path, problems)
+    defaults = {
+        "storage": around.broker.default_storage,
+        "delivery": around.broker.default_delivery,
+        "message_bytes_max": around.broker.message_bytes_max,
+    }
+    filled = filled_in(topic, defaults, around.delivery.get(topic.delivery or around.broker.default_delivery))
+    _check_references(name, topic, around, path, problems)
+    _check_limits(filled, around.broker, path, problems)
+    _warn_of_no_effect(topic, path, problems)
+    _warn_of_attempts(filled, path, problems)
+    return filled
+
+
+def check_name(name: str, path: Path, problems: Problems) -> None:
+    """Add an error where `name`, the last part of `path`, is not a name."""
+    wrong = name_problem(name)
+    if wrong is not None:
+        problems.add(path, wrong)
+
+
+def _check_references(name: str, topic: TopicSettings, around: Surroundings, path: Path, problems: Problems) -> None:
+    must_exist(topic.storage, around.storage, "storage", (*path, "storage"), problems, PluginUnknown)
+    must_exist(topic.delivery, around.delivery, "delivery", (*path, "delivery"), problems, PluginUnknown)
+    must_exist(topic.partitioner, around.partitioners, "partitioner", (*path, "partitioner"), problems, PluginUnknown)
+    if topic.dead_letter == name:
+        problems.add((*path, "dead_letter"), "a topic can't be its own dead letter")
+    else:
+        must_exist(topic.dead_letter, around.topics, "topic", (*path, "dead_letter"), problems)
+    named: set[str] = set()
+    for index, interceptor in enumerate(topic.interceptors):
+        at: Path = (*path, "interceptors", index)
+        must_exist(interceptor, around.interceptors, "interceptor", at, problems, PluginUnknown)
+        if interceptor in named:
+            problems.add(at, f'"{interceptor[:80]}" is named twice')
+        named.add(interceptor)
+    for index, binding in enumerate(topic.bindings):
+        at = (*path, "bindings", index, "exchange")
+        must_exist(binding.exchange, around.exchanges, "exchange", at, problems)
+
+
+def must_exist(
+    name: str | None,
+    known: Collection[str],
+    noun: str,
+    path: Path,
+    problems: Problems,
+    error: type[LinnError] = ConfigError,
+) -> None:
+    """Add an error where `name`, which stands at `path`, is not among `known`; None is nothing to look for."""
+    if name is not None and name not in known:
+        problems.add(path, f'there is no {noun} "{name[:80]}"{did_you_mean(name, known)}', error=error)
+
+
+def _check_limits(filled: TopicSettings, broker: BrokerSettings, path: Path, problems: Problems) -> None:
+    message_bytes_max = filled.message_bytes_max or broker.message_bytes_max
+    if message_bytes_max > broker.message_bytes_max:
+        limit = broker.message_bytes_max
+        problems.add((*path, "message_bytes_max"), f"is over the broker's message_bytes_max of {limit}")
+    if filled.bytes_max is not None and filled.bytes_max < message_bytes_max:
+        problems.add((*path, "bytes_max"), f"is less than one message may have: {message_bytes_max}")
+    if (filled.redelivery_delay_ms or 0) > (filled.redelivery_delay_max_ms or filled.redelivery_delay_ms or 0):
+        problems.add((*path, "redelivery_delay"), "is over redelivery_delay_max")
+
+
+def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> None:
+    """Settings that do nothing beside the others. `topic` is as written, before anything is filled in."""
+    default = TopicSettings()
+    stream_only = {"retention": "retention_ms", "retention_bytes": "retention_bytes"}
+    queue_only = {
+        "max_deliveries": "max_deliveries",
+        "dead_letter": "dead_letter",
+        "lease": "lease_ms",
+        "redelivery_delay": "redelivery_delay_ms",
+        "redelivery_delay_max": "redelivery_delay_max_ms",
+        "redelivery_backoff": "redelivery_backoff",
+    }
+    idle = stream_only if topic.kind == "queue" else queue_only if topic.kind == "stream" else {}
+    for key, field in idle.items():
+        if getattr(topic, field) != getattr(default, field):
+            problems.warn((*path, key), f'has no effect while kind is "{topic.kind}"')
+    if topic.overflow != default.overflow and topic.bytes_max is None:
+        problems.warn((*path, "overflow"), "has no effect without bytes_max")
+
+
+def _warn_of_attempts(filled: TopicSettings, path: Path, problems: Problems) -> None:
+    if filled.kind == "stream" or filled.lease_ms is None:
+        return
+    if filled.dead_letter is not None and filled.max_deliveries is None:
+        problems.warn((*path, "dead_letter"), "takes only rejected records: without max_deliveries attempts don't end")
+    if filled.dead_letter is None and filled.max_deliveries is not None:
+        problems.warn(
+            (*path, "max_deliveries"), f"without dead_letter a record is dropped after {filled.max_deliveries} attempts"
+        )

@@ -1,0 +1,190 @@
+"""A topic's settings: one struct for `[topics.NAME]` in TOML, for the admin API, and for what the broker keeps.
+
+Each field says with `live` whether it may change while the topic exists; `what_changed` holds a change to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from linn.core.config.decoder import encode_settings, extra_of, fields_of
+from linn.core.config.units import UNITS_MAX
+from linn.core.errors.tree import ConfigNotLive
+from linn.core.queue.lease import LEASE_MS_MAX, Backoff
+from linn.core.routing.partitioner import DEFAULT_PARTITIONER
+
+PARTITIONS_MAX = 4096
+"""Each partition costs open files and about 10 KiB; more of them on one node is a slip of the finger."""
+DAY_MS = 86_400_000
+
+Kind = Literal["queue", "stream", "both"]
+S = TypeVar("S", bound=msgspec.Struct)
+Overflow = Literal["block", "reject", "drop-head"]
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+Retention = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=UNITS_MAX)]
+Lease = Annotated[int, msgspec.Meta(ge=1, le=LEASE_MS_MAX)]
+Delay = Annotated[int, msgspec.Meta(ge=0, le=LEASE_MS_MAX)]
+_NOT_LIVE = {"live": False}
+
+
+class BindingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[topics.NAME.bindings]]`, `[[exchanges.NAME.bindings]]`: what an exchange sends to this topic or exchange."""
+
+    exchange: Annotated[str, msgspec.Meta(description="The exchange to bind to.")]
+    key: Annotated[
+        str, msgspec.Meta(description="Routing key, or the pattern of one; what it means is up to the exchange's type.")
+    ] = ""
+    arguments: Annotated[
+        dict[str, Any], msgspec.Meta(description="All other keys, for the exchange's type.", extra={"rest": True})
+    ] = msgspec.field(default_factory=dict)
+
+
+class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[topics.NAME]`: one topic. Every key may be left out."""
+
+    kind: Annotated[
+        Kind,
+        msgspec.Meta(
+            description="A queue (kept until settled), a stream (kept for a time), or both: queues on a stream."
+        ),
+    ] = "queue"
+    partitions: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=PARTITIONS_MAX, description="Number of partitions; may grow live, never shrink."),
+    ] = 1
+    partitioner: Annotated[
+        str,
+        msgspec.Meta(
+            description="What chooses the partition: murmur2 (by key, as Kafka), sticky, round-robin, or a plugin's.",
+            extra=_NOT_LIVE,
+        ),
+    ] = DEFAULT_PARTITIONER
+    storage: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="A `[storage.NAME]` table, or an engine's name. Default: the broker's `default_storage`.",
+            extra=_NOT_LIVE,
+        ),
+    ] = None
+    delivery: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="A `[delivery.NAME]` table, or a semantics' name. Default: the broker's `default_delivery`.",
+            extra=_NOT_LIVE,
+        ),
+    ] = None
+    retention_ms: Annotated[
+        Retention | None,
+        msgspec.Meta(
+            description='How long a stream keeps records, or "forever". A queue keeps them until they are settled.',
+            extra={"none": "forever"},
+        ),
+    ] = msgspec.field(default=14 * DAY_MS, name="retention")
+    retention_bytes: Annotated[
+        Size | None,
+        msgspec.Meta(
+            description='Bytes that a partition of a stream keeps, oldest dropped first, or "unlimited".',
+            extra={"none": "unlimited"},
+        ),
+    ] = None
+    max_deliveries: Annotated[
+        Count | None,
+        msgspec.Meta(description="Attempts before a record is dead-lettered, or dropped. Default: the delivery's."),
+    ] = None
+    dead_letter: Annotated[
+        str | None,
+        msgspec.Meta(description="The topic that takes records which are rejected or out of attempts."),
+    ] = None
+    lease_ms: Annotated[
+        Lease | None,
+        msgspec.Meta(description="How long a consumer holds a record before it is returned. Default: the delivery's."),
+    ] = msgspec.field(default=None, name="lease")
+    redelivery_delay_ms: Annotated[
+        Delay | None,
+        msgspec.Meta(description="Wait before a returned record is delivered again. Default: the delivery's."),
+    ] = msgspec.field(default=None, name="redelivery_delay")
+    redelivery_delay_max_ms: Annotated[
+        Delay | None,
+        msgspec.Meta(description="The longest such wait, however many attempts there were. Default: the delivery's."),
+    ] = msgspec.field(default=None, name="redelivery_delay_max")
+    redelivery_backoff: Annotated[
+        Backoff | None,
+        msgspec.Meta(description="How that wait grows with the attempts. Default: the delivery's."),
+    ] = None
+    message_bytes_max: Annotated[
+        Size | None, msgspec.Meta(description="The largest message. Default: the broker's `message_bytes_max`.")
+    ] = None
+    bytes_max: Annotated[
+        Size | None,
+        msgspec.Meta(
+            description='Bytes that the topic may hold before `overflow` applies, or "unlimited".',
+            extra={"none": "unlimited"},
+        ),
+    ] = None
+    overflow: Annotated[
+        Overflow,
+        msgspec.Meta(description="At `bytes_max`: make publishers wait, refuse them, or drop the oldest records."),
+    ] = "block"
+    interceptors: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="What sees each batch before it is stored, in this order: `[interceptors.NAME]` tables, or "
+            "interceptors' names."
+        ),
+    ] = ()
+    bindings: Annotated[
+        tuple[BindingSettings, ...], msgspec.Meta(description="What exchanges send here, as an array of tables.")
+    ] = ()
+
+
+FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
+"""What a topic may say for itself, and else takes from the field of the same name in its delivery's settings."""
+
+
+def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:
+    """The table of a topic's settings but for its bindings: there may be thousands, which are written in turns."""
+    return encode_settings(msgspec.structs.replace(topic, bindings=()))
+
+
+def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
+    """The topic with everything that it takes from elsewhere written out; what it says itself is kept.
+
+    `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. What is still None afterwards does
+    not exist for this delivery (at-most-once has no lease). Filling in twice is the same as once.
+    """
+    found = dict(defaults) | {name: getattr(delivery_settings, name, None) for name in FROM_DELIVERY}
+    missing = {name: value for name, value in found.items() if getattr(topic, name) is None}
+    return msgspec.structs.replace(topic, **missing)
+
+
+def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:
+    """What a topic's semantics is made with: its delivery's settings, with what the topic says for itself put in."""
+    own = {name: getattr(topic, name) for name in FROM_DELIVERY if hasattr(delivery_settings, name)}
+    return msgspec.structs.replace(
+        delivery_settings, **{name: value for name, value in own.items() if value is not None}
+    )
+
+
+def what_changed(old: TopicSettings, new: TopicSettings) -> tuple[str, ...]:
+    """The keys in which `new` differs from `old`, all of which may change while the topic exists.
+
+    Raises:
+        ConfigNotLive: a key differs that can't change in place; the text names all of those. Partitions may only grow.
+    """
+    changed: list[str] = []
+    refused: list[str] = []
+    for field in fields_of(TopicSettings):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if before == after:
+            continue
+        live = extra_of(field).get("live", True) and not (field.name == "partitions" and after < before)
+        (changed if live else refused).append(field.encode_name)
+    if refused:
+        rule = " (partitions may only grow)" if "partitions" in refused else ""
+        raise ConfigNotLive(f"{', '.join(refused)} can't change while the topic exists{rule}: make a new topic")
+    return tuple(changed)

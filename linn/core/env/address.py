@@ -1,0 +1,25 @@
+"""Addresses as TOML, a client's URL and the broker's log write them."""
+
+from __future__ import annotations
+
+import os
+
+from linn.core.errors.tree import AddressInvalid
+
+_UNIX_PATH_BYTES_MAX = 107
+"""`sun_path` of Linux without its closing zero."""
+
+
+def parse_address(address: str) -> tuple[str, int] | str:
+    """(host, port) of "HOST:PORT" or "[V6]:PORT", or the path of "unix:PATH". Raises AddressInvalid."""
+    if address.startswith("unix:"):
+        path = address[5:]
+        if not path or "\0" in path or len(os.fsencode(path)) > _UNIX_PATH_BYTES_MAX:
+            raise AddressInvalid(f"{address!r}: a Unix socket's path has 1 to {_UNIX_PATH_BYTES_MAX} bytes")
+        return path
+    host, _, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not host or (":" in host) != bracketed or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
+        raise AddressInvalid(f"{address!r} is not HOST:PORT, [V6]:PORT or unix:PATH")
+    return host, int(port)

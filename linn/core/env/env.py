@@ -1,0 +1,255 @@
+"""Env: the only door to the world. Time, randomness, files and network come through here, and from nowhere else.
+
+`real_env.RealEnv` is the world; `linn.testing.sim_env.SimEnv` is a seeded one with virtual time, a disk that can tear,
+lose, fill and fail, and a network that can cut and delay. ruff bans the modules that would be a second door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from linn.core.batch.flat_message import Buffer
+from linn.core.env.file_region import FileRegion, Sendable
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Time. Wall time is for people and retention; intervals and deadlines use `monotonic`."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, UTC. May jump, also backwards."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep; a cancellation point even for 0."""
+
+
+class Rng(Protocol):
+    """Randomness. Not for secrets that must withstand an attacker who knows the seed of a simulation."""
+
+    def bytes(self, count: int) -> bytes:
+        """`count` random bytes."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A float in [low, high]."""
+
+    def integer(self, below: int) -> int:
+        """An integer in [0, below)."""
+
+
+class File(Protocol):
+    """One open file. `write` appends, synchronously, to the page cache; only `sync` makes it survive power loss."""
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        """Append all buffers at the end; return the bytes written, always their sum.
+
+        Raises:
+            DiskFull: the file is cut back to its former size: either all buffers are there or none.
+            StorageError: any other failure; the same promise.
+        """
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        """Overwrite (or extend) at a position. For small fixed-place files. Raises as `write`, without its promise."""
+
+    def size(self) -> int:
+        """Current size in bytes."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes (not durable before `sync`). Raises StorageError."""
+
+    async def read(self, position: int, bytes_max: int) -> bytearray:
+        """Up to `bytes_max` bytes from `position`; fewer only at the end of the file. Does not block the loop.
+
+        Raises StorageError. Cancellation: nothing is changed.
+        """
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """The `size` bytes from `position`, where they can be had at once; None where a disk has to be waited for.
+
+        Raises StorageError.
+        """
+
+    def region(self, position: int, size: int) -> FileRegion:
+        """Bytes that are in the file and won't change, for a `Stream` to send. No I/O. Raises StorageError."""
+
+    async def sync(self) -> None:
+        """Put what was written so far on stable storage (fdatasync), off the loop.
+
+        Raises:
+            SyncFailed: what was not synced before is in an unknown state; never retry.
+        Cancellation: the sync may or may not have happened.
+        """
+
+    def close(self) -> None:
+        """Close without syncing. Idempotent."""
+
+
+class Disk(Protocol):
+    """Files and folders, by string paths. What changes a folder is durable only after `sync_dir` of that folder."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and appending; `create` makes it where there is none.
+
+        Raises: DiskReadOnly, DiskFull, StorageError (with the path in the text).
+        """
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or folder is there."""
+
+    def list_dir(self, path: str) -> list[str]:
+        """Sorted names in a folder. Raises StorageError where there is no such folder."""
+
+    def make_dir(self, path: str) -> None:
+        """Make a folder and its parents; no error where it exists. Raises DiskReadOnly, DiskFull, StorageError."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomically put `source` in `target`'s place."""
+
+    def unlink(self, path: str) -> None:
+        """Delete a file; no error where there is none."""
+
+    def remove_dir(self, path: str) -> None:
+        """Delete an empty folder; no error where there is none."""
+
+    async def sync_dir(self, path: str) -> None:
+        """Make creations, renames and unlinks in a folder durable.
+
+        Raises SyncFailed; DescriptorsExhausted: it can be tried again.
+        """
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written below `path`."""
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take an exclusive lock on a file (made if missing) for this process; returns what releases it.
+
+        Raises DataDirLocked.
+        """
+
+
+class Interrupted(Exception):
+    """`Stream.interrupt` was called."""
+
+
+class Stream(Protocol):
+    """One connection: bytes both ways."""
+
+    peer: str
+    """Who is at the other end, for logs."""
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Wait for bytes and put them at the start of `buffer`; 0 means that the peer has finished.
+
+        Raises ConnectionLost, Interrupted. Cancellation: no byte is lost, it stays in the socket.
+        """
+
+    def interrupt(self) -> None:
+        """Have the task that waits in `receive_into` raise Interrupted, unless bytes are on their way to it. No byte is
+        lost. Cheaper than a cancel scope around each wait.
+        """
+
+    def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
+        """As `receive_into` where something is there already, one buffer after the other; None: nothing is.
+
+        Raises ConnectionLost. It gives no other task a turn: bound how often it is called in a row.
+        """
+
+    def send_nowait(self, buffers: Sequence[Buffer]) -> int:
+        """Send what the connection takes without waiting; the number of bytes, from 0 to all.
+
+        Not while another task is in `send`. Raises ConnectionLost.
+        """
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send all buffers in order.
+
+        Raises ConnectionLost. Cancellation: some bytes may have been sent; the stream is of no more use.
+        """
+
+    async def aclose(self) -> None:
+        """Close at once; what waits in `receive_into` or `send` elsewhere raises ConnectionLost. Idempotent."""
+
+
+class AcceptedStream(Stream, Protocol):
+    """A connection that a client made to a listener: it also sends pieces of files, and waits without a buffer."""
+
+    async def wait_readable(self) -> None:
+        """Wait until `receive_nowait` may give something else than None. Always a checkpoint. Raises ConnectionLost."""
+
+    def send_nowait(self, sendables: Sequence[Sendable]) -> int:
+        """As `Stream.send_nowait`; it may stop before a FileRegion, or send nothing where there is one."""
+
+    async def send(self, sendables: Sequence[Sendable]) -> None:
+        """As `Stream.send`. What the page cache has lost of a FileRegion holds up the loop until the disk has it.
+
+        Raises ConnectionLost; also where a FileRegion's file was cut, for the peer can't be told any more.
+        """
+
+
+class Listener(Protocol):
+    """A bound address."""
+
+    address: str
+    """The address as bound, e.g. "127.0.0.1:5466" with the real port, or "unix:/run/linn.sock"."""
+
+    async def accept(self) -> AcceptedStream:
+        """Wait for a connection; survives a lack of descriptors.
+
+        Raises:
+            ConnectionLost: the listener is closed.
+            LimitExceeded: one came and was closed, because only the descriptors that files need are left.
+        """
+
+    async def aclose(self) -> None:
+        """Stop listening (and remove a Unix socket's file). Idempotent."""
+
+
+class Net(Protocol):
+    """The network. Addresses are "HOST:PORT", "[V6]:PORT" or "unix:PATH"."""
+
+    async def listen(self, address: str) -> Listener:
+        """Bind. Port 0 takes a free one. Raises AddressInUse, AddressInvalid."""
+
+    async def connect(self, address: str) -> Stream:
+        """Connect. Raises ConnectFailed, AddressInvalid."""
+
+
+class Process(Protocol):
+    """What the operating system says of this process."""
+
+    def memory_bytes(self) -> int:
+        """Memory in use (resident). For people and metrics: what was freed may still be in it."""
+
+    def memory_bytes_max(self) -> int:
+        """Memory that it may use: the machine's, or its cgroup's where that is less."""
+
+    def descriptors(self) -> int:
+        """Open file descriptors."""
+
+    def descriptors_max(self) -> int:
+        """How many it may open."""
+
+    def processor_s(self) -> float:
+        """Processor time used so far, in seconds."""
+
+    def thread_processor_s(self) -> float:
+        """Of that what the calling thread used. Cheap; measures work, which other processes make no longer."""
+
+
+class Env(Protocol):
+    """Everything that a broker takes from outside."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def rng(self) -> Rng: ...
+    @property
+    def disk(self) -> Disk: ...
+    @property
+    def net(self) -> Net: ...
+    @property
+    def process(self) -> Process: ...

@@ -1,0 +1,17 @@
+"""Fields of log lines: names that every part of linn uses for the same thing.
+
+A call gives its fields as one mapping: `logger.error("%(topic)s is full: %(error)s", {"topic": ..., "error": ...})`.
+The text of the line takes those that it names; a handler that writes JSON takes all of them. The names are
+`connection` (the peer), `listener`, `protocol`, `topic`, `exchange`, `partition`, `group`, `plugin`, `code` (of an
+error), `error` and `count`; below an engine, which knows files only, `folder`, `file` and `offset`; in a client
+`broker` (its address) and `seconds`.
+"""
+
+from __future__ import annotations
+
+from linn.core.errors.tree import LinnError
+
+
+def log_fields(error: LinnError | None) -> dict[str, object]:
+    """`error` and `code` of an error; nothing where there is none."""
+    return {"error": str(error), "code": error.code} if error is not None else {}

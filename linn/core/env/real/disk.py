@@ -1,0 +1,286 @@
+"""RealDisk: the machine's file system, behind the ports of `linn.core.env.env`.
+
+Laws: an `OSError` never leaves this file, it becomes one line that names the path. What may wait for a disk runs in a
+thread, and a file's descriptor is not closed under a thread or a FileRegion that uses it. One handle at a time writes
+a file, because each keeps the file's end itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from linn.core.batch.flat_message import Buffer, without_first
+from linn.core.env.file_region import Sendable
+from linn.core.env.real.freeing_thread import FREEING
+from linn.core.env.real.os import IOV_MAX, reason
+from linn.core.env.real.thread import in_thread
+from linn.core.errors.tree import DataDirLocked, DescriptorsExhausted, DiskFull, DiskReadOnly, StorageError, SyncFailed
+
+T = TypeVar("T")
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""EFBIG: a file has the size that the process's limit (RLIMIT_FSIZE) or the file system allows one."""
+_NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
+_READ_ONLY = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
+
+
+def _disk_error(error: OSError, deed: str, path: str) -> StorageError:
+    text = f"can't {deed} {path}: {reason(error)}"
+    if error.errno in _FULL:
+        return DiskFull(text)
+    if error.errno in _READ_ONLY:
+        return DiskReadOnly(text)
+    if error.errno in _NO_DESCRIPTOR:
+        return DescriptorsExhausted(text)
+    return StorageError(text)
+
+
+class _Translated:
+    """An OSError in its block becomes a StorageError. A start makes ten of these per segment: no generator."""
+
+    __slots__ = ("_deed", "_path")
+
+    def __init__(self, deed: str, path: str) -> None:
+        self._deed = deed
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if isinstance(error, OSError):
+            raise _disk_error(error, self._deed, self._path) from error
+
+
+class Descriptor:
+    """An open file's number. The file is closed when the last one that holds this lets go of it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        # Linux frees the descriptor whatever close() says, and nothing is promised about the data.
+        with contextlib.suppress(OSError):
+            FREEING.close(self.number)
+
+
+def _held(path: str) -> Descriptor | None:
+    """Hold a file whose disk space should be freed in a thread when it is deleted; None for others."""
+    with contextlib.suppress(OSError):
+        if FREEING.wants(os.stat(path).st_size):
+            return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    return None
+
+
+class RealFileRegion:
+    """Bytes of a file, which it holds open."""
+
+    __slots__ = ("_size", "descriptor", "position")
+
+    def __init__(self, descriptor: Descriptor, position: int, size: int) -> None:
+        self.descriptor = descriptor
+        self.position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def behind(self, count: int) -> RealFileRegion:
+        """What is left behind the first `count` bytes."""
+        return RealFileRegion(self.descriptor, self.position + count, self._size - count)
+
+    def is_followed_by(self, other: Sendable) -> bool:
+        """Whether `other` begins in the same file where this ends."""
+        return (
+            isinstance(other, RealFileRegion)
+            and other.descriptor is self.descriptor
+            and other.position == self.position + self._size
+        )
+
+
+class RealFile:
+    """A descriptor and where its file ends."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
+        self._open: Descriptor | None = Descriptor(descriptor)
+        self._descriptor = descriptor
+        self._end = os.fstat(descriptor).st_size
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        total = sum(map(len, buffers))
+        try:
+            written = os.pwritev(self._descriptor, buffers[:IOV_MAX], self._end)
+            if written != total:
+                self._write_rest(without_first(buffers, written), self._end + written)
+        except OSError as error:
+            raise self._take_back(error) from error
+        self._end += total
+        return total
+
+    def _write_rest(self, buffers: Sequence[Buffer], position: int) -> None:
+        while buffers:
+            written = os.pwritev(self._descriptor, buffers[:IOV_MAX], position)
+            position += written
+            buffers = without_first(buffers, written)
+
+    def _take_back(self, error: OSError) -> StorageError:
+        """Cut off what a failed append left; the error to raise."""
+        try:
+            if os.fstat(self._descriptor).st_size > self._end:
+                os.ftruncate(self._descriptor, self._end)
+        except OSError as second:
+            return StorageError(f"can't append to {self._path}, nor cut it back: {reason(second)}")
+        return _disk_error(error, "append to", self._path)
+
+    def write_at(self, data: Buffer, position: int) -> None:
+        with _Translated("write", self._path):
+            self._write_rest([data] if len(data) else [], position)
+        self._end = max(self._end, position + len(data))
+
+    def size(self) -> int:
+        with _Translated("measure", self._path):
+            return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        with _Translated("truncate", self._path):
+            assert size <= os.fstat(self._descriptor).st_size, "truncate cuts, it does not extend"
+            os.ftruncate(self._descriptor, size)
+        self._end = size
+
+    async def read(self, position: int, bytes_max: int) -> bytearray:
+        """As the port says. What the page cache holds is read without leaving the task, so this may not yield."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with _Translated("read", self._path):
+            available = os.fstat(self._descriptor).st_size - position
+            buffer = bytearray(max(0, min(bytes_max, available)))
+            count = self._read_cached(buffer, position)
+            if count < len(buffer):
+                count = await self._in_thread(lambda descriptor: _read_fully(descriptor, buffer, count, position))
+        # A file that is cut during the read is shorter than it was measured.
+        del buffer[count:]
+        return buffer
+
+    def _read_cached(self, buffer: bytearray, position: int) -> int:
+        try:
+            return os.preadv(self._descriptor, (buffer,), position, os.RWF_NOWAIT)
+        except OSError as error:
+            # EAGAIN: nothing of it is cached. EOPNOTSUPP: the file system can't tell. Both go to the thread.
+            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise
+            return 0
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        buffer = bytearray(size)
+        with _Translated("read", self._path):
+            return bytes(buffer) if self._read_cached(buffer, position) == size else None
+
+    def region(self, position: int, size: int) -> RealFileRegion:
+        return RealFileRegion(self._held("read"), position, size)
+
+    def _held(self, deed: str) -> Descriptor:
+        if self._open is None:
+            raise StorageError(f"can't {deed} {self._path}: it is closed")
+        return self._open
+
+    async def sync(self) -> None:
+        try:
+            await self._in_thread(os.fdatasync)
+        except OSError as error:
+            raise SyncFailed(f"can't sync {self._path}: {reason(error)}") from error
+
+    async def _in_thread(self, work: Callable[[int], T]) -> T:
+        """Run `work(descriptor)` in a thread, which a cancellation waits for."""
+        held = self._open
+        if held is None:
+            raise OSError(errno.EBADF, "closed")
+        return await in_thread(lambda: work(held.number))
+
+    def close(self) -> None:
+        self._open, self._descriptor = None, -1
+
+
+def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -> int:
+    """Fill `buffer`, whose first `count` bytes are there; the bytes in it, fewer only at the end of the file."""
+    with memoryview(buffer) as view:
+        while count < len(buffer):
+            with view[count:] as rest:
+                got = os.preadv(descriptor, (rest,), position + count)
+            if not got:
+                break
+            count += got
+    return count
+
+
+def _sync_folder(path: str) -> None:
+    folder = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+    os.fsync(folder.number)
+
+
+class RealDisk:
+    """The machine's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        with _Translated("open", path):
+            descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+        return RealFile(path, descriptor)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        with _Translated("list", path):
+            return sorted(os.listdir(path))
+
+    def make_dir(self, path: str) -> None:
+        with _Translated("make the folder", path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with _Translated(f"rename {source} to", target):
+            os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        with _Translated("delete", path), contextlib.suppress(FileNotFoundError):
+            held = _held(path)
+            os.unlink(path)
+            del held  # Not before: with the last that holds a file its disk space is freed.
+
+    def remove_dir(self, path: str) -> None:
+        with _Translated("delete the folder", path), contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+
+    async def sync_dir(self, path: str) -> None:
+        try:
+            await in_thread(lambda: _sync_folder(path))
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                # Nothing was asked of the disk: this is no failed sync, and can be done again.
+                raise _disk_error(error, "open the folder", path) from error
+            raise SyncFailed(f"can't sync the folder {path}: {reason(error)}") from error
+
+    def free_bytes(self, path: str) -> int:
+        with _Translated("measure the disk of", path):
+            found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def lock(self, path: str) -> Callable[[], None]:
+        file = self.open(path, create=True)
+        try:
+            with _Translated("lock", path):
+                fcntl.flock(file._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except StorageError as error:
+            file.close()
+            if isinstance(error.__cause__, BlockingIOError):
+                raise DataDirLocked(f"another process holds {path}") from error
+            raise
+        return file.close

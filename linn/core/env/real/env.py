@@ -1,0 +1,39 @@
+"""RealEnv: the world as it is, behind the ports of `linn.core.env.env`.
+
+Laws: an `OSError` never leaves `real_disk` or `real_net`. Nothing blocks the loop but what the ports call synchronous.
+"""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from linn.core.env.real.disk import RealDisk
+from linn.core.env.real.net import RealNet
+from linn.core.env.real.process import RealProcess
+from linn.core.env.real.rng import RealRng
+
+
+class RealClock:
+    """The machine's clocks. `monotonic` is trio's own, so that it fits trio's deadlines; it needs a running loop."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
+class RealEnv:
+    """Time, randomness, files and network of this machine."""
+
+    def __init__(self) -> None:
+        self.clock = RealClock()
+        self.rng = RealRng()
+        self.disk = RealDisk()
+        self.net = RealNet()
+        self.process = RealProcess()

@@ -1,0 +1,195 @@
+"""RealNet: the machine's network, TCP and Unix sockets, behind the ports of `linn.core.env.env`.
+
+Law: an `OSError` never leaves this file, it becomes one line that names the address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import socket as stdlib_socket
+import stat
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import trio
+
+from linn.core.env.address import parse_address
+from linn.core.env.env import AcceptedStream, Listener, Stream
+from linn.core.env.real.os import reason
+from linn.core.env.real.stream import RealStream
+from linn.core.errors.tree import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost, LimitExceeded
+
+BACKLOG = 4096
+"""Connections that the kernel holds for a listener, as many as net.core.somaxconn lets by default. Of a fleet that
+comes back at once, who finds no place waits for a second and longer before it tries again."""
+_ACCEPT_PAUSE_S = 0.1
+"""How long a listener without descriptors waits for one to come free (as trio's `serve_listeners`)."""
+FILES_SHARE = 16
+FILES_MIN = 32
+"""Of the descriptors that the process may have, the last part, or this many, are for files alone: what many
+connections must not stop is storing, and syncing, what those that are served send."""
+_ACCEPT_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_ACCEPT_PEER_GONE = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH))
+
+
+class RealListener:
+    """A listening socket of trio's."""
+
+    def __init__(self, socket: trio.socket.SocketType, address: str, unix_path: str | None) -> None:
+        self._socket = socket
+        self.address = address
+        self._unix_path = unix_path
+        self._unix_file = _file_id(unix_path) if unix_path is not None else None
+
+    async def accept(self) -> AcceptedStream:
+        while True:
+            try:
+                socket, sockaddr = await self._socket.accept()
+            except trio.ClosedResourceError as error:
+                raise ConnectionLost(f"the listener at {self.address} is closed") from error
+            except OSError as error:
+                await self._survive(error)
+                continue
+            if socket.fileno() >= (limit := _connections_end()):
+                socket.close()
+                raise LimitExceeded(f"descriptors up to {limit} are taken; those beyond are kept for files")
+            peer = self.address if self._unix_path is not None else _format(sockaddr)
+            return RealStream(_detached(socket), peer)
+
+    async def _survive(self, error: OSError) -> None:
+        """Return if the next `accept` may succeed, after a pause where it would fail the same way at once."""
+        if error.errno in _ACCEPT_EXHAUSTED:
+            await trio.sleep(_ACCEPT_PAUSE_S)
+        elif error.errno not in _ACCEPT_PEER_GONE:
+            raise ConnectionLost(f"the listener at {self.address} failed: {reason(error)}") from error
+
+    async def aclose(self) -> None:
+        self._socket.close()
+        path, self._unix_path = self._unix_path, None
+        # Another broker may have replaced the socket's file meanwhile; only our own is removed.
+        if path is not None and _file_id(path) == self._unix_file:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _connections_end() -> int:
+    """The first descriptor that is no connection's. The system gives the lowest that is free, so few are left then."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - max(FILES_MIN, soft // FILES_SHARE) if soft != resource.RLIM_INFINITY else sys.maxsize
+
+
+def _file_id(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _format(sockaddr: Any) -> str:
+    host, port = sockaddr[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _detached(connected: trio.socket.SocketType) -> stdlib_socket.socket:
+    """The machine's socket, without trio's around it."""
+    return stdlib_socket.socket(fileno=connected.detach())
+
+
+async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
+    """(family, socket address) for each way to reach `place`. Raises OSError."""
+    if isinstance(place, str):
+        return [(trio.socket.AF_UNIX, place)]
+    try:
+        found = await trio.socket.getaddrinfo(*place, type=trio.socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(errno.EINVAL, "the host's name can't be encoded") from error
+    return [(family, sockaddr) for family, _, _, _, sockaddr in found]
+
+
+@contextlib.contextmanager
+def _no_such_address_passed() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise
+
+
+async def _answers(path: str) -> bool:
+    """Whether something listens at a Unix socket's path, or something that is no socket lies there."""
+    if not stat.S_ISSOCK(os.stat(path).st_mode):
+        return True
+    with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM) as probe:
+        try:
+            await probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+async def _bind(socket: trio.socket.SocketType, sockaddr: Any) -> None:
+    """Bind, taking the place of a Unix socket whose owner is gone. Raises OSError."""
+    socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
+    try:
+        await socket.bind(sockaddr)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE or not isinstance(sockaddr, str) or await _answers(sockaddr):
+            raise
+        os.unlink(sockaddr)
+        await socket.bind(sockaddr)
+
+
+class RealNet:
+    """The machine's network: TCP and Unix sockets."""
+
+    async def listen(self, address: str) -> Listener:
+        place = parse_address(address)
+        try:
+            ways = await _resolve(place)
+            for way in ways[:-1]:
+                # "localhost" is often an IPv6 address that the machine doesn't have, before the one that it has.
+                with _no_such_address_passed():
+                    return await self._listen(address, *way)
+            return await self._listen(address, *ways[-1])
+        except OSError as error:
+            kind = AddressInUse if error.errno == errno.EADDRINUSE else AddressInvalid
+            raise kind(f"can't listen at {address}: {reason(error)}") from error
+
+    async def _listen(self, address: str, family: int, sockaddr: Any) -> RealListener:
+        socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+        try:
+            await _bind(socket, sockaddr)
+            socket.listen(BACKLOG)
+        except BaseException:
+            socket.close()
+            raise
+        if isinstance(sockaddr, str):
+            return RealListener(socket, address, sockaddr)
+        return RealListener(socket, _format(socket.getsockname()), None)
+
+    async def connect(self, address: str) -> Stream:
+        place = parse_address(address)
+        try:
+            ways = await _resolve(place)
+            for way in ways[:-1]:
+                with contextlib.suppress(OSError):
+                    return await self._connect(address, *way)
+            return await self._connect(address, *ways[-1])
+        except OSError as error:
+            raise ConnectFailed(f"can't connect to {address}: {reason(error)}") from error
+
+    async def _connect(self, address: str, family: int, sockaddr: Any) -> RealStream:
+        socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
+        try:
+            await socket.connect(sockaddr)
+            # A Unix socket whose listener's backlog is full looks connected to trio; this tells.
+            socket.getpeername()
+            return RealStream(_detached(socket), address)
+        except BaseException:
+            socket.close()
+            raise

@@ -1,0 +1,432 @@
+"""Consumer groups of a topic at work: members read the partitions that they own, commits go to a log.
+
+Law: a member's reading begins where the group committed last, at the moment when it comes to own the partition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import (
+    DescriptorsExhausted,
+    DiskFull,
+    GroupBusy,
+    GroupFenced,
+    GroupUnknown,
+    LinnError,
+    OffsetOutOfRange,
+    StorageError,
+    SubscriptionWrongKind,
+    TopicUnknown,
+)
+from linn.core.groups.event import (
+    GroupEvent,
+    GroupForgotten,
+    OffsetCommitted,
+    decode_group_events,
+    encode_group_events,
+)
+from linn.core.groups.group import ConsumerGroup, Rebalance
+from linn.core.groups.reader import StreamReader
+from linn.core.log.delivery import Delivery, Patience, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition, Spawn
+from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+
+Start = Callable[[int], int]
+"""Where reading begins in a partition in which the group has committed nothing, as of when the member joined."""
+OnAssigned = Callable[[int, Sequence[int]], None]
+"""Told (generation, partitions) when a member joins and whenever its share changes."""
+
+logger = logging.getLogger("linn.group")
+_member_ids = itertools.count(1)
+
+
+class Groups:
+    """All consumer groups of one topic, and the one internal log behind them."""
+
+    def __init__(
+        self,
+        topic: str,
+        partitions: Mapping[int, Partition],
+        state: StateLog | None,
+        commits_on_delivery: bool,
+        spawn: Spawn,
+    ) -> None:
+        """`state` is None where nothing survives a restart; `partitions` may grow: see `grow`."""
+        self.topic = topic
+        self.partitions = partitions
+        self.commits_on_delivery = commits_on_delivery
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._members: dict[str, dict[str, GroupConsumer]] = {}
+        self._leaving: dict[str, list[str]] = {}
+        """By group, the members that are gone and still own their partitions, until all others had a turn."""
+        self._counting_out = False
+        """Whether others leave in the same turn, perhaps: with a connection, a thousand may."""
+        self.state = state
+        self._spawn = spawn
+        self.clipped = False
+        """Whether the log has commits behind the end of records, of which a power failure took some."""
+        self.closed = False
+
+    async def recover(self, left_off: Mapping[str, Sequence[GroupEvent]]) -> None:
+        """Rebuild the groups from their log, and what they left off with; a full disk does not hinder it.
+
+        Raises LogCorrupt, StorageError.
+        """
+        if self.state is not None:
+            async for record in self.state.replay():
+                name, events = decode_group_events(record)
+                self._apply(name, events)
+                if events == [GroupForgotten()]:
+                    del self.groups[name]
+        for name, unwritten in left_off.items():
+            self._apply(name, unwritten)
+        if self.state is None:
+            return
+        clipped = [self._clip(group) for group in self.groups.values()]
+        for name, unwritten in left_off.items():
+            self.groups[name].keep_events(unwritten)
+        self.clipped = any(clipped)
+        if self.clipped:
+            await self._replace_clipped(self.state)
+
+    async def _replace_clipped(self, state: StateLog) -> None:
+        try:
+            await state.compact(self._snapshot, force=True)
+            self.clipped = False
+        except DiskFull as error:
+            text = "nothing is stored in topic %(topic)s until the disk has room for its groups' log: %(error)s"
+            logger.error(text, {"topic": self.topic} | log_fields(error))
+            self._spawn(lambda: self._replace_clipped_later(state))
+
+    async def _replace_clipped_later(self, state: StateLog) -> None:
+        while self.clipped and not self.closed:
+            await state.clock.sleep(ROOM_RETRY_S)
+            with contextlib.suppress(DiskFull, DescriptorsExhausted):
+                await state.compact(self._snapshot, force=True)
+                self.clipped = False
+
+    def _apply(self, name: str, events: Sequence[GroupEvent]) -> None:
+        group = self._group(name)
+        for event in events:
+            group.apply(event)
+
+    def _clip(self, group: ConsumerGroup) -> bool:
+        """Move a group back to the end of a log from which a power failure took records that it had committed.
+
+        What is appended at their offsets is new to it. Returns whether there was such a log.
+        """
+        clipped = False
+        for number, partition in self.partitions.items():
+            position, end = group.position(number), partition.log.bounds()[1]
+            if position is not None and position > end:
+                group.apply(OffsetCommitted(number, end))
+                clipped = True
+        return clipped
+
+    def _group(self, name: str) -> ConsumerGroup:
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = ConsumerGroup(name, len(self.partitions))
+        self._count_out(name)
+        return group
+
+    def join(self, name: str, start: Start, on_assigned: OnAssigned) -> GroupConsumer:
+        """A new member of a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
+        group = self._group(name)
+        member = GroupConsumer(self, group, f"member-{next(_member_ids)}", start, on_assigned)
+        self._members.setdefault(name, {})[member.name] = member
+        self._tell(group, group.join(member.name))
+        return member
+
+    def leave(self, member: GroupConsumer) -> None:
+        """A member is gone; its partitions go to the others: at once, or with those of all that leave behind it."""
+        if self.closed:
+            return
+        name = member.group.name
+        del self._members[name][member.name]
+        self._leaving.setdefault(name, []).append(member.name)
+        if not self._counting_out:
+            self._counting_out = True
+            self._count_out(name)
+            self._spawn(self._count_out_all)
+
+    async def _count_out_all(self) -> None:
+        try:
+            while self._leaving and not self.closed:
+                self._count_out(next(iter(self._leaving)))
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._counting_out = False
+
+    def _count_out(self, name: str) -> None:
+        """Have a group's partitions distributed among those that stay. Whoever looks at the group calls this before."""
+        leaving = self._leaving.pop(name, None)
+        if leaving is not None and not self.closed:
+            group = self.groups[name]
+            self._tell(group, group.leave(*leaving))
+
+    def grow(self) -> None:
+        """The topic has more partitions now."""
+        for name, group in self.groups.items():
+            self._count_out(name)
+            self._tell(group, group.grow(len(self.partitions)))
+
+    def _tell(self, group: ConsumerGroup, rebalance: Rebalance) -> None:
+        try:
+            self.flush(group)
+        except StorageError as error:
+            # Who came or went did so, full disk or not; the generation is written with what happens next.
+            about = {"group": group.name, "topic": self.topic} | log_fields(error)
+            logger.warning("group %(group)s of topic %(topic)s: %(error)s", about)
+        generation, gained, lost = rebalance.generation, rebalance.gained, rebalance.lost
+        for name, member in self._members.get(group.name, {}).items():
+            if member.generation and name not in gained and name not in lost:
+                # It is not told: of a thousand members, few hear of another that comes or goes.
+                member.generation = generation
+            else:
+                share = rebalance.assignment.get(name, ())
+                member.assigned(generation, share, gained.get(name, ()), lost.get(name, ()))
+
+    def flush(self, group: ConsumerGroup, ahead: Sequence[OffsetCommitted] = ()) -> Sequence[tuple[Partition, int]]:
+        """Log what happened in a group, and then `ahead`, which is to happen; returns what to wait for.
+
+        Raises StorageError: what happened is kept and written with what happens next; `ahead` is not.
+        """
+        state = self.state
+        if state is None:
+            group.drop_events()
+            return ()
+        while events := group.take_events():
+            try:
+                state.append(encode_group_events(group.name, events))
+            except StorageError:
+                group.keep_events(events)
+                raise
+        if ahead:
+            state.append(encode_group_events(group.name, ahead))
+        if state.is_due():
+
+            async def compact() -> None:
+                await state.compact(self._snapshot)
+
+            self._spawn(compact)
+        return ((state.partition, state.partition.log.bounds()[1]),)
+
+    def move(self, group: ConsumerGroup, offsets: Mapping[int, int]) -> Sequence[tuple[Partition, int]]:
+        """Log where a group is to go on, and only then have it go on there; returns what to wait for.
+
+        Raises StorageError: it goes on where it did, also after a restart.
+        """
+        awaits = self.flush(group, [OffsetCommitted(*item) for item in offsets.items()])
+        group.move(offsets)
+        return awaits
+
+    def when_committed(self, callback: Callable[[], None]) -> None:
+        """Call back once all that was logged is as durable as the topic: at once, or later from the loop."""
+        if self.state is None:
+            callback()
+        else:
+            self.state.partition.when_committed(self.state.partition.log.bounds()[1], callback)
+
+    def _snapshot(self) -> list[bytes]:
+        for group in list(self.groups.values()):
+            self.flush(group)
+        return [encode_group_events(name, group.snapshot_events()) for name, group in self.groups.items()]
+
+    def left_off(self) -> Mapping[str, Sequence[GroupEvent]]:
+        """When it is closed: what is known and no log has."""
+        unlogged = [name for name, group in self.groups.items() if self.state is None or group.take_events()]
+        return {name: self.groups[name].snapshot_events() for name in unlogged}
+
+    def show(self, name: str) -> dict[int, int | None]:
+        """Committed offset by partition. Raises GroupUnknown."""
+        group = self.known(name)
+        return {partition: group.position(partition) for partition in self.partitions}
+
+    def known(self, name: str) -> ConsumerGroup:
+        """Raises GroupUnknown."""
+        group = self.groups.get(name)
+        if group is None:
+            raise GroupUnknown(f'topic {self.topic} has no group "{name[:80]}"{did_you_mean(name, self.groups)}')
+        self._count_out(name)
+        return group
+
+    async def reset(self, name: str, offsets: Mapping[int, int]) -> None:
+        """Have a group go on elsewhere; durable when this returns.
+
+        Raises GroupUnknown, GroupBusy; StorageError: there is no room, and nothing changes.
+        """
+        group = self.known(name)
+        group.check_idle()
+        self.move(group, offsets)
+        await self._commit()
+
+    async def forget(self, name: str) -> None:
+        """Delete a group; durable when this returns. Raises GroupUnknown, GroupBusy, StorageError."""
+        self.known(name)
+        if self.members(name):
+            raise GroupBusy(f'group "{name}" has {self.members(name)} members')
+        if self.state is not None:
+            self.state.append(encode_group_events(name, [GroupForgotten()]))
+        self.groups.pop(name).drop_events()  # Nobody writes them behind its end.
+        await self._commit()
+
+    async def _commit(self) -> None:
+        # A change of administration is not cancelled, so it must not wait for a task that is.
+        if self.state is not None:
+            await self.state.partition.commit_all()
+
+    def members(self, name: str) -> int:
+        """How many members a group has now."""
+        return len(self._members.get(name, {}))
+
+    def end_members(self) -> None:
+        """Make every member's `next` raise; nobody is told of a new share any more."""
+        self.closed = True
+        for members in self._members.values():
+            for member in list(members.values()):
+                member.reader.close()
+
+    async def close(self) -> None:
+        """End all members, sync and close the log."""
+        self.end_members()
+        if self.state is not None:
+            await self.state.partition.close()
+
+
+class GroupConsumer:
+    """One member of a group; a `delivery.Consumer`."""
+
+    lease_ms = 0
+
+    def __init__(self, groups: Groups, group: ConsumerGroup, name: str, start: Start, on_assigned: OnAssigned) -> None:
+        self.group = group
+        self.name = name
+        self.generation = 0
+        self.reader = StreamReader(groups.topic, groups.partitions)
+        self.on_ended: Callable[[], None] = nobody
+        self.on_released: Callable[[], None] = nobody
+        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.held = 0
+        self.reader.on_ended = lambda: self.on_ended()
+        self._groups = groups
+        self._start = start
+        self._on_assigned = on_assigned
+        self._owned_since: dict[int, int] = {}
+        """Generation in which it came to own each of its partitions."""
+        self._closed = False
+
+    @property
+    def takes_stored(self) -> bool:
+        """See `delivery.Consumer.takes_stored`."""
+        return self.reader.takes_stored
+
+    @takes_stored.setter
+    def takes_stored(self, takes: bool) -> None:
+        self.reader.takes_stored = takes
+
+    @property
+    def ended(self) -> bool:
+        """See `delivery.Consumer.ended`."""
+        return self.reader.ended
+
+    def assigned(self, generation: int, partitions: Sequence[int], gained: Sequence[int], lost: Sequence[int]) -> None:
+        """The group's share changed for this member, or is its first. It hears of it when that is committed."""
+        self.generation = generation
+        for partition in lost:
+            self.reader.stop_reading(partition)
+            del self._owned_since[partition]
+        self._owned_since.update(dict.fromkeys(gained, generation))
+        self._groups.when_committed(lambda: self._begin(generation, partitions, gained))
+
+    def _begin(self, generation: int, partitions: Sequence[int], gained: Sequence[int]) -> None:
+        if self._closed or self.reader.ended:
+            return
+        # It may be another's again, or lost meanwhile and gained once more: then that begins it.
+        mine = [partition for partition in gained if self._owned_since.get(partition) == generation]
+        self.reader.read_all_from({partition: self._place(partition) for partition in mine})
+        self._on_assigned(generation, partitions)
+
+    def _place(self, partition: int) -> int:
+        committed = self.group.position(partition)
+        if committed is None:
+            return self._start(partition)
+        return min(committed, self._groups.partitions[partition].high_watermark)
+
+    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
+        """See `delivery.Consumer.next`."""
+        while True:
+            delivery = await self.reader.next(records_max, bytes_max, patience)
+            if not delivery.batches or not self._groups.commits_on_delivery or await self._commit_first(delivery):
+                return delivery
+
+    async def _commit_first(self, delivery: Delivery) -> bool:
+        """At most once: what is handed over is committed before; False where the partition was lost meanwhile.
+
+        Raises StorageError: nobody is given it, and the group and its reader are where they were.
+        """
+        number, groups = delivery.partition, self._groups
+        if groups.closed or self.group.owner(number) != self.name:
+            return False
+        end = max(delivery.batches[-1].end_offset, self.group.position(number) or 0)  # After a nack it is behind it.
+        try:
+            awaits = groups.move(self.group, {number: end})
+        except StorageError:
+            self.reader.read_from(number, delivery.batches[0].base_offset)
+            raise
+        for partition, offset in awaits:
+            await partition.wait_committed(offset)
+        return True
+
+    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+        """Ack commits the offset behind the records; nack reads on from the first of them."""
+        refused: list[tuple[int, LinnError]] = []
+        if self._groups.closed:
+            gone = TopicUnknown(f"topic {self._groups.topic} is gone")
+            return SettleOutcome([(index, gone) for index in range(len(settlements))], ())
+        for index, settlement in enumerate(settlements):
+            try:
+                self._settle_one(settlement)
+            except LinnError as error:
+                refused.append((index, error))
+        return SettleOutcome(refused, self._groups.flush(self.group))
+
+    def _settle_one(self, settlement: Settlement) -> None:
+        partition = settlement.partition
+        if settlement.verdict == 0:
+            known = self._groups.partitions.get(partition)
+            if known is not None and settlement.end > known.high_watermark:
+                raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
+            end = settlement.end
+            if self._groups.commits_on_delivery:
+                end = max(end, self.group.position(partition) or 0)  # What was delivered since stays committed.
+            self.group.commit(self.name, self.generation, partition, end)
+        elif settlement.verdict == 1:
+            if self.group.owner(partition) != self.name:
+                raise GroupFenced(f'this member does not own partition {partition} of group "{self.group.name}"')
+            if not 0 <= settlement.first <= self._groups.partitions[partition].high_watermark:
+                raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
+            self.reader.read_from(partition, settlement.first)
+        else:
+            raise SubscriptionWrongKind("a stream has no leases: ack commits, nack reads again, nothing else is known")
+
+    def is_holding(self) -> bool:
+        """A stream has no leases."""
+        return False
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.reader.close()
+            self.on_ended = nobody  # Who is told knows this consumer, and of its share as well.
+            del self._on_assigned
+            self._groups.leave(self)

@@ -1,0 +1,202 @@
+"""Reading partitions in order from a place of one's own: the base of readers without a group and of group members.
+
+Law: each partition's records are handed over in order, none twice and none left out, from the place given; where
+retention has dropped that place, reading goes on at the start of what is left. A batch that can't be decoded is handed
+over whole, whatever was asked for; nobody waits behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+import trio
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import Steps, at_once
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
+from linn.core.log.delivery import NOTHING, Delivery, Patience, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition
+from linn.core.log.storage import StoredBatch
+
+logger = logging.getLogger("linn.stream")
+
+ENTERED_AT_ONCE_MAX = 128
+"""Partitions that a reader is made known to in one step: a quarter of a millisecond."""
+
+
+class StreamReader:
+    """A reader whose place nobody keeps; a `delivery.Consumer`."""
+
+    lease_ms = 0
+
+    def __init__(
+        self, topic: str, partitions: Mapping[int, Partition], on_close: Callable[[StreamReader], None] = lambda _: None
+    ) -> None:
+        """Knows the partitions, reads none of them yet: see `read_from`."""
+        self.topic = topic
+        self.partitions = partitions
+        self._places: dict[int, int] = {}
+        self._listeners: dict[int, Callable[[], None]] = {}
+        self._entering: dict[int, None] = {}
+        """Partitions that do not know this reader yet; its places in them hold from the start."""
+        self._ready: dict[int, None] = {}
+        """Partitions that may have something to read, in turn: of a thousand, a step looks at one."""
+        self._wakeup: trio.Event | None = None
+        self.ended = False
+        self.takes_stored = False
+        self.on_ended: Callable[[], None] = nobody
+        self.on_released: Callable[[], None] = nobody
+        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.held = 0
+        self._on_close = on_close
+
+    def read_from(self, partition: int, offset: int) -> None:
+        """Begin, or go on, with a partition at `offset`."""
+        self.read_all_from({partition: offset})
+
+    def read_all_from(self, places: Mapping[int, int]) -> None:
+        """Begin, or go on, with partitions at these offsets. Of thousands, most is left to `next`."""
+        self._places.update(places)
+        for partition in places:
+            to_do = self._ready if partition in self._listeners else self._entering
+            to_do[partition] = None
+        self._wake()
+
+    def stop_reading(self, partition: int) -> None:
+        """Leave a partition alone."""
+        if self._places.pop(partition, None) is not None:
+            self._entering.pop(partition, None)
+            self._ready.pop(partition, None)
+            listener = self._listeners.pop(partition, None)
+            if listener is not None:
+                self.partitions[partition].watchers.remove(listener)
+
+    def _enter_some(self) -> None:
+        """Have partitions tell when they have more, before what they have is read."""
+        for number in list(islice(self._entering, ENTERED_AT_ONCE_MAX)):
+            del self._entering[number]
+            partition = self.partitions[number]
+            listener = self._listeners[number] = partial(self._mark, number)
+            partition.watchers.add(listener)
+            if self._places[number] < partition.high_watermark:
+                self._ready[number] = None
+
+    def places(self) -> dict[int, int]:
+        """The next offset of each partition that is read."""
+        return dict(self._places)
+
+    def _mark(self, partition: int) -> None:
+        self._ready[partition] = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wakeup is not None:
+            self._wakeup.set()
+            self._wakeup = None
+
+    async def next(self, records_max: int, bytes_max: int, patience: Patience) -> Delivery:
+        """See `delivery.Consumer.next`."""
+        while True:
+            if self.ended:
+                raise TopicUnknown(f"topic {self.topic} is gone")
+            if self._entering:
+                self._enter_some()
+            if self._ready:
+                delivery = await self._read_first(records_max, bytes_max)
+                if delivery is not None:
+                    return delivery
+            elif self._entering:
+                await trio.lowlevel.checkpoint()
+            else:
+                if self._wakeup is None:
+                    self._wakeup = trio.Event()
+                if not await patience.wait(self._wakeup.wait):
+                    return NOTHING
+
+    async def _read_first(self, records_max: int, bytes_max: int) -> Delivery | None:
+        """Read from the partition whose turn it is; if it has more, its next turn is behind all others'."""
+        number = next(iter(self._ready))
+        del self._ready[number]
+        try:
+            return await self._read(number, records_max, bytes_max)
+        finally:
+            place = self._places.get(number)
+            if place is not None:
+                partition = self.partitions[number]
+                # What retention has dropped can't be read, however far behind the place is.
+                if max(place, partition.start_offset) < partition.high_watermark:
+                    self._mark(number)
+
+    async def _read(self, number: int, records_max: int, bytes_max: int) -> Delivery | None:
+        partition = self.partitions[number]
+        place = self._places.get(number)
+        if place is None:
+            return None
+        begin = max(place, partition.start_offset)
+        end = min(partition.high_watermark, begin + records_max)
+        if begin >= end:
+            return None
+        try:
+            batches = await self._batches(partition, begin, end, bytes_max)
+        except OffsetOutOfRange:
+            if partition.start_offset > begin:
+                return None  # Retention was quicker: go on at the new start.
+            raise
+        if not batches or self._places.get(number) != place:
+            return None  # Taken away, or moved, while the disk was read.
+        self._places[number] = batches[-1].end_offset
+        if batches[-1].base_offset < begin:
+            return None  # Nobody can be given a part of it.
+        partition.count_delivered(batches)
+        return Delivery(number, 0, 0, batches)
+
+    async def _batches(
+        self, partition: Partition, begin: int, end: int, bytes_max: int
+    ) -> Sequence[RecordBatch | StoredBatch]:
+        """What is to be read; the whole batch at `begin` where it can't be decoded, and so not be cut."""
+        try:
+            if self.takes_stored:
+                return await partition.read_stored(begin, end, bytes_max)
+            return await partition.read_range(begin, end, bytes_max)
+        except BatchMalformed as error:
+            malformed = error
+        batch = await partition.batch_at(begin)
+        if batch.base_offset < begin:
+            about = {"partition": str(partition.id), "topic": self.topic, "count": batch.end_offset - begin}
+            text = "%(partition)s: %(count)d records that nobody can read are passed over: %(error)s"
+            logger.error(text, about | log_fields(malformed))
+        return [batch]
+
+    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+        """There is nothing to settle: every settlement is refused."""
+        error = SubscriptionWrongKind(f"a reader without a group settles nothing on the stream {self.topic}")
+        return SettleOutcome([(index, error) for index in range(len(settlements))], ())
+
+    def is_holding(self) -> bool:
+        """A stream has no leases."""
+        return False
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self.end()
+        at_once(self.leaving())
+
+    def end(self) -> None:
+        """Hand nothing over any more; `leaving` is the rest of `close`. Idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        self._on_close(self)
+        self._wake()
+        self.on_ended()
+        self.on_ended = nobody  # Who is told knows this reader.
+
+    def leaving(self) -> Steps[None]:
+        """Leave the partitions, of which there may be thousands: one with each step."""
+        for partition in list(self._places):
+            self.stop_reading(partition)
+            yield

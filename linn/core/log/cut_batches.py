@@ -1,0 +1,49 @@
+"""Batches that are handed over in parts: each is decoded once, not for every part of it.
+
+A queue that is consumed record by record, or a reader with little credit, has the same batch cut again and again. Laws:
+at most one batch per partition, the one that was cut last; `BYTES_MAX` in all; what is here is in the log as well.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from linn.core.batch.batch import RecordBatch
+
+BYTES_MAX = 32 << 20
+"""Two of the largest batches with their bodies decompressed, or what hundreds of partitions are cut from."""
+BYTES_MIN = 16 << 10
+"""Of a batch that is worth keeping: to decode a smaller one costs less than a system call."""
+
+
+class CutBatches:
+    """What the partitions of one storage share."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[object, RecordBatch] = WeakKeyDictionary()
+        """By partition, which does not live on for it; what was kept last comes last."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def at(self, partition: object, offset: int) -> RecordBatch | None:
+        """The batch that holds `offset`, if it is here."""
+        batch = self._kept.get(partition)
+        return batch if batch is not None and batch.base_offset <= offset < batch.end_offset else None
+
+    def keep(self, partition: object, batch: RecordBatch) -> None:
+        """Another part of this batch will be asked for, perhaps; those that were cut long ago make room."""
+        if batch.size >= BYTES_MIN and _bytes_of(batch) <= BYTES_MAX:
+            kept = self._kept
+            kept.pop(partition, None)
+            kept[partition] = batch
+            total = sum(map(_bytes_of, kept.values()))
+            for oldest in list(kept)[:-1]:
+                if total <= BYTES_MAX:
+                    break
+                total -= _bytes_of(kept.pop(oldest))
+
+
+def _bytes_of(batch: RecordBatch) -> int:
+    """With all that was read together with it, and its body decompressed."""
+    return memoryview(batch.message.obj).nbytes + (batch.body_bytes if batch.codec else 0)

@@ -1,0 +1,291 @@
+"""One partition at work: the only writer of its log, the high watermark, and those who wait for it.
+
+Laws: readers see what is below the high watermark and nothing else; the watermark never goes back; a batch is confirmed
+when the watermark has passed it. On one node the watermark is what the log's durability policy calls safe: the end of
+the log, or what was synced. One sync at a time runs for a partition and covers everybody who waits (group commit).
+A sync that fails is not retried: it ends the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
+
+import trio
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import slice_batch
+from linn.core.env.env import Clock
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, OffsetOutOfRange
+from linn.core.log.storage import (
+    READ_BATCHES_MAX,
+    LogStatistics,
+    MeasuredLog,
+    PartitionId,
+    PartitionLog,
+    PromptLog,
+    StoredBatch,
+)
+from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
+
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+"""Starts a task in the broker's nursery."""
+TIDY_AFTER_BYTES = 64 << 20
+"""Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
+UNTIDIED_BYTES_MAX = 1 << 30
+"""Of all partitions of a storage; beyond it each does so after TIDY_FROM_BYTES, or hundreds would leave gigabytes."""
+TIDY_FROM_BYTES = 8 << 20
+"""Less is not worth a sync of its own: a start looks through 8 MiB in a few milliseconds."""
+SYNC_RETRY_S = 0.5
+"""How long a sync waits that had no descriptor."""
+
+logger = logging.getLogger("linn.storage")
+
+
+class Partition:
+    """Wraps a `PartitionLog`. `append` is synchronous; `when_committed` calls back when the batch is confirmed."""
+
+    def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageTraffic, clock: Clock, spawn: Spawn) -> None:
+        self.id = id
+        self.log = log
+        # Counts since the log was opened, for the metrics.
+        self.appended_batches = 0
+        self.appended_bytes = 0
+        self.delivered_batches = 0
+        self.delivered_records = 0
+        self.delivered_bytes = 0
+        self._storage = storage
+        self._clock = clock
+        self._spawn = spawn
+        capabilities = log.capabilities
+        self._confirm_after_sync = capabilities.confirm_after_sync
+        self._flush_interval_s = capabilities.flush_interval_s
+        self._prompt = cast(PromptLog, log) if capabilities.reads_at_once else None
+        self._measured = cast(MeasuredLog, log) if capabilities.gives_statistics else None
+        self._syncing = False
+        self._untidied_bytes = 0
+        self.high_watermark = self._opened_at = log.bounds()[1]
+        self._committed: deque[tuple[int, Callable[[], None]]] = deque()
+        self._telling = False
+        self.watchers = Watchers(spawn)
+        """Told whenever the high watermark has moved."""
+
+    def append(self, batch: RecordBatch) -> int:
+        """Store a batch; returns its base offset. It is not confirmed before the watermark passes it.
+
+        Raises StorageError: nothing was stored.
+        """
+        base_offset = self.log.append(batch)
+        self.appended_batches += 1
+        size, storage = batch.size, self._storage
+        self.appended_bytes += size
+        storage.appends += 1
+        self._untidied_bytes += size
+        storage.untidied_bytes += size
+        if self._untidied_bytes >= TIDY_FROM_BYTES and (
+            self._untidied_bytes >= TIDY_AFTER_BYTES or storage.untidied_bytes >= UNTIDIED_BYTES_MAX
+        ):
+            self._forget_untidied()
+            self._spawn(lambda: self.enforce_retention(self._clock.now_ms()))
+        if self._confirm_after_sync:
+            self._start_sync(self._sync_until_durable)
+        else:
+            self._advance(base_offset + batch.count)
+            if self._flush_interval_s is not None:
+                self._start_sync(self._sync_after_interval)
+        return base_offset
+
+    def _start_sync(self, sync: Callable[[], Awaitable[None]]) -> None:
+        if not self._syncing:
+            self._syncing = True
+            self._spawn(sync)
+
+    async def _sync_until_durable(self) -> None:
+        try:
+            while (durable := self.log.durable()) < self.log.bounds()[1] or durable > self.high_watermark:
+                if durable < self.log.bounds()[1]:
+                    await self._sync_patiently()
+                self._advance(self.log.durable())
+        finally:
+            self._syncing = False
+
+    async def _sync_patiently(self) -> None:
+        """A sync for which there is no descriptor is put off: nothing is confirmed meanwhile, and nobody is told no."""
+        try:
+            await self._sync()
+        except DescriptorsExhausted as error:
+            logger.warning("%(partition)s: %(error)s", {"partition": str(self.id)} | log_fields(error))
+            await self._clock.sleep(SYNC_RETRY_S)
+
+    async def _sync_after_interval(self) -> None:
+        assert self._flush_interval_s is not None
+        try:
+            await self._clock.sleep(self._flush_interval_s)
+            await self._sync_patiently()
+        finally:
+            self._syncing = False
+        if self.log.durable() < self.log.bounds()[1]:
+            self._start_sync(self._sync_after_interval)
+
+    def _forget_untidied(self) -> None:
+        self._storage.untidied_bytes -= self._untidied_bytes
+        self._untidied_bytes = 0
+
+    async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
+        """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
+        self._forget_untidied()
+        await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
+
+    async def _sync(self) -> None:
+        started = self._clock.monotonic()
+        await self.log.sync()
+        self._storage.sync_seconds.observe(self._clock.monotonic() - started)
+
+    def _advance(self, offset: int) -> None:
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        if self._committed and not self._telling:
+            self._tell_some()
+            if self._has_to_tell():
+                self._telling = True
+                self._spawn(self._tell_the_others)
+        self.watchers.tell()
+
+    def _has_to_tell(self) -> bool:
+        return bool(self._committed) and self._committed[0][0] <= self.high_watermark
+
+    def _tell_some(self) -> None:
+        for _ in range(TOLD_AT_ONCE_MAX):
+            if not self._has_to_tell():
+                return
+            self._committed.popleft()[1]()
+
+    async def _tell_the_others(self) -> None:
+        try:
+            while self._has_to_tell():
+                await trio.lowlevel.checkpoint()
+                self._tell_some()
+        finally:
+            self._telling = False
+
+    def when_committed(self, end_offset: int, callback: Callable[[], None]) -> None:
+        """Call back once everything before `end_offset` is committed: at once, or later from the loop.
+
+        Calls come in the order of offsets. `end_offset` is that of the batch appended last, or before.
+        """
+        if self.high_watermark >= end_offset and not self._has_to_tell():
+            callback()
+        else:
+            self._committed.append((end_offset, callback))
+
+    async def wait_committed(self, end_offset: int) -> None:
+        """Wait until everything before `end_offset` is committed. Cancellation: the records stay appended."""
+        while self.high_watermark < end_offset:
+            await self.watchers.wait()
+
+    async def commit_all(self) -> None:
+        """Commit all that was appended, without waiting for the task that does. Raises SyncFailed."""
+        if self.high_watermark < self.log.bounds()[1]:
+            await self._sync()
+            self._advance(self.log.durable())
+
+    @property
+    def appended_records(self) -> int:
+        """Records appended since the log was opened."""
+        return self.log.bounds()[1] - self._opened_at
+
+    def log_statistics(self) -> LogStatistics | None:
+        """What the log says of itself; None where its engine does not."""
+        return self._measured.statistics() if self._measured is not None else None
+
+    def count_delivered(self, batches: Sequence[RecordBatch | StoredBatch]) -> None:
+        """Batches of this partition go to a client."""
+        self.delivered_batches += len(batches)
+        for batch in batches:
+            self.delivered_records += batch.count
+            self.delivered_bytes += batch.size
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.log.bounds()[0]
+
+    async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """Committed batches from the one that holds `offset`, cut so that the first record is that of `offset`.
+
+        As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty where `offset` is the high
+        watermark. Raises OffsetOutOfRange, LogCorrupt.
+        """
+        watermark = self.high_watermark
+        if offset >= watermark:
+            if offset > watermark:
+                raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the high watermark {watermark}")
+            return ()
+        batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
+        while batches and batches[-1].base_offset >= watermark:
+            batches.pop()
+        if batches and batches[0].base_offset < offset:
+            batches[0] = self._cut(batches[0], offset, batches[0].end_offset)
+        return batches
+
+    def _cut(self, batch: RecordBatch, first: int, end: int) -> RecordBatch:
+        """The records [first, end) of a batch, by offset. Raises BatchMalformed."""
+        # A view of its own: what is decoded here must not stay with a batch that an engine holds in memory.
+        whole = RecordBatch(batch.message)
+        part = slice_batch(whole, first - batch.base_offset, end - batch.base_offset)
+        self._storage.cut_batches.keep(self, whole)
+        return part
+
+    async def read_range(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """Batches that hold exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
+
+        Raises OffsetOutOfRange, LogCorrupt; BatchMalformed where the first of them has to be cut and can't be read.
+        """
+        whole = self._storage.cut_batches.at(self, first)
+        if whole is not None and self.start_offset <= first < end <= self.high_watermark:
+            base = whole.base_offset
+            return [slice_batch(whole, first - base, min(end, whole.end_offset) - base)]
+        batches = list(await self.read(first, bytes_max))
+        while batches and batches[-1].base_offset >= end:
+            batches.pop()
+        if batches and batches[-1].end_offset > end:
+            last = batches.pop()
+            try:
+                batches.append(self._cut(last, last.base_offset, end))
+            except BatchMalformed:
+                if not batches:
+                    raise
+        return batches
+
+    async def batch_at(self, offset: int) -> RecordBatch:
+        """The whole batch that holds a committed offset. Raises OffsetOutOfRange, LogCorrupt."""
+        return (await self.log.read(offset, 1))[0]
+
+    async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+        """As `read_range`; batches that need not be cut may stay in their files, with only their stamps checked."""
+        return self.at_once(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
+
+    def at_once(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
+        """As `read_stored`, without waiting; nothing where that is not enough. Raises LogClosed, StorageError."""
+        if self._prompt is None:
+            return ()
+        batches = list(self._prompt.at_once(first, bytes_max))[:READ_BATCHES_MAX]
+        end = min(end, self.high_watermark)
+        while batches and batches[-1].end_offset > end:
+            batches.pop()
+        return batches
+
+    async def delete(self) -> None:
+        """Close the log and remove all of it."""
+        self._forget_untidied()
+        await self.log.delete()
+
+    async def close(self) -> None:
+        """Sync and close the log."""
+        self._forget_untidied()
+        await self.log.close()

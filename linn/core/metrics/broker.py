@@ -1,0 +1,142 @@
+"""The metrics of the broker as a whole and of its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from linn.core.loop.memory_budget import MemoryShare
+from linn.core.metrics.metric import Metric, MetricKind, Sample, Value
+
+if TYPE_CHECKING:
+    from linn.core.broker.broker import Broker
+
+
+def _one(name: str, kind: MetricKind, help: str, value: Callable[[Broker], Value]) -> Metric:
+    """A metric without labels."""
+
+    def read(broker: Broker) -> list[Sample]:
+        return [((), value(broker))]
+
+    return Metric(name, kind, (), help, read)
+
+
+def _counts(name: str, label: str, help: str, counts: Callable[[Broker], Mapping[str, int]]) -> Metric:
+    """A counter with one label, read from counts by that label."""
+
+    def read(broker: Broker) -> list[Sample]:
+        return [((key,), count) for key, count in dict(counts(broker)).items()]
+
+    return Metric(name, "counter", (label,), help, read)
+
+
+def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric:
+    """A gauge of each share of the memory budget."""
+
+    def read(broker: Broker) -> list[Sample]:
+        return [((share.name,), value(share)) for share in broker.memory.shares]
+
+    return Metric(name, "gauge", ("share",), help, read)
+
+
+@cache
+def _version() -> str:
+    """linn's, as installed."""
+    return version("linn")
+
+
+BROKER_METRICS: tuple[Metric, ...] = (
+    Metric(
+        "linn_broker_info",
+        "gauge",
+        ("name", "version"),
+        "Always 1; what the broker calls itself, and its version.",
+        lambda broker: [((broker.name, _version()), 1)],
+    ),
+    _one(
+        "linn_broker_uptime_seconds",
+        "gauge",
+        "Time since the broker began to start.",
+        lambda broker: broker.env.clock.monotonic() - broker.metrics.started_at,
+    ),
+    _one(
+        "linn_broker_ready",
+        "gauge",
+        "1 while clients can connect; 0 during recovery and while it stops.",
+        lambda broker: int(broker.state == "ready"),
+    ),
+    _one("linn_broker_topics", "gauge", "Topics that exist.", lambda broker: len(broker.topics)),
+    _one("linn_broker_exchanges", "gauge", "Exchanges that exist.", lambda broker: len(broker.routers)),
+    _counts(
+        "linn_publish_errors_total",
+        "code",
+        "Publish requests that failed, by the error's code.",
+        lambda broker: broker.metrics.publish_errors,
+    ),
+    _one(
+        "linn_publish_unrouted_batches_total",
+        "counter",
+        "Batches published and stored nowhere: no binding fits, or interceptors dropped them.",
+        lambda broker: broker.metrics.unrouted_batches,
+    ),
+    _counts(
+        "linn_plugin_failures_total",
+        "plugin",
+        "What observers raised; they are isolated, and nothing else notices.",
+        lambda broker: broker.plugins.observers.failures,
+    ),
+    _counts(
+        "linn_loop_held_total",
+        "plugin",
+        "Steps of the loop that took longer than loop_held_max, by the plugin whose code it was. Only of `linn serve`.",
+        lambda broker: broker.metrics.loop_held,
+    ),
+    _one(
+        "linn_loop_lag_seconds",
+        "histogram",
+        "How late a task wakes that sleeps for a second: what everything waits because something is long.",
+        lambda broker: broker.metrics.loop_lag.seconds,
+    ),
+    _one(
+        "linn_turns_waiting",
+        "gauge",
+        "Connections that wait for their turn of the loop: more is asked of the broker now than it can do.",
+        lambda broker: broker.turns.waiting,
+    ),
+    _memory(
+        "linn_memory_bytes",
+        "Of the memory budget, what is in use: `stored`, `unsent` or `received`.",
+        lambda share: share.used_bytes,
+    ),
+    _memory(
+        "linn_memory_bytes_max",
+        "From where on the broker holds back those who use it.",
+        lambda share: share.bytes_max,
+    ),
+    _one(
+        "linn_process_memory_bytes",
+        "gauge",
+        "Memory of the process (resident).",
+        lambda broker: broker.env.process.memory_bytes(),
+    ),
+    _one(
+        "linn_process_descriptors",
+        "gauge",
+        "Open file descriptors.",
+        lambda broker: broker.env.process.descriptors(),
+    ),
+    _one(
+        "linn_process_descriptors_max",
+        "gauge",
+        "How many descriptors may be open.",
+        lambda broker: broker.env.process.descriptors_max(),
+    ),
+    _one(
+        "linn_process_processor_seconds_total",
+        "counter",
+        "Processor time used.",
+        lambda broker: broker.env.process.processor_s(),
+    ),
+)

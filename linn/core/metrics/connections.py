@@ -1,0 +1,126 @@
+"""The metrics of listeners, and of each connection while it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from linn.core.metrics.listener_traffic import ListenerTraffic, Traffic
+from linn.core.metrics.metric import Metric, MetricKind, Sample
+
+if TYPE_CHECKING:
+    from linn.core.broker.broker import Broker
+
+_LISTENER = ("listener", "protocol")
+_CONNECTION = ("connection", "peer", "listener", "protocol")
+"""`connection` is a number of the broker's, for peers come back and Unix sockets have no peer's name."""
+
+
+def _listener(name: str, kind: MetricKind, help: str, value: Callable[[ListenerTraffic], int]) -> Metric:
+    def read(broker: Broker) -> list[Sample]:
+        return [((each.listener, each.protocol), value(each)) for each in broker.listening.traffic.values()]
+
+    return Metric(name, kind, _LISTENER, help, read)
+
+
+def _connection(name: str, kind: MetricKind, help: str, value: Callable[[Traffic], int]) -> Metric:
+    def read(broker: Broker) -> list[Sample]:
+        return [
+            ((str(connection.number), connection.peer, each.listener, each.protocol), value(connection.read()))
+            for each in broker.listening.traffic.values()
+            for connection in each.open.values()
+        ]
+
+    return Metric(name, kind, _CONNECTION, help, read, per_connection=True)
+
+
+def _failed(broker: Broker) -> list[Sample]:
+    return [
+        ((each.listener, each.protocol, code), count)
+        for each in broker.listening.traffic.values()
+        for code, count in each.failed.items()
+    ]
+
+
+CONNECTION_METRICS: tuple[Metric, ...] = (
+    _listener("linn_listener_connections", "gauge", "Connections that are open.", lambda each: len(each.open)),
+    _listener(
+        "linn_listener_connections_opened_total",
+        "counter",
+        "Connections that were taken.",
+        lambda each: each.opened,
+    ),
+    _listener(
+        "linn_listener_connections_refused_total",
+        "counter",
+        "Connections that were closed at once because there were too many.",
+        lambda each: each.refused,
+    ),
+    Metric(
+        "linn_listener_connections_failed_total",
+        "counter",
+        (*_LISTENER, "code"),
+        "Connections that an error ended, by its code.",
+        _failed,
+    ),
+    _listener(
+        "linn_listener_received_bytes_total",
+        "counter",
+        "Bytes received, as the protocol counts them.",
+        lambda each: each.total().received_bytes,
+    ),
+    _listener(
+        "linn_listener_sent_bytes_total",
+        "counter",
+        "Bytes sent, as the protocol counts them.",
+        lambda each: each.total().sent_bytes,
+    ),
+    _listener(
+        "linn_listener_inflight_requests",
+        "gauge",
+        "Requests that wait for their answers.",
+        lambda each: each.total().inflight_requests,
+    ),
+    _listener(
+        "linn_listener_unsent_bytes",
+        "gauge",
+        "Output that clients have not taken yet.",
+        lambda each: each.total().unsent_bytes,
+    ),
+    _listener(
+        "linn_listener_held_bytes",
+        "gauge",
+        "Publishes that wait for room in a topic.",
+        lambda each: each.total().held_bytes,
+    ),
+    _connection(
+        "linn_connection_received_bytes_total",
+        "counter",
+        "Bytes received on the connection.",
+        lambda traffic: traffic.received_bytes,
+    ),
+    _connection(
+        "linn_connection_sent_bytes_total",
+        "counter",
+        "Bytes sent on the connection.",
+        lambda traffic: traffic.sent_bytes,
+    ),
+    _connection(
+        "linn_connection_inflight_requests",
+        "gauge",
+        "Requests of the connection that wait for their answers.",
+        lambda traffic: traffic.inflight_requests,
+    ),
+    _connection(
+        "linn_connection_unsent_bytes",
+        "gauge",
+        "Output that the client has not taken yet.",
+        lambda traffic: traffic.unsent_bytes,
+    ),
+    _connection(
+        "linn_connection_held_bytes",
+        "gauge",
+        "Publishes of the connection that wait for room in a topic.",
+        lambda traffic: traffic.held_bytes,
+    ),
+)

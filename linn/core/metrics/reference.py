@@ -1,0 +1,53 @@
+"""docs/reference/metrics.md, rendered from the metrics themselves: `python -m linn.core.metrics.reference`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from linn.core.loop.histogram import SECONDS
+from linn.core.metrics.broker import BROKER_METRICS
+from linn.core.metrics.connections import CONNECTION_METRICS
+from linn.core.metrics.metric import Metric
+from linn.core.metrics.topics import TOPIC_METRICS
+
+_INTRO = f"""# Metrics
+
+What a broker counts and measures, by the names that Prometheus sees. [Monitor a broker](../how-to/monitor.md) says how
+to look at them. (This page is made from the metrics themselves: `python -m linn.core.metrics.reference`.)
+
+- A **counter** counts since the broker started, and begins again at 0; a **gauge** is how things are; a **histogram**
+  has buckets from {SECONDS[0]:g} to {SECONDS[-1]:g} seconds (NAME`_bucket`, NAME`_sum`, NAME`_count`).
+- **Names are stable** within a minor version. Labels and metrics may be added.
+- Numbers are of the broker, not of a client: a record that goes to three topics is published three times.
+"""
+_SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
+    ("Broker and process", "", BROKER_METRICS),
+    (
+        "Listeners and connections",
+        "Those with the label `connection` exist while the connection does; over HTTP only where the listener has\n"
+        "`per_connection = true`. `peer` is the client's address; of a Unix socket, the socket's.",
+        CONNECTION_METRICS,
+    ),
+    ("Topics, queues, groups and storage", "", TOPIC_METRICS),
+)
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([_INTRO, *(_section(*section) for section in _SECTIONS)])
+
+
+def _section(title: str, text: str, metrics: Sequence[Metric]) -> str:
+    rows = "\n".join(_row(metric) for metric in metrics)
+    words = f"{text}\n\n" if text else ""
+    return f"## {title}\n\n{words}| name | kind | labels | what it says |\n|---|---|---|---|\n{rows}\n"
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |".replace("|  |", "| |")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,55 @@
+"""Metrics as JSON, for the administration verb `metrics.show`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from linn.core.errors.tree import ConfigError, LimitExceeded
+from linn.core.loop.histogram import Histogram
+from linn.core.metrics.metric import Value
+from linn.core.metrics.registry import Family
+
+if TYPE_CHECKING:
+    from linn.core.broker.broker import Broker
+
+SAMPLES_MAX = 200_000
+"""Of one report: about 8 MiB, half of the largest frame."""
+
+
+async def metric_report(broker: Broker, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The metrics whose names begin with one of the argument `names`; all without it. Lets others work in between.
+
+    Raises:
+        ConfigError: `names` is not a list of texts.
+        LimitExceeded: there are more samples than SAMPLES_MAX.
+    """
+    names = arguments.get("names", [""])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError('the argument "names" is a list of texts')
+    report = []
+    count = 0
+    for family in broker.metrics.collect(names):
+        count += len(family.samples)
+        if count > SAMPLES_MAX:
+            raise LimitExceeded(f"more than {SAMPLES_MAX} samples: ask for fewer names, or read /metrics")
+        report.append(_family(family))
+        await broker.env.clock.sleep(0)
+    return report
+
+
+def _family(family: Family) -> dict[str, Any]:
+    metric = family.metric
+    return {
+        "name": metric.name,
+        "kind": metric.kind,
+        "labels": list(metric.labels),
+        "samples": [[list(labels), _value(value)] for labels, value in family.samples],
+    }
+
+
+def _value(value: Value) -> Any:
+    if not isinstance(value, Histogram):
+        return value
+    buckets = [[bound if bound != float("inf") else None, count] for bound, count in value.cumulated()]
+    return {"count": value.count, "sum": value.sum, "buckets": buckets}

@@ -1,0 +1,252 @@
+"""The metrics of topics, their queues and consumer groups, and of the storage under them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from linn.core.log.partition import Partition
+from linn.core.metrics.metric import Metric, MetricKind, Sample
+from linn.core.queue.queue import Queue
+from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from linn.core.broker.broker import Broker
+
+
+def _topic(name: str, kind: MetricKind, help: str, value: Callable[[Topic], int]) -> Metric:
+    def read(broker: Broker) -> list[Sample]:
+        return [((topic.name,), value(topic)) for topic in broker.topics.values()]
+
+    return Metric(name, kind, ("topic",), help, read)
+
+
+def _partitions(name: str, kind: MetricKind, help: str, value: Callable[[Partition], int]) -> Metric:
+    """The sum over a topic's partitions."""
+    return _topic(name, kind, help, lambda topic: sum(map(value, topic.partitions.values())))
+
+
+def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]) -> Metric:
+    def read(broker: Broker) -> list[Sample]:
+        return [((t.name,), value(t.queue)) for t in broker.topics.values() if t.queue is not None]
+
+    return Metric(name, kind, ("topic",), help, read)
+
+
+def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[SharedDispatch], int]) -> Metric:
+    """The sum over a queue's partitions."""
+    return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
+
+
+def _consumers(topic: Topic) -> int:
+    """Everybody who reads: competing consumers, members of groups, readers of their own."""
+    count = len(topic.readers)
+    if topic.queue is not None:
+        count += len(topic.queue.consumers)
+    if topic.groups is not None:
+        count += sum(topic.groups.members(name) for name in topic.groups.groups)
+    return count
+
+
+def _ready(dispatch: SharedDispatch) -> int:
+    return dispatch.subscription.ready_count(dispatch.partition.high_watermark)
+
+
+def _groups(broker: Broker) -> Iterator[tuple[Topic, str]]:
+    for topic in broker.topics.values():
+        if topic.groups is not None:
+            yield from ((topic, name) for name in topic.groups.groups)
+
+
+def _members(broker: Broker) -> Iterable[Sample]:
+    for topic, group in _groups(broker):
+        assert topic.groups is not None
+        yield (topic.name, group), topic.groups.members(group)
+
+
+def _lag(broker: Broker) -> Iterable[Sample]:
+    for topic, group in _groups(broker):
+        assert topic.groups is not None
+        offsets = topic.groups.show(group)
+        yield (topic.name, group), sum(_behind(topic.partitions[index], offset) for index, offset in offsets.items())
+
+
+def _behind(partition: Partition, offset: int | None) -> int:
+    return max(0, partition.high_watermark - max(offset or 0, partition.start_offset))
+
+
+def _logs(topic: Topic) -> Iterator[Partition]:
+    """All logs of a topic, the internal ones included."""
+    yield from topic.partitions.values()
+    yield from (state.partition for state in topic.state_logs())
+
+
+def _by_storage(place: int) -> Callable[[Broker], Iterable[Sample]]:
+    """One number of `LogStatistics`, summed over the logs of each storage whose engine gives it."""
+
+    def read(broker: Broker) -> Iterable[Sample]:
+        totals: dict[str, int] = {}
+        for topic in broker.topics.values():
+            for log in _logs(topic):
+                statistics = log.log_statistics()
+                if statistics is not None:
+                    totals[topic.storage.name] = totals.get(topic.storage.name, 0) + statistics[place]
+        return [((storage,), total) for storage, total in totals.items()]
+
+    return read
+
+
+TOPIC_METRICS: tuple[Metric, ...] = (
+    _partitions(
+        "linn_topic_published_batches_total",
+        "counter",
+        "Batches stored in the topic, copied dead letters included.",
+        lambda partition: partition.appended_batches,
+    ),
+    _partitions(
+        "linn_topic_published_records_total",
+        "counter",
+        "Records stored in the topic, copied dead letters included.",
+        lambda partition: partition.appended_records,
+    ),
+    _partitions(
+        "linn_topic_published_bytes_total",
+        "counter",
+        "Bytes of the batches stored in the topic.",
+        lambda partition: partition.appended_bytes,
+    ),
+    _topic(
+        "linn_topic_publish_errors_total",
+        "counter",
+        "Publish requests to the topic that failed. Those to an exchange are in linn_publish_errors_total only.",
+        lambda topic: topic.publish_errors,
+    ),
+    _partitions(
+        "linn_topic_delivered_batches_total",
+        "counter",
+        "Batches, or parts of them, handed to consumers and fetches.",
+        lambda partition: partition.delivered_batches,
+    ),
+    _partitions(
+        "linn_topic_delivered_records_total",
+        "counter",
+        "Records handed to consumers and fetches. One that goes to three consumers counts three times.",
+        lambda partition: partition.delivered_records,
+    ),
+    _partitions(
+        "linn_topic_delivered_bytes_total",
+        "counter",
+        "Bytes of the batches handed to consumers and fetches.",
+        lambda partition: partition.delivered_bytes,
+    ),
+    _topic(
+        "linn_topic_dropped_records_total",
+        "counter",
+        'Records that `overflow = "drop-head"` removed to make room; of a queue only those that were not settled.',
+        lambda topic: topic.dropped_records,
+    ),
+    _partitions(
+        "linn_topic_records",
+        "gauge",
+        "Records that can be read.",
+        lambda partition: partition.high_watermark - partition.start_offset,
+    ),
+    _partitions(
+        "linn_topic_bytes",
+        "gauge",
+        "Bytes of the batches that are kept.",
+        lambda partition: partition.log.size_bytes(),
+    ),
+    _topic("linn_topic_consumers", "gauge", "Consumers, members of groups and readers that are connected.", _consumers),
+    _dispatches(
+        "linn_queue_ready_records",
+        "gauge",
+        "Records of the queue that a consumer would get now.",
+        _ready,
+    ),
+    _dispatches(
+        "linn_queue_leased_records",
+        "gauge",
+        "Records that are with a consumer.",
+        lambda dispatch: dispatch.subscription.leased_count,
+    ),
+    _dispatches(
+        "linn_queue_delayed_records",
+        "gauge",
+        "Returned records whose delay has not passed.",
+        lambda dispatch: dispatch.subscription.delayed_count,
+    ),
+    _dispatches(
+        "linn_queue_damaged_records",
+        "gauge",
+        "Records that can't be read from the disk; they count as delayed, and are looked at again every five minutes.",
+        lambda dispatch: dispatch.damaged.count,
+    ),
+    _dispatches(
+        "linn_queue_dead_records",
+        "gauge",
+        "Dead records that wait to be copied to the dead-letter topic.",
+        lambda dispatch: dispatch.subscription.dead_count,
+    ),
+    _queue(
+        "linn_queue_unsettled_records",
+        "gauge",
+        "Records that are not settled: ready, leased, delayed and dead together.",
+        Queue.unsettled_count,
+    ),
+    _dispatches(
+        "linn_queue_redelivered_records_total",
+        "counter",
+        "Records handed to a consumer for the second time or more often.",
+        lambda dispatch: dispatch.redelivered_records,
+    ),
+    _dispatches(
+        "linn_queue_dead_letters_total",
+        "counter",
+        "Records that got no more attempts: rejected, or over max_deliveries.",
+        lambda dispatch: dispatch.dead_letters,
+    ),
+    _dispatches(
+        "linn_queue_missed_records_total",
+        "counter",
+        "Records that retention or overflow removed before they were settled.",
+        lambda dispatch: dispatch.missed_records,
+    ),
+    Metric(
+        "linn_group_lag_records",
+        "gauge",
+        ("topic", "group"),
+        "Records behind what the group has committed, over all partitions.",
+        _lag,
+    ),
+    Metric("linn_group_members", "gauge", ("topic", "group"), "Members of the group that are connected.", _members),
+    Metric(
+        "linn_storage_appends_total",
+        "counter",
+        ("storage",),
+        "Batches appended to logs, those of internal logs included.",
+        lambda broker: [((storage.name,), storage.appends) for storage in broker.metrics.storages.values()],
+    ),
+    Metric(
+        "linn_storage_sync_seconds",
+        "histogram",
+        ("storage",),
+        "How long a sync took that confirms publishes or that the flusher made.",
+        lambda broker: [((storage.name,), storage.sync_seconds) for storage in broker.metrics.storages.values()],
+    ),
+    Metric(
+        "linn_storage_segments",
+        "gauge",
+        ("storage",),
+        "Segments of all logs. Only of an engine that has segments.",
+        _by_storage(0),
+    ),
+    Metric(
+        "linn_storage_cut_bytes",
+        "gauge",
+        ("storage",),
+        "Bytes of torn tails that were cut off when the logs were opened: what a power loss took.",
+        _by_storage(1),
+    ),
+)

@@ -1,0 +1,244 @@
+"""Finds, loads and checks plugins: a typed face on pluggy. Made once at start-up, handed on, never a global.
+
+Laws: whatever is wrong with a plugin is one `PluginError` of one line that names the plugin and where it came from;
+once a manager is made nothing calls pluggy any more, the registries are plain dicts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pluggy
+
+from linn.core.config.decoder import check_shape, known_keys
+from linn.core.config.problem import one_line
+from linn.core.config.tables import TABLES, PluginSettings
+from linn.core.env.code_owner import CodeOwners
+from linn.core.errors.names import name_problem
+from linn.core.errors.nearest import did_you_mean
+from linn.core.errors.tree import LinnError, PluginError
+from linn.core.log.storage import EngineKind
+from linn.core.plugins import hookspecs
+from linn.core.ports.interceptor import InterceptorKind
+from linn.core.ports.kinds import Kind
+from linn.core.ports.observer import Observer, Observers
+from linn.core.ports.protocol import ProtocolKind
+from linn.core.queue.semantics import SemanticsKind
+from linn.core.routing.exchange import ExchangeKind
+from linn.core.routing.partitioner import PartitionerKind
+
+ENTRY_POINT_GROUP = "linn"
+
+K = TypeVar("K", bound=Kind)
+
+_OBSERVER_METHODS = [name for name in vars(Observer) if not name.startswith("_")]
+
+
+def installed() -> list[EntryPoint]:
+    """The plugins of all installed distributions, by name; linn's own are among them."""
+    return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
+
+
+class PluginManager:
+    """What plugins brought: one dict per kind, by the kind's name."""
+
+    def __init__(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
+        """Load installed plugins and those that `settings` list, but none that they block.
+
+        Raises:
+            PluginError: a plugin can't be imported, has a hook that does not exist or takes the wrong arguments, brings
+                the wrong type, or a name that is taken.
+        """
+        self.engines: dict[str, EngineKind] = {}
+        self.semantics: dict[str, SemanticsKind] = {}
+        self.exchanges: dict[str, ExchangeKind] = {}
+        self.protocols: dict[str, ProtocolKind] = {}
+        self.interceptors: dict[str, InterceptorKind] = {}
+        self.partitioners: dict[str, PartitionerKind] = {}
+        self.plugin_names: list[str] = []
+        """Every plugin that was found, in the order in which they were, blocked ones included."""
+        self._pluggy = pluggy.PluginManager("linn")
+        self._pluggy.add_hookspecs(hookspecs)
+        self._origins: dict[str, str] = {}
+        self._owners: dict[tuple[type[Kind], str], str] = {}
+        self._modules: dict[str, list[str]] = {}
+        self._load(settings, installed)
+        self._check_hooks()
+        self._bring("linn_register_engine", EngineKind, self.engines, "storage", "storage engine")
+        self._bring("linn_register_semantics", SemanticsKind, self.semantics, "delivery", "delivery semantics")
+        self._bring("linn_register_exchange", ExchangeKind, self.exchanges, "exchanges", "exchange type")
+        self._bring("linn_register_protocol", ProtocolKind, self.protocols, "listeners", "protocol")
+        self._bring("linn_register_interceptor", InterceptorKind, self.interceptors, "interceptors", "interceptor")
+        self._bring("linn_register_partitioner", PartitionerKind, self.partitioners, "topics", "partitioner")
+        self.observers = Observers(self._observers())
+        self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
+
+    def owner_of(self, kind: Kind) -> str:
+        """The plugin that brings a kind, for people: `plugin "tape" (linn-paper-tape 1.2)`."""
+        return self._described(self._owners[type(kind), kind.name])
+
+    def blamed(self, error: BaseException, otherwise: str = "linn itself") -> str:
+        """Whose code raised an error, for people: `plugin "tape" (linn-paper-tape 1.2) in read (tape.py:7)`."""
+        return str(self.code_owners.behind(error) or otherwise)
+
+    def make(self, kind: Kind, *arguments: Any) -> Any:
+        """What the factory of a kind makes.
+
+        Raises:
+            LinnError: as the factory raises it. PluginError: it raised anything else.
+        """
+        try:
+            return kind.make(*arguments)
+        except LinnError:
+            raise
+        except Exception as error:
+            text = f'{self.owner_of(kind)}: the factory of "{kind.name}" failed: {_said(error)}'
+            raise PluginError(one_line(text)) from error
+
+    # --- finding and loading ---------------------------------------------------------------------------------------
+
+    def _load(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
+        blocked = set(settings.block)
+        origins: dict[Distribution, str] = {}
+        for entry in installed:
+            self._found(entry.name, _origin(entry, origins))
+            if entry.name not in blocked:
+                self._register(entry.name, self._imported(entry.name, entry.value, entry.load))
+        for module in settings.load:
+            self._found(module, "listed in [plugins]")
+            if module not in blocked:
+                self._register(module, self._imported(module, module, partial(importlib.import_module, module)))
+
+    def _found(self, name: str, origin: str) -> None:
+        if name in self._origins:
+            raise PluginError(f'two plugins have the name "{name}": {self._origins[name]}, and {origin}')
+        self._origins[name] = origin
+        self.plugin_names.append(name)
+
+    def _imported(self, name: str, module: str, load: Callable[[], Any]) -> Any:
+        """The plugin itself; whatever its module raises while it is imported becomes a PluginError."""
+        try:
+            return load()
+        except (Exception, SystemExit) as error:
+            what = "" if module == name else f"its module {module} "
+            raise self._failure(name, f"{what}can't be imported: {_said(error)}") from error
+
+    def _register(self, name: str, plugin: Any) -> None:
+        if self._pluggy.is_registered(plugin):
+            raise self._failure(name, f'is the plugin "{self._pluggy.get_name(plugin)}" a second time')
+        try:
+            self._pluggy.register(plugin, name)
+        except (pluggy.PluginValidationError, ValueError, TypeError) as error:
+            raise self._failure(name, f"does not fit its hooks: {_said(error)}") from error
+        if not self._pluggy.get_hookcallers(plugin):
+            raise self._failure(name, "has no function marked with linn.core.plugins.hookspecs.hookimpl")
+        self._modules[name] = [plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__]
+
+    def _check_hooks(self) -> None:
+        """Refuse hooks that nobody calls: mostly, misspelt ones."""
+        try:
+            self._pluggy.check_pending()
+        except pluggy.PluginValidationError as error:
+            hooks = vars(self._pluggy.hook)
+            known = [name for name, hook in hooks.items() if not name.startswith("_") and hook.has_spec()]
+            unknown = sorted({hook.name for hook in self._pluggy.get_hookcallers(error.plugin) or ()} - set(known))
+            name = self._pluggy.get_name(error.plugin) or ""
+            raise self._failure(name, f"there is no hook {unknown[0]}{did_you_mean(unknown[0], known)}") from error
+
+    # --- what plugins bring ----------------------------------------------------------------------------------------
+
+    def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str, noun: str) -> None:
+        """Fill one registry; `table` is where TOML speaks of this kind, `noun` what a person calls it."""
+        reserved = known_keys(TABLES[table])
+        for plugin_name, brought in self._results(hook):
+            for kind in brought:
+                wrong = _wrong_with(kind, kind_type, reserved)
+                if wrong is not None:
+                    raise self._failure(plugin_name, f"{hook} returned what is no good {noun}: {wrong}")
+                assert isinstance(kind, kind_type), "checked just now"
+                if kind.name in registry:
+                    owner = self._owners[kind_type, kind.name]
+                    text = f'brings the {noun} "{kind.name}", which plugin "{owner}" brings already'
+                    raise self._failure(plugin_name, text)
+                registry[kind.name] = kind
+                self._owners[kind_type, kind.name] = plugin_name
+                self._owns(plugin_name, kind.make)
+
+    def _observers(self) -> dict[str, Observer]:
+        found: dict[str, Observer] = {}
+        for plugin_name, brought in self._results("linn_register_observer"):
+            for number, observer in enumerate(brought):
+                missing = [name for name in _OBSERVER_METHODS if not callable(getattr(observer, name, None))]
+                if missing:
+                    text = f"linn_register_observer returned a {type(observer).__name__} without {missing[0]}()"
+                    raise self._failure(plugin_name, text)
+                found[plugin_name if number == 0 else f"{plugin_name}#{number + 1}"] = observer
+                self._owns(plugin_name, type(observer))
+        return found
+
+    def _owns(self, plugin_name: str, brought: object) -> None:
+        """Note the module of what a plugin brought, where that is a part of the plugin and not borrowed."""
+        module = getattr(brought, "__module__", None)
+        names = self._modules[plugin_name]
+        if isinstance(module, str) and module.partition(".")[0] == names[0].partition(".")[0]:
+            names.append(module)
+
+    def _results(self, hook: str) -> Iterator[tuple[str, Sequence[Any]]]:
+        """What each plugin's hook returned, one plugin at a time, so that a failure has a name."""
+        plugins = dict(self._pluggy.list_name_plugin())
+        for name in self.plugin_names:
+            plugin = plugins.get(name)
+            if plugin is None:
+                continue
+            others = [other for other in plugins.values() if other is not plugin]
+            try:
+                results = self._pluggy.subset_hook_caller(hook, others)()
+            except Exception as error:
+                raise self._failure(name, f"{hook} failed: {_said(error)}") from error
+            for result in results:
+                yield name, result if isinstance(result, list | tuple) else (result,)
+
+    def _failure(self, name: str, text: str) -> PluginError:
+        return PluginError(one_line(f"{self._described(name)}: {text}"))
+
+    def _described(self, name: str) -> str:
+        return f'plugin "{name}" ({self._origins.get(name, "unknown")})'
+
+
+def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
+    """Where an installed plugin comes from, for people: "linn-paper-tape 1.2".
+
+    A distribution reads its metadata, which hold its whole README, each time that it is asked for its name or version:
+    linn, which brings many plugins, is asked once.
+    """
+    if entry.dist is None:
+        return entry.value
+    if entry.dist not in known:
+        known[entry.dist] = f"{entry.dist.name} {entry.dist.version}"
+    return known[entry.dist]
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _wrong_with(kind: object, kind_type: type[Kind], reserved: Sequence[str]) -> str | None:
+    """What keeps an object from being a kind, in words; None where nothing does."""
+    if not isinstance(kind, kind_type):
+        return f"a {type(kind).__name__}, not a {kind_type.__name__}"
+    wrong = name_problem(kind.name) if isinstance(kind.name, str) else "its name is not text"
+    if wrong is not None:
+        return wrong
+    factory: object = kind.make
+    if not callable(factory):
+        return f'the factory of "{kind.name}" can\'t be called'
+    if kind.settings is None:
+        return None
+    wrong = check_shape(kind.settings)
+    taken = [] if wrong else [key for key in known_keys(kind.settings) if key in reserved]
+    return f'{kind.settings.__name__} has the key "{taken[0]}", which linn itself uses' if taken else wrong

@@ -1,0 +1,96 @@
+"""The interceptor port: a plugin that sees each batch on its way into a topic, and may change or drop it.
+
+Laws: interceptors are bound once per topic, where TOML names them; a topic without any pays one test of a tuple per
+batch. They run when the batch has been verified and routed and before anything of it is stored, in the order of the
+topic's setting. One that raises fails that publish: nothing of it is stored, in any topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.errors.tree import InterceptorFailed, LinnError
+
+if TYPE_CHECKING:
+    from linn.core.config.topic_settings import TopicSettings
+
+
+class Interceptor(Protocol):
+    """What sees the batches of one topic."""
+
+    def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
+        """The batch to store: the one that was given, or another with as many records; None to store nothing of it.
+
+        Synchronous, in the broker's loop, once per batch; `batch_builder.edit_batch` changes columns. The batch that is
+        given is never changed in place, for it may go to other topics too. A publish that waits for room is seen again
+        when it is tried again, so equal batches should give equal answers. Records that are dropped are confirmed, with
+        no copies, as those that no binding matches. Dead letters are copied past interceptors.
+
+        A LinnError refuses the publish, and its producer gets it as it is; anything else becomes `InterceptorFailed`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class InterceptorKind:
+    """What a plugin registers."""
+
+    name: str
+    """The value of `interceptor =` in an `[interceptors.*]` table, and the table that exists without being written."""
+    settings: type[Any] | None
+    """A frozen msgspec.Struct with a default and a help text for each field; None where nothing can be set."""
+    make: Callable[[str, TopicSettings, Any], Interceptor]
+    """(topic's name, topic's settings, own settings or None) -> the interceptor of one topic. Does no I/O."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInterceptor:
+    """An interceptor at its place in one topic."""
+
+    name: str
+    """In the topic's `interceptors`."""
+    owner: str
+    """The plugin that brings it, for people: `plugin "redact" (linn-redact 1.0)`."""
+    interceptor: Interceptor
+    limits: BatchLimits
+
+    def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
+        """As the port says, and what comes back is checked as what a producer sent.
+
+        Raises InterceptorFailed, and the LinnErrors of the interceptor.
+        """
+        try:
+            found = self.interceptor.intercept(topic, batch)
+            if found is not batch and found is not None:
+                self._check(found, batch)
+        except LinnError:
+            raise
+        except Exception as error:
+            raise self._failure(topic, f"{type(error).__name__}: {error}") from error
+        return found
+
+    def _check(self, found: object, batch: RecordBatch) -> None:
+        """Raises TypeError, ValueError."""
+        if not isinstance(found, RecordBatch):
+            raise TypeError(f"intercept() returned a {type(found).__name__}, not a RecordBatch")
+        if found.count != batch.count:
+            raise ValueError(f"{batch.count} records came in and {found.count} out: drop a whole batch or nothing")
+        try:
+            found.verify(self.limits)
+        except LinnError as error:
+            raise ValueError(f"intercept() returned a batch that can't be stored: {error.text}") from error
+
+    def _failure(self, topic: str, text: str) -> InterceptorFailed:
+        return InterceptorFailed(f'interceptor "{self.name}" of topic {topic}, of {self.owner}, failed: {text}')
+
+
+def intercepted(bound: tuple[BoundInterceptor, ...], topic: str, batch: RecordBatch) -> RecordBatch | None:
+    """What all interceptors of a topic leave of a batch, one after the other. Raises LinnError."""
+    found: RecordBatch | None = batch
+    for each in bound:
+        if found is None:
+            return None
+        found = each.intercept(topic, found)
+    return found

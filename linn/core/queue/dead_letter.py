@@ -1,0 +1,111 @@
+"""Records that get no more attempts and wait to be copied to the dead-letter topic.
+
+Laws: a dead record stays unsettled until its copy is committed there, or it is settled without one because the topic
+has no dead-letter topic. Before a copy is made, the intent names the target partition and its end; after a crash the
+broker reads the target from there to see whether the copy exists, so it exists once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from linn.core.queue.offset_map import OffsetMap
+
+
+class DeadReason(IntEnum):
+    """Why a record is dead. The numbers are stored; `label` is what the dead letter carries."""
+
+    MAX_DELIVERIES = 1
+    REJECTED = 2
+    EXPIRED = 3
+    OVERFLOW = 4
+
+    @property
+    def label(self) -> str:
+        """The reason as the dead letter's label says it."""
+        return self.name.lower()
+
+
+class Dead(NamedTuple):
+    """Attempts so far, and why there will be no more."""
+
+    attempts: int
+    reason: DeadReason
+
+
+class DeadLetterTarget(NamedTuple):
+    """Where copies go: a partition of the dead-letter topic, and its end offset before the first copy."""
+
+    partition: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRange:
+    """Dead records [first, end) that share their attempts, reason and intent."""
+
+    first: int
+    end: int
+    attempts: int
+    reason: DeadReason
+    target: DeadLetterTarget | None
+    """The intent that covers them: a copy may exist in the target at or after its end. None: there is no copy."""
+
+
+class DeadLetters:
+    """The dead records of one subscription, with the intents that cover them."""
+
+    __slots__ = ("_dead", "_intents")
+
+    def __init__(self) -> None:
+        self._dead: OffsetMap[Dead] = OffsetMap()
+        self._intents: OffsetMap[DeadLetterTarget] = OffsetMap()
+
+    @property
+    def count(self) -> int:
+        """How many records are dead."""
+        return self._dead.count
+
+    def add(self, first: int, end: int, attempts: int, reason: DeadReason) -> None:
+        """Records that have just died."""
+        self._dead.set(first, end, Dead(attempts, reason))
+
+    def covers(self, first: int, end: int) -> bool:
+        """Whether every record of [first, end) is dead."""
+        return sum(stop - start for start, stop, _ in self._dead.pieces(first, end)) == end - first
+
+    def intend(self, first: int, end: int, target: DeadLetterTarget) -> None:
+        """Remember the target for dead records. An earlier intent stays: its copy may be there already."""
+        earlier = self._intents.take(first, end)
+        self._intents.set(first, end, target)
+        for start, stop, value in earlier:
+            self._intents.set(start, stop, value)
+
+    def take(self, first: int, end: int) -> list[tuple[int, int]]:
+        """Forget the dead records of [first, end) and their intents; returns what was dead, in order."""
+        self._intents.take(first, end)
+        return [(start, stop) for start, stop, _ in self._dead.take(first, end)]
+
+    def ranges(self) -> list[DeadRange]:
+        """All dead records, lowest offset first."""
+        return [found for first, end, dead in self._dead for found in self._by_intent(first, end, dead)]
+
+    def lowest(self, records: int) -> list[DeadRange]:
+        """The lowest of `ranges()`, until they hold so many records. Looks at no others: there may be a million."""
+        return [found for first, end, dead in self._dead.lowest(records) for found in self._by_intent(first, end, dead)]
+
+    def _by_intent(self, first: int, end: int, dead: Dead) -> Iterator[DeadRange]:
+        for start, stop, target in self._intents.pieces(first, end):
+            if first < start:
+                yield DeadRange(first, start, dead.attempts, dead.reason, None)
+            yield DeadRange(start, stop, dead.attempts, dead.reason, target)
+            first = stop
+        if first < end:
+            yield DeadRange(first, end, dead.attempts, dead.reason, None)
+
+    def __len__(self) -> int:
+        """How many ranges there are, of records and of intents."""
+        return len(self._dead) + len(self._intents)

@@ -1,0 +1,214 @@
+"""Copying dead records to the dead-letter topic, once each, whatever crashes.
+
+Law: intent durable, then copy committed, then settled. After a crash between the last two, the target is read from the
+place that the intent names, and what is there already is not copied again.
+
+A step takes many ranges: who rejects every other record makes a range of each. Their intents are one record of the
+state log and name the same place. Whatever ends a step in the middle leaves each range before or behind one of the
+three, so that the law holds for each of them alone; they are settled in turns for that reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import trio
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import LabelValue, Record
+from linn.core.env.env import Env
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BatchError, MessageInvalid
+from linn.core.log.partition import Partition
+from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.shared_dispatch import SharedDispatch
+
+logger = logging.getLogger("linn.queue")
+
+RECORDS_AT_ONCE = 100
+"""Of one step: they share a commit of their intents, which are made in a millisecond, and one of their copies."""
+RECORDS_IN_A_TURN = 25
+"""Read or copied in less than a millisecond, in which others wait: a round trip is several turns."""
+RANGES_IN_A_TURN = 32
+"""Settled in as long, also where a million others are."""
+_READ_BYTES = 1 << 20
+
+REASON = "linn.dead.reason"
+TOPIC = "linn.dead.topic"
+PARTITION = "linn.dead.partition"
+OFFSET = "linn.dead.offset"
+ATTEMPTS = "linn.dead.attempts"
+TIME_MS = "linn.dead.time_ms"
+_OURS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS)
+
+
+async def copy_dead_letters(dispatch: SharedDispatch, targets: Mapping[int, Partition], env: Env) -> None:
+    """Deal with the lowest dead records of a queue's partition, some at least; without a target they are dropped.
+
+    `targets`: the partitions of the dead-letter topic. One that an earlier try meant stays the one, also where the
+    topic has grown since.
+
+    Raises StorageError: the target or the state log can't be written; nothing was settled.
+    Cancellation: as a crash; it will be gone on with.
+    """
+    found = dispatch.subscription.lowest_dead(RECORDS_AT_ONCE)
+    if not targets:
+        await _settle(dispatch, found)
+        return
+    dead, index = _step(found), dispatch.partition.id.index % len(targets)
+    meant = dead[0].target
+    target = targets[meant.partition if meant is not None and meant.partition in targets else index]
+    place = await _intend(dispatch, dead, target)
+    done = await _copied_before(dispatch.partition, dead, target, place) if dead[0].target is not None else None
+    behind = await _copy(dispatch, dead, target, env, done or OffsetRanges())
+    # More of the last one may be of a batch that can't be decoded.
+    whole = next(each.end for each in found if each.first == dead[-1].first)
+    dead[-1] = replace(dead[-1], end=min(max(behind, dead[-1].end), whole))
+    await _settle(dispatch, dead)
+
+
+def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
+    """What to copy together: all have the intent of the lowest, or none, because copies are looked for from there."""
+    left, dead = RECORDS_AT_ONCE, list[DeadRange]()
+    for each in found:
+        if left > 0 and each.target == found[0].target:
+            dead.append(replace(each, end=min(each.end, each.first + left)))
+            left -= dead[-1].end - each.first
+    return dead
+
+
+async def _intend(dispatch: SharedDispatch, dead: Sequence[DeadRange], target: Partition) -> DeadLetterTarget:
+    place = dead[0].target
+    if place is None or place.partition != target.id.index:
+        place = DeadLetterTarget(target.id.index, target.log.bounds()[1])
+        for each in dead:
+            dispatch.subscription.dead_letter_intended(each.first, each.end, place)
+    # Also of an earlier one: a full disk may have kept it from the log.
+    position = dispatch.flush()
+    if dispatch.state is not None:
+        await dispatch.state.partition.wait_committed(position)
+    return place
+
+
+async def _copied_before(
+    source: Partition, dead: Sequence[DeadRange], target: Partition, place: DeadLetterTarget
+) -> OffsetRanges:
+    """The offsets of `dead`, and perhaps of others, that the target holds already."""
+    done = OffsetRanges()
+    offset = max(place.end, target.start_offset)
+    while offset < target.high_watermark:
+        for batch in await target.read(offset, _READ_BYTES):
+            # Anybody may publish there; what can't be read is no copy of ours.
+            with contextlib.suppress(BatchError):
+                await _note_copies(batch, source, range(dead[0].first, dead[-1].end), done)
+            offset = batch.end_offset
+    return done
+
+
+async def _note_copies(batch: RecordBatch, source: Partition, wanted: range, done: OffsetRanges) -> None:
+    for index in range(batch.count):
+        labels = dict(batch.pair(index).labels)
+        if labels.get(TOPIC) == source.id.topic and labels.get(PARTITION) == source.id.index:
+            copied = labels.get(OFFSET)
+            if isinstance(copied, int) and copied in wanted:
+                done.add(copied, copied + 1)
+        if index % RECORDS_IN_A_TURN == 0:
+            await trio.lowlevel.checkpoint()
+
+
+async def _copy(
+    dispatch: SharedDispatch, dead: Sequence[DeadRange], target: Partition, env: Env, done: OffsetRanges
+) -> int:
+    """Copy what can be decoded; returns the offset behind the last record that was copied or can't be."""
+    source, end = dispatch.partition, dead[-1].end
+    left = [(offset, each) for each in dead for offset in range(each.first, each.end) if offset not in done]
+    records: list[Record] = []
+    behind, size = end, 0
+    while left:
+        offset = left[0][0]
+        if offset < source.start_offset:
+            dispatch.skip_to_start()  # Now: once they are settled here, nobody would count them as missed.
+            left = [entry for entry in left if entry[0] >= source.start_offset]
+            continue
+        try:
+            (batch, *_) = await source.read_range(offset, end, 1)
+            copies = [
+                replace(record, labels=_labels(source, each, at, env.clock.now_ms(), record.labels))
+                for at, each in left[:RECORDS_IN_A_TURN]
+                if at < batch.end_offset
+                for record in [batch.record(at - batch.base_offset)]
+            ]
+        except BatchError as error:
+            behind = (await source.batch_at(offset)).end_offset
+            about = {"partition": str(source.id), "topic": source.id.topic, "count": behind - offset}
+            text = "%(partition)s: %(count)d records can't be decoded and are dropped: %(error)s"
+            logger.error(text, about | log_fields(error))
+            left = [entry for entry in left if entry[0] >= behind]
+            continue
+        left = left[len(copies) :]
+        records, size = records + copies, size + batch.size
+        if size >= _READ_BYTES:
+            await _store(records, target, env)
+            records, size = [], 0
+        await trio.lowlevel.checkpoint()
+    await _store(records, target, env)
+    return behind
+
+
+async def _settle(dispatch: SharedDispatch, dead: Sequence[DeadRange]) -> None:
+    """Settle what was copied or is dropped, in turns."""
+    for at in range(0, len(dead), RANGES_IN_A_TURN):
+        for first, end in _spans(dispatch, dead[at : at + RANGES_IN_A_TURN]):
+            dispatch.dead_lettered(first, end)
+        await trio.lowlevel.checkpoint()
+
+
+def _spans(dispatch: SharedDispatch, dead: Sequence[DeadRange]) -> list[Range]:
+    """All in one, where nothing below or in between has died meanwhile: each costs as much as the ranges above it."""
+    ranges, end = [(each.first, each.end) for each in dead], dead[-1].end
+    lowest = dispatch.subscription.lowest_dead(sum(each.end - each.first for each in dead))
+    is_alone = ranges == [(each.first, min(each.end, end)) for each in lowest]
+    return [(ranges[0][0], end)] if is_alone else ranges
+
+
+async def _store(records: list[Record], target: Partition, env: Env) -> None:
+    end = 0
+    for at in range(0, len(records), RECORDS_IN_A_TURN):
+        for batch in _batches(records[at : at + RECORDS_IN_A_TURN], env):
+            end = target.append(batch) + batch.count
+        if at + RECORDS_IN_A_TURN < len(records):
+            await trio.lowlevel.checkpoint()
+    await target.wait_committed(end)
+
+
+def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
+    """The copies as one batch, or as several where the labels that they were given make it too large for one."""
+    base_id = int.from_bytes(env.rng.bytes(16))
+    try:
+        return [build_from_records(records, base_id=base_id)]
+    except MessageInvalid:
+        if len(records) > 1:
+            half = len(records) // 2
+            return _batches(records[:half], env) + _batches(records[half:], env)
+    # Its own labels leave no room for ours.
+    ours = {name: value for name, value in (records[0].labels or {}).items() if name in _OURS}
+    return [build_from_records([replace(records[0], labels=ours)], base_id=base_id)]
+
+
+def _labels(
+    source: Partition, dead: DeadRange, offset: int, now_ms: int, labels: Mapping[str, LabelValue]
+) -> dict[str, LabelValue]:
+    return {
+        **labels,
+        REASON: dead.reason.label,
+        TOPIC: source.id.topic,
+        PARTITION: source.id.index,
+        OFFSET: offset,
+        ATTEMPTS: dead.attempts,
+        TIME_MS: now_ms,
+    }

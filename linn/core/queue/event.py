@@ -1,0 +1,332 @@
+"""What a shared subscription did, as rows of its event log; docs call the log "subscription log".
+
+Laws: applying the rows in order to a fresh subscription gives its state back. Each row names the offsets it is about
+and replaces what was known about them, so an offset of which the log says nothing is ready and never delivered: what
+is lost with the tail of the log is delivered again, never skipped. A `Started` row replaces everything before it, so
+a snapshot may stand anywhere in the log, in one record, and what is before it may be trimmed.
+
+Layout: one version byte, then rows of 32 bytes, little-endian: kind u8, reason u8, zero u16, number u32, first i64,
+end i64, argument i64. What a row doesn't use is zero, and a row that breaks that is refused. A snapshot is a record of
+another version, with the layout that `event_run` has; one of the version of rows, behind a `Started`, is read as well.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from operator import lt
+from typing import ClassVar, Final
+
+from linn.core.errors.tree import LogCorrupt
+from linn.core.queue.dead_letter import DeadReason
+from linn.core.queue.event_run import Columns, EventRun, Snapshot, decode_snapshot, encode_snapshot
+from linn.core.queue.offset_ranges import OffsetRanges
+
+EVENT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
+OFFSET_MAX: Final = 2**63 - 1
+ATTEMPTS_MAX: Final = 2**32 - 1
+"""Attempts are counted up to here and no further: a client that nacks in a loop for days breaks no row."""
+DELIVERY_ID_MAX: Final = 2**62
+"""Far above what can be given out, so that ids can still jump at each restart."""
+
+Row = tuple[int, int, int, int, int, int, int]
+"""(kind, reason, zero, number, first, end, argument)"""
+
+_ROW = struct.Struct("<BBHIqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Everything before `offset` is settled, nothing else is known; delivery ids go on at `next_delivery_id`."""
+
+    kind: ClassVar[int] = 1
+    offset: int
+    next_delivery_id: int
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, 0, self.offset, self.offset, self.next_delivery_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """[first, end) was leased for attempt `attempt`; no delivery id above `delivery_id` was given yet."""
+
+    kind: ClassVar[int] = 2
+    first: int
+    end: int
+    attempt: int
+    delivery_id: int
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, self.attempt, self.first, self.end, self.delivery_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """[first, end) is settled: acked, purged, handed over, or copied to the dead-letter topic."""
+
+    kind: ClassVar[int] = 3
+    first: int
+    end: int
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, 0, self.first, self.end, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """[first, end) went back to its place after `attempts` attempts and waits `delay_ms` for the next."""
+
+    kind: ClassVar[int] = 4
+    first: int
+    end: int
+    attempts: int
+    delay_ms: int
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, self.attempts, self.first, self.end, self.delay_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """[first, end) gets no more attempts."""
+
+    kind: ClassVar[int] = 5
+    first: int
+    end: int
+    attempts: int
+    reason: DeadReason
+
+    def row(self) -> Row:
+        return (self.kind, self.reason, 0, self.attempts, self.first, self.end, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterIntended:
+    """Dead records [first, end) are about to be copied to a partition whose end was `target_end` before."""
+
+    kind: ClassVar[int] = 6
+    first: int
+    end: int
+    partition: int
+    target_end: int
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, self.partition, self.first, self.end, self.target_end)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The records before `offset` are gone from the log of the topic."""
+
+    kind: ClassVar[int] = 7
+    offset: int
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, 0, self.offset, self.offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryIdsStarted:
+    """After a restart: delivery ids go on at `next_delivery_id`, beyond all that may have been given and lost."""
+
+    kind: ClassVar[int] = 8
+    next_delivery_id: int
+
+    def row(self) -> Row:
+        return (self.kind, 0, 0, 0, 0, 0, self.next_delivery_id)
+
+
+SingleEvent = Started | Acquired | Settled | Returned | Died | DeadLetterIntended | Skipped | DeliveryIdsStarted
+"""One row of the log."""
+SubscriptionEvent = SingleEvent | EventRun | Snapshot
+
+_FROM_ROW: Final[dict[int, Callable[[int, int, int, int, int], SingleEvent]]] = {
+    Started.kind: lambda reason, number, first, end, argument: Started(first, argument),
+    Acquired.kind: lambda reason, number, first, end, argument: Acquired(first, end, number, argument),
+    Settled.kind: lambda reason, number, first, end, argument: Settled(first, end),
+    Returned.kind: lambda reason, number, first, end, argument: Returned(first, end, number, argument),
+    Died.kind: lambda reason, number, first, end, argument: Died(first, end, number, DeadReason(reason)),
+    DeadLetterIntended.kind: lambda reason, number, first, end, argument: DeadLetterIntended(
+        first, end, number, argument
+    ),
+    Skipped.kind: lambda reason, number, first, end, argument: Skipped(first),
+    DeliveryIdsStarted.kind: lambda reason, number, first, end, argument: DeliveryIdsStarted(argument),
+}
+_COLUMNS: Final = {
+    Acquired.kind: Columns(numbers=True, arguments=True),
+    Settled.kind: Columns(),
+    Returned.kind: Columns(numbers=True, arguments=True),
+    Died.kind: Columns(numbers=True, reasons=True),
+    DeadLetterIntended.kind: Columns(numbers=True, arguments=True),
+}
+"""What rows about a range of offsets hold beside it."""
+_WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind})
+_REASONS: Final = frozenset(DeadReason)
+
+
+def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
+    """The events as one record of the event log. A snapshot is one alone."""
+    some = list(events)
+    if len(some) == 1 and isinstance(some[0], Snapshot):
+        return bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0])
+    rows = [_ROW.pack(*event.row()) for event in single_events(some)]
+    return b"".join([bytes((EVENT_VERSION,)), *rows])
+
+
+def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEvent]:
+    """The events of one record of the event log; rows of one kind that follow one another are a run.
+
+    Raises:
+        LogCorrupt: another version, half a row, or a row that no subscription can have written.
+    """
+    view = memoryview(data)
+    if view and view[0] == SNAPSHOT_VERSION:
+        snapshot = decode_snapshot(view[1:], _COLUMNS)
+        if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):
+            raise LogCorrupt("a snapshot of a subscription has values that nothing can have written")
+        return [snapshot]
+    if not view or view[0] != EVENT_VERSION:
+        raise LogCorrupt("a record of a subscription log has a version that this broker can't read")
+    rows = view[1:]
+    if len(rows) % _ROW.size:
+        raise LogCorrupt("a record of a subscription log ends inside a row")
+    events: list[SubscriptionEvent] = []
+    position = 0
+    for kind, same in groupby(bytes(rows[:: _ROW.size])):
+        end = position + _ROW.size * len(list(same))
+        events += _decode_rows(kind, list(_ROW.iter_unpack(rows[position:end])))
+        position = end
+    return events
+
+
+def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
+    """The same events, one for each row."""
+    single: list[SingleEvent] = []
+    for event in events:
+        if isinstance(event, Snapshot):
+            single.append(Started(event.offset, event.next_delivery_id))
+            single += single_events(event.runs)
+        elif isinstance(event, EventRun):
+            make, unused = _FROM_ROW[event.kind], (0,) * len(event.firsts)
+            columns = (event.reasons or unused, event.numbers or unused, event.firsts, event.ends)
+            single += map(make, *columns, event.arguments or unused)
+        else:
+            single.append(event)
+    return single
+
+
+def _decode_rows(kind: int, rows: list[Row]) -> list[SubscriptionEvent]:
+    """Rows of one kind."""
+    if len(rows) > 1 and (has := _COLUMNS.get(kind)) is not None:
+        _, reasons, zeros, numbers, firsts, ends, arguments = zip(*rows, strict=True)
+        others = list(zip((numbers, arguments, reasons), has, strict=True))
+        run = EventRun(kind, firsts, ends, *[column if used else () for column, used in others])
+        if _is_sound(run) and not any(zeros) and not any(any(column) for column, used in others if not used):
+            return [run]
+    return [_decode_row(row) for row in rows]
+
+
+def _is_sound_start(snapshot: Snapshot) -> bool:
+    return snapshot.offset >= 0 and 0 <= snapshot.next_delivery_id <= DELIVERY_ID_MAX
+
+
+def _is_sound(run: EventRun) -> bool:
+    """Whether a subscription can have written such rows."""
+    return (
+        min(run.firsts) >= 0
+        and all(map(lt, run.firsts, run.ends))
+        and (not run.arguments or 0 <= min(run.arguments) <= max(run.arguments) <= _argument_max(run.kind))
+        and _REASONS.issuperset(run.reasons)
+        and (run.kind != Acquired.kind or min(run.numbers) > 0)
+    )
+
+
+def _argument_max(kind: int) -> int:
+    return DELIVERY_ID_MAX if kind in _WITH_DELIVERY_ID else OFFSET_MAX
+
+
+def _decode_row(row: Row) -> SingleEvent:
+    kind, reason, _, number, first, end, argument = row
+    make = _FROM_ROW.get(kind)
+    sound = (
+        (0 <= first < end if kind in _COLUMNS else first >= 0)
+        and 0 <= argument <= _argument_max(kind)
+        and (kind == Died.kind) == (reason in _REASONS)
+        and (kind != Acquired.kind or number > 0)
+    )
+    event = make(reason, number, first, end, argument) if make is not None and sound else None
+    if event is None or event.row() != row:
+        raise LogCorrupt(f"a subscription log has a row that nothing can have written: {row}")
+    return event
+
+
+class EventBuffer:
+    """The events since the last `take`, coalesced: traffic in order is two rows for any number of calls.
+
+    Settled offsets go last, because no later event of the same buffer can be about them. The buffer is one record of
+    the log: all of it is written or none, which is what makes that reordering invisible.
+    """
+
+    __slots__ = ("_acquired", "_events", "_settled")
+
+    def __init__(self) -> None:
+        self._events: list[SubscriptionEvent] = []
+        self._settled = OffsetRanges()
+        self._acquired: tuple[int, int, int, int] | None = None
+
+    def acquired(self, first: int, end: int, attempt: int, delivery_id: int) -> None:
+        """As `add(Acquired(...))`, joined with the grant before it where one goes on from the other."""
+        open_run = self._acquired
+        if open_run is not None:
+            if open_run[1] == first and open_run[2] == attempt:
+                first = open_run[0]
+            else:
+                self._events.append(Acquired(*open_run))
+        self._acquired = (first, end, attempt, delivery_id)
+
+    def settled(self, first: int, end: int) -> None:
+        """As `add(Settled(...))`, joined with all other settled offsets."""
+        self._settled.add(first, end)
+
+    def add(self, event: SubscriptionEvent) -> None:
+        """Any other event; joined with the one before it where one goes on from the other."""
+        if self._acquired is not None:
+            self._events.append(Acquired(*self._acquired))
+            self._acquired = None
+        joined = _joined(self._events[-1], event) if self._events else None
+        if joined is not None:
+            self._events[-1] = joined
+        else:
+            self._events.append(event)
+
+    def take(self) -> list[SubscriptionEvent]:
+        """The events so far, in order; the buffer is empty afterwards."""
+        events = self._events
+        if self._acquired is not None:
+            events.append(Acquired(*self._acquired))
+        events.extend(Settled(first, end) for first, end in self._settled)
+        self._events = []
+        self._settled = OffsetRanges()
+        self._acquired = None
+        return events
+
+    def __bool__(self) -> bool:
+        return bool(self._events or self._settled or self._acquired)
+
+
+def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEvent | None:
+    """Both in one where they are alike and `event` begins where `last` ends."""
+    match last, event:
+        case Returned(first, end, attempts, delay_ms), Returned(start, stop, again, again_ms) if (
+            end == start and attempts == again and delay_ms == again_ms
+        ):
+            return Returned(first, stop, attempts, delay_ms)
+        case Died(first, end, attempts, reason), Died(start, stop, again, why) if (
+            end == start and attempts == again and reason == why
+        ):
+            return Died(first, stop, attempts, reason)
+    return None

@@ -1,0 +1,124 @@
+"""Many rows of a subscription log at once, as columns: what a replay works on, because a row of its own costs more.
+
+Law: a run means what its rows mean, applied one by one in order. A snapshot means a `Started` row, and then its runs.
+
+Layout of a snapshot behind its version byte, little-endian: offset i64, next delivery id i64; then each run: kind u8,
+zero u8, zero u16, count u32, and its columns, each as a whole: firsts i64, ends i64, numbers u32, arguments i64,
+reasons u8, without those that the kind has no use for.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from linn.core.errors.tree import LogCorrupt
+from linn.core.queue.offset_rows import is_ascending
+
+
+class Columns(NamedTuple):
+    """Which columns a kind of row has use for, beside `firsts` and `ends`."""
+
+    numbers: bool = False
+    arguments: bool = False
+    reasons: bool = False
+
+
+_SNAPSHOT = struct.Struct("<qq")
+_RUN = struct.Struct("<BBHI")
+_FORMATS: Final = ("I", "q", "B")
+"""Of the columns in `Columns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRun:
+    """Rows of one kind about ranges of offsets. A column that the kind has no use for is empty."""
+
+    kind: int
+    firsts: tuple[int, ...]
+    ends: tuple[int, ...]
+    numbers: tuple[int, ...] = ()
+    """Attempts, or the partition of an intent."""
+    arguments: tuple[int, ...] = ()
+    """Delivery ids, delays in ms, or the ends of targets."""
+    reasons: tuple[int, ...] = ()
+
+    def clipped(self, end: int) -> EventRun | None:
+        """What is left of it below `end`; None where nothing is."""
+        if max(self.ends) <= end:
+            return self
+        kept = [at for at, first in enumerate(self.firsts) if first < end]
+        if not kept:
+            return None
+        firsts, ends, *rest = [
+            tuple([column[at] for at in kept]) if column else ()
+            for column in (self.firsts, self.ends, self.numbers, self.arguments, self.reasons)
+        ]
+        return EventRun(self.kind, firsts, tuple([min(stop, end) for stop in ends]), *rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A whole state: everything before `offset` is settled, each run has one kind, and nothing else is known."""
+
+    offset: int
+    next_delivery_id: int
+    runs: tuple[EventRun, ...]
+    """In the order of their kinds, each with its rows in the order of their offsets."""
+
+    def clipped(self, end: int) -> Snapshot:
+        """What is left of it below `end`."""
+        clipped = [run.clipped(end) for run in self.runs]
+        runs = tuple([run for run in clipped if run is not None])
+        return Snapshot(min(self.offset, end), self.next_delivery_id, runs)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The snapshot, without the version byte."""
+    parts = [_SNAPSHOT.pack(snapshot.offset, snapshot.next_delivery_id)]
+    for run in snapshot.runs:
+        count = len(run.firsts)
+        parts.append(_RUN.pack(run.kind, 0, 0, count))
+        parts += [struct.pack(f"<{count}q", *column) for column in (run.firsts, run.ends)]
+        others = zip(_FORMATS, (run.numbers, run.arguments, run.reasons), strict=True)
+        parts += [struct.pack(f"<{count}{form}", *column) for form, column in others if column]
+    return b"".join(parts)
+
+
+def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns]) -> Snapshot:
+    """What `encode_snapshot` gave. That the values of the columns make sense is for the caller to see.
+
+    Raises:
+        LogCorrupt: it ends early, or its runs or their rows are not in order.
+    """
+    runs: list[EventRun] = []
+    try:
+        offset, next_delivery_id = _SNAPSHOT.unpack_from(data)
+        position = _SNAPSHOT.size
+        while position < len(data):
+            run, position = _decode_run(data, position, columns_by_kind)
+            if runs and runs[-1].kind >= run.kind:
+                raise LogCorrupt(f"a snapshot of a subscription has rows of kind {run.kind} in the wrong place")
+            runs.append(run)
+    except struct.error as error:
+        raise LogCorrupt("a snapshot of a subscription ends inside a column") from error
+    return Snapshot(offset, next_delivery_id, tuple(runs))
+
+
+def _decode_run(data: memoryview, position: int, columns_by_kind: dict[int, Columns]) -> tuple[EventRun, int]:
+    """The run at a position, and where the next one is. Raises LogCorrupt, struct.error: it ends early."""
+    kind, zero, zeros, count = _RUN.unpack_from(data, position)
+    position += _RUN.size
+    has = columns_by_kind.get(kind)
+    if has is None or zero or zeros or not count:
+        raise LogCorrupt(f"a snapshot of a subscription has a run that nothing can have written: {count} of {kind}")
+    columns: list[tuple[int, ...]] = []
+    for form, used in (("q", True), ("q", True), *zip(_FORMATS, has, strict=True)):
+        layout = struct.Struct(f"<{count if used else 0}{form}")
+        columns.append(layout.unpack_from(data, position))
+        position += layout.size
+    run = EventRun(kind, *columns)
+    if not is_ascending(run.firsts, run.ends):
+        raise LogCorrupt(f"a snapshot of a subscription has rows of kind {kind} that are not in order")
+    return run, position

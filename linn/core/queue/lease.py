@@ -1,0 +1,248 @@
+"""A lease: records that one consumer holds for a time; and the book of all leases of one subscription.
+
+Laws: a lease is one contiguous range of offsets with one attempt number. Its delivery id is greater than every one
+given before, also before a restart. It is current for an offset from the grant until that offset is settled or
+returned, and never at or after its deadline, whether or not anybody has noticed yet. Nothing that a peer sends can
+make the book assert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Annotated, Literal
+
+import msgspec
+
+from linn.core.errors.tree import DeliveryNotCurrent, LimitExceeded
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+
+LEASE_MS_MAX = 7 * 24 * 3_600_000
+"""Longest lease, extension and delay: a week. A job that takes longer extends; a client's 2^63 is refused."""
+
+STALE_DEADLINES_MIN = 64
+"""The heap of deadlines is rebuilt when it holds this many more than twice the leases: old entries stay bounded."""
+
+Backoff = Literal["fixed", "linear", "exponential"]
+
+
+class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How records are leased and redelivered."""
+
+    lease_ms: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=LEASE_MS_MAX, description="How long a consumer holds a record before it is returned."),
+    ] = msgspec.field(default=30_000, name="lease")
+    max_deliveries: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=1 << 31)] | None,
+        msgspec.Meta(
+            description='Attempts before a record is dead-lettered, or dropped; or "unlimited".',
+            extra={"none": "unlimited"},
+        ),
+    ] = None
+    redelivery_delay_ms: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=LEASE_MS_MAX, description="Wait before a returned record is delivered again."),
+    ] = msgspec.field(default=0, name="redelivery_delay")
+    redelivery_delay_max_ms: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=LEASE_MS_MAX, description="The longest such wait, however many attempts there were."),
+    ] = msgspec.field(default=600_000, name="redelivery_delay_max")
+    redelivery_backoff: Annotated[
+        Backoff,
+        msgspec.Meta(description="How that wait grows with the attempts."),
+    ] = "fixed"
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What `acquire` grants: [first, end), to one consumer, until `deadline`. Only the book changes it."""
+
+    delivery_id: int
+    consumer: int
+    first: int
+    end: int
+    attempt: int
+    """Which delivery of these records this is; the first is 1."""
+    deadline: float
+    """Monotonic seconds."""
+    held: OffsetRanges | None = None
+    """What is left of it after a part was settled or returned; None: all of it."""
+    ended: bool = False
+    """Whether nothing is left of it."""
+
+    def ranges(self) -> list[Range]:
+        """The offsets that it still holds, in order."""
+        if self.ended:
+            return []
+        return [(self.first, self.end)] if self.held is None else list(self.held)
+
+    def is_exactly(self, first: int, end: int) -> bool:
+        """Whether it still holds [first, end) and nothing else."""
+        if self.held is None:
+            return (first, end) == (self.first, self.end) and not self.ended
+        return self.held.count == end - first and self.held.covers(first, end)
+
+    def count_within(self, first: int, end: int) -> int:
+        """How many offsets of [first, end) it still holds."""
+        return sum([max(0, min(stop, end) - max(start, first)) for start, stop in self.ranges()])
+
+    def covers(self, first: int, end: int) -> bool:
+        """Whether it still holds every offset of [first, end)."""
+        if self.held is None:
+            return self.first <= first and end <= self.end and not self.ended
+        return self.held.covers(first, end)
+
+
+OnReleased = Callable[[Lease, Sequence[Range], bool], None]
+"""Told of offsets that a lease holds no more; True: neither its consumer nor the broker on its behalf gave them up."""
+
+
+def _tell_nobody(lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
+    return
+
+
+class LeaseBook:
+    """Every lease that has not ended. `len` is the number of leases, `count` the number of records leased."""
+
+    __slots__ = ("_by_consumer", "_deadlines", "_leases", "count", "next_delivery_id", "on_released")
+
+    def __init__(self) -> None:
+        self.on_released: OnReleased = _tell_nobody
+        self.next_delivery_id = 1
+        self.count = 0
+        self._leases = 0
+        self._by_consumer: dict[int, dict[int, Lease]] = {}
+        self._deadlines: list[tuple[float, int, Lease]] = []
+
+    def grant(self, consumer: int, first: int, end: int, attempt: int, deadline: float) -> Lease:
+        """A new lease with the next delivery id. The caller makes sure that nobody else holds these records."""
+        delivery_id = self.next_delivery_id
+        self.next_delivery_id = delivery_id + 1
+        lease = Lease(delivery_id, consumer, first, end, attempt, deadline)
+        mine = self._by_consumer.get(consumer)
+        if mine is None:
+            mine = self._by_consumer[consumer] = {}
+        mine[delivery_id] = lease
+        self._leases += 1
+        self.count += end - first
+        self._push(lease)
+        return lease
+
+    def current(self, consumer: int, delivery_id: int, now: float) -> Lease:
+        """The consumer's lease of this id. Raises DeliveryNotCurrent."""
+        mine = self._by_consumer.get(consumer)
+        lease = mine.get(delivery_id) if mine is not None else None
+        if lease is None or lease.deadline <= now:
+            raise DeliveryNotCurrent(f"delivery {delivery_id} is not current: it ended, or was never this consumer's")
+        return lease
+
+    def release(self, lease: Lease, ranges: Iterable[Range] | None, *, lost: bool = False) -> list[Range]:
+        """End the lease, or the named part of it; returns the offsets released, in order.
+
+        `lost`: because its time was over, or the records are gone.
+
+        Raises:
+            DeliveryNotCurrent: a range is empty, is named twice, or is not held by the lease. Nothing was changed.
+        """
+        pieces = lease.ranges() if ranges is None else _checked(lease, ranges)
+        if ranges is None or (len(pieces) == 1 and lease.is_exactly(*pieces[0])):
+            self._end(lease)
+        elif pieces:
+            self._shrink(lease, pieces)
+        for first, end in pieces:
+            self.count -= end - first
+        if pieces:
+            self.on_released(lease, pieces, lost)
+        return pieces
+
+    def extend(self, lease: Lease, ranges: Iterable[Range] | None, lease_ms: int, now: float) -> None:
+        """Move the deadline to `lease_ms` from now, which may also be earlier.
+
+        Raises:
+            DeliveryNotCurrent: a range is empty, or the lease was not granted for all of it.
+            LimitExceeded: `lease_ms` is out of bounds.
+        """
+        for first, end in ranges or ():
+            if not lease.first <= first < end <= lease.end:
+                raise _not_current_for(lease, first, end)
+        if not 1 <= lease_ms <= LEASE_MS_MAX:
+            raise LimitExceeded(f"a lease lasts from 1 to {LEASE_MS_MAX} ms; {lease_ms} was asked for")
+        lease.deadline = now + lease_ms / 1000
+        self._push(lease)
+
+    def of_consumer(self, consumer: int) -> list[Lease]:
+        """The consumer's leases, oldest first."""
+        return list(self._by_consumer.get(consumer, {}).values())
+
+    def forget_consumer(self, consumer: int) -> None:
+        """Drop the entry of a consumer that holds nothing any more."""
+        held = self._by_consumer.pop(consumer, None)
+        assert not held
+
+    def pop_expired(self, now: float) -> Lease | None:
+        """A lease whose deadline has passed, the earliest first; it has not ended yet: release it."""
+        deadline = self.next_deadline()
+        if deadline is None or deadline > now:
+            return None
+        return heappop(self._deadlines)[2]
+
+    def next_deadline(self) -> float | None:
+        """The earliest deadline of all leases."""
+        deadlines = self._deadlines
+        while deadlines and (deadlines[0][2].ended or deadlines[0][2].deadline != deadlines[0][0]):
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else None
+
+    def cut(self, before: int) -> int:
+        """Take every offset below `before` from the leases; returns how many were leased. Looks at every lease."""
+        lost = 0
+        for lease in self:
+            below = [(first, min(end, before)) for first, end in lease.ranges() if first < before]
+            if below:
+                lost += sum(end - first for first, end in self.release(lease, below, lost=True))
+        return lost
+
+    def _push(self, lease: Lease) -> None:
+        heappush(self._deadlines, (lease.deadline, lease.delivery_id, lease))
+        if len(self._deadlines) > 2 * self._leases + STALE_DEADLINES_MIN:
+            self._deadlines = [(lease.deadline, lease.delivery_id, lease) for lease in self]
+            heapify(self._deadlines)
+
+    def _end(self, lease: Lease) -> None:
+        lease.ended = True
+        lease.held = None
+        self._leases -= 1
+        del self._by_consumer[lease.consumer][lease.delivery_id]
+
+    def _shrink(self, lease: Lease, pieces: list[Range]) -> None:
+        held = lease.held
+        if held is None:
+            held = lease.held = OffsetRanges([(lease.first, lease.end)])
+        for first, end in pieces:
+            held.remove(first, end)
+        if not held:
+            self._end(lease)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter([lease for mine in self._by_consumer.values() for lease in mine.values()])
+
+    def __len__(self) -> int:
+        return self._leases
+
+
+def _checked(lease: Lease, ranges: Iterable[Range]) -> list[Range]:
+    """The ranges in order, each of them held by the lease and none of them twice. Raises DeliveryNotCurrent."""
+    pieces = sorted(ranges)
+    previous = lease.first
+    for first, end in pieces:
+        if not previous <= first < end or not lease.covers(first, end):
+            raise _not_current_for(lease, first, end)
+        previous = end
+    return pieces
+
+
+def _not_current_for(lease: Lease, first: int, end: int) -> DeliveryNotCurrent:
+    named = f"offsets {first} to {end - 1}" if first < end else "no offsets at all"
+    return DeliveryNotCurrent(f"delivery {lease.delivery_id} is not current for {named}")

@@ -1,0 +1,305 @@
+"""Which record of a shared subscription is in which state, as a fold over the subscription's events.
+
+Laws: every offset from `low` to `cursor` is in exactly one state: settled, leased, returned (ready, delayed, or
+recorded as delayed), orphaned, or dead; what is below `low` is settled, what is from the cursor on was never
+delivered. Orphaned is what was leased when the broker stopped; it exists only between replaying and `recovered`. An
+offset that an event passes over without naming it is ready and was never delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from math import ceil
+
+from linn.core.errors.tree import LogCorrupt
+from linn.core.queue.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
+from linn.core.queue.event import (
+    Acquired,
+    DeadLetterIntended,
+    DeliveryIdsStarted,
+    Died,
+    Returned,
+    Settled,
+    Skipped,
+    Started,
+    SubscriptionEvent,
+    single_events,
+)
+from linn.core.queue.event_run import EventRun, Snapshot
+from linn.core.queue.lease import LeaseBook
+from linn.core.queue.offset_map import OffsetMap
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.offset_rows import is_ascending
+from linn.core.queue.redelivery import Recorded, ReturnedRecords
+
+
+class RecordStates:
+    """The state of one shared subscription. It decides nothing and produces no events."""
+
+    __slots__ = ("cursor", "dead", "leases", "low", "orphaned", "returned", "settled")
+
+    def __init__(self, start: int) -> None:
+        assert start >= 0
+        self.low = start
+        """Everything before is settled. Never goes back, except to where a snapshot in the log begins, or is to."""
+        self.cursor = start
+        self.settled = OffsetRanges()
+        """Beyond `low`, and never touching it."""
+        self.leases = LeaseBook()
+        self.returned = ReturnedRecords()
+        self.dead = DeadLetters()
+        self.orphaned: OffsetMap[int] = OffsetMap()
+        """Attempts so far, by offset."""
+
+    # --- moving records ----------------------------------------------------------------------------------------------
+
+    def settle(self, first: int, end: int) -> None:
+        """Mark offsets settled that are in no other state any more."""
+        if first != self.low:
+            self.settled.add(first, end)
+            return
+        self.low = end
+        if self.settled:
+            self._absorb()
+
+    def settle_rows(self, rows: Sequence[Range]) -> None:
+        """Mark ascending ranges settled, whatever of them is; in time that follows from what they span, not squared."""
+        if len(rows) > 1:
+            first, end = rows[0][0], rows[-1][1]
+            if between := self.settled.intersect(first, end):
+                # One by one, each that joins its neighbours would move all ranges behind it.
+                self.settled.remove(first, end)
+                rows = list(OffsetRanges(sorted([*between, *rows])))
+        for first, end in rows:
+            self.settle(first, end)
+
+    def orphan(self, first: int, end: int, attempts: int) -> None:
+        """Have settled offsets be orphaned, as if a lease of them were left; `low` goes back for it."""
+        if first < self.low:
+            if end < self.low:
+                self.settled.add(end, self.low)
+            self.low = first
+        else:
+            self.settled.remove(first, end)
+        self.orphaned.set(first, end, attempts)
+
+    def advance(self, end: int) -> None:
+        """Move the cursor up to `end`; what it passes is ready and was never delivered."""
+        if end > self.cursor:
+            self.returned.ready.set(self.cursor, end, 0)
+            self.cursor = end
+
+    def forget_before(self, offset: int) -> None:
+        """Count everything before `offset` as settled, in whatever state it is."""
+        low = self.low
+        if offset <= low:
+            return
+        self.returned.drop(low, offset)
+        self.dead.take(low, offset)
+        self.orphaned.take(low, offset)
+        self.settled.remove(low, offset)
+        self.leases.cut(offset)
+        self.low = offset
+        self.cursor = max(self.cursor, offset)
+        self._absorb()
+
+    def _absorb(self) -> None:
+        """Move the low watermark over what is settled beyond it."""
+        low = self.settled.first_gap(self.low)
+        if low > self.low:
+            self.settled.remove(self.low, low)
+            self.low = low
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def apply(self, event: SubscriptionEvent) -> None:
+        """Do again what the event says was done.
+
+        Raises:
+            LogCorrupt: no subscription can have come from here to there. The state is of no more use.
+        """
+        match event:
+            case Acquired(first, end, attempt, delivery_id):
+                self._replace(first, end)
+                self.orphaned.set(first, end, attempt)
+                self._raise_delivery_id(delivery_id + 1)
+            case Settled(first, end):
+                self._apply_settled(max(first, self.low), end)
+            case Returned(first, end, attempts, delay_ms):
+                self._replace(first, end)
+                self.returned.record(first, end, attempts, delay_ms)
+            case Died(first, end, attempts, reason):
+                self._replace(first, end)
+                self.dead.add(first, end, attempts, reason)
+            case DeadLetterIntended(first, end, partition, target_end):
+                if not self.dead.covers(first, end):
+                    raise LogCorrupt(f"a subscription log intends a dead letter of records that live: {event}")
+                self.dead.intend(first, end, DeadLetterTarget(partition, target_end))
+            case Skipped(offset):
+                self.forget_before(offset)
+            case DeliveryIdsStarted(next_delivery_id):
+                self._raise_delivery_id(next_delivery_id)
+            case Started(offset, next_delivery_id):
+                self._restart(offset, next_delivery_id)
+            case EventRun():
+                self._apply_run(event)
+            case Snapshot(offset, next_delivery_id, runs):
+                self._restart(offset, next_delivery_id)
+                self._load(runs)
+
+    def _replace(self, first: int, end: int) -> None:
+        """Forget the state of offsets that an event gives a new one. Raises LogCorrupt where they are settled."""
+        self._check_unsettled(first, end)
+        self.advance(end)
+        self._drop(first, end)
+
+    def _check_unsettled(self, first: int, end: int) -> None:
+        if first < self.low or self.settled.intersect(first, end):
+            raise LogCorrupt(f"a subscription log brings settled records back: offsets {first} to {end - 1}")
+
+    def _apply_settled(self, first: int, end: int) -> None:
+        if first >= end:
+            return
+        self.advance(end)
+        self._drop(first, end)
+        for start, stop in self.settled.gaps(first, end):
+            self.settle(start, stop)
+
+    def _drop(self, first: int, end: int) -> None:
+        self.returned.drop(first, end)
+        self.orphaned.take(first, end)
+        self.dead.take(first, end)
+
+    # --- many rows at once -------------------------------------------------------------------------------------------
+
+    def _apply_run(self, run: EventRun) -> None:
+        """As each of its rows does, in time that follows from the rows and what lies between them."""
+        if run.kind == DeadLetterIntended.kind or run.firsts[0] < self.low or not is_ascending(run.firsts, run.ends):
+            for event in single_events([run]):
+                self.apply(event)
+            return
+        first, end = run.firsts[0], run.ends[-1]
+        crossed = bool(self.settled.intersect(first, end))
+        if run.kind == Settled.kind:
+            self.advance(end)
+            self._drop_rows(run.firsts, run.ends)
+            self.settle_rows(list(zip(run.firsts, run.ends, strict=True)))
+            return
+        for start, stop in zip(run.firsts, run.ends, strict=True) if crossed else ():
+            self._check_unsettled(start, stop)
+        self.advance(end)
+        self._drop_rows(run.firsts, run.ends)
+        self._set_rows(run)
+
+    def _set_rows(self, run: EventRun) -> None:
+        """Give ascending rows their state, where none of them has any."""
+        rows = zip(run.firsts, run.ends, run.numbers or run.firsts, strict=True)
+        if run.kind == Settled.kind:
+            for first, end in zip(run.firsts, run.ends, strict=True):
+                self.settled.add(first, end)
+        elif run.kind == Acquired.kind:
+            self.orphaned.set_rows(list(rows))
+            self._raise_delivery_id(max(run.arguments) + 1)
+        elif run.kind == Returned.kind:
+            self._record_rows(run)
+        elif run.kind == Died.kind:
+            for (first, end, attempts), reason in zip(rows, run.reasons, strict=True):
+                self.dead.add(first, end, attempts, DeadReason(reason))
+
+    def _record_rows(self, run: EventRun) -> None:
+        rows = list(zip(run.firsts, run.ends, run.numbers, run.arguments, strict=True))
+        if ready := [(first, end, attempts) for first, end, attempts, delay_ms in rows if not delay_ms]:
+            self.returned.ready.set_rows(ready)
+        if waiting := [(first, end, Recorded(attempts, delay)) for first, end, attempts, delay in rows if delay]:
+            self.returned.recorded.set_rows(waiting)
+
+    def _drop_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
+        """As `_drop`, for ascending ranges."""
+        self.orphaned.take_rows(firsts, ends)
+        self.returned.ready.take_rows(firsts, ends)
+        self.returned.recorded.take_rows(firsts, ends)
+        if self.dead.count:
+            for first, end in zip(firsts, ends, strict=True):
+                self.dead.take(first, end)
+
+    def _load(self, runs: Sequence[EventRun]) -> None:
+        """Take a snapshot's rows as the state, where there is none yet. Raises LogCorrupt: they don't fit together."""
+        intents = [run for run in runs if run.kind == DeadLetterIntended.kind]
+        states = [run for run in runs if run.kind != DeadLetterIntended.kind]
+        firsts = sorted(chain.from_iterable(run.firsts for run in states))
+        ends = sorted(chain.from_iterable(run.ends for run in states))
+        # As no row is empty, these are equal exactly where each row begins at the end of another.
+        if firsts and firsts != [self.low, *ends[:-1]]:
+            raise LogCorrupt(f"a snapshot of a subscription has offsets from {self.low} on in two states or in none")
+        self.cursor = ends[-1] if ends else self.low
+        for run in states:
+            self._set_rows(run)
+        self._absorb()
+        for event in single_events(intents):
+            self.apply(event)
+
+    def _raise_delivery_id(self, next_delivery_id: int) -> None:
+        self.leases.next_delivery_id = max(self.leases.next_delivery_id, next_delivery_id)
+
+    def _restart(self, offset: int, next_delivery_id: int) -> None:
+        """Begin anew where a snapshot begins; only delivery ids never go back."""
+        next_delivery_id = max(next_delivery_id, self.leases.next_delivery_id)
+        RecordStates.__init__(self, offset)
+        self.leases.next_delivery_id = next_delivery_id
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What rebuilds this state, whatever it is applied to. Delays count from `now`."""
+        settled = [(first, end) for first, end in self.settled]
+        acquired = [(*span, lease.attempt, lease.delivery_id) for lease in self.leases for span in lease.ranges()]
+        acquired += [(first, end, attempt, 0) for first, end, attempt in self.orphaned]
+        returned = [(first, end, attempts, 0) for first, end, attempts in self.returned.ready]
+        for first, end, delay in self.returned.delayed:
+            returned.append((first, end, delay.attempts, max(0, ceil((delay.ready_at - now) * 1000))))
+        for first, end, recorded in self.returned.recorded:
+            returned.append((first, end, recorded.attempts, recorded.delay_ms))
+        runs = [
+            _run_of(Acquired.kind, sorted(acquired)),
+            _run_of(Settled.kind, settled),
+            _run_of(Returned.kind, sorted(returned)),
+            *self._dead_runs(),
+        ]
+        return Snapshot(self.low, self.leases.next_delivery_id, tuple([run for run in runs if run is not None]))
+
+    def _dead_runs(self) -> list[EventRun | None]:
+        ranges = self.dead.ranges()
+        died = _run_of(Died.kind, [(dead.first, dead.end, dead.attempts) for dead in ranges])
+        if died is not None:
+            died = replace(died, reasons=tuple([int(dead.reason) for dead in ranges]))
+        intents = [(dead.first, dead.end, *dead.target) for dead in ranges if dead.target is not None]
+        return [died, _run_of(DeadLetterIntended.kind, intents)]
+
+    # --- looking -----------------------------------------------------------------------------------------------------
+
+    def ranges(self) -> list[Range]:
+        """Every range that is kept, of every state, lowest first. Looks at everything."""
+        kept: list[Range] = list(self.settled)
+        for lease in self.leases:
+            kept += lease.ranges()
+        returned = self.returned
+        for part in (returned.ready, returned.delayed, returned.recorded, self.orphaned):
+            kept += [(first, end) for first, end, _ in part]
+        kept += [(dead.first, dead.end) for dead in self.dead.ranges()]
+        return sorted(kept)
+
+    def check(self) -> None:
+        """Assert the first law. For tests: it looks at everything."""
+        position = self.low
+        for first, end in self.ranges():
+            assert first == position, f"offsets {position} to {first} are in two states or in none"
+            assert first < end
+            position = end
+        assert position == self.cursor
+        assert self.low not in self.settled
+        assert self.leases.count == sum(end - first for lease in self.leases for first, end in lease.ranges())
+
+
+def _run_of(kind: int, rows: Sequence[tuple[int, ...]]) -> EventRun | None:
+    """Rows as columns; None where there are none."""
+    return EventRun(kind, *zip(*rows, strict=True)) if rows else None

@@ -1,0 +1,118 @@
+"""Records that were returned and wait for their next attempt, and how long they wait.
+
+Laws: a returned record keeps its offset, hence its place. One whose delay has not passed is not ready and holds
+nobody up. A delay is measured from the return on the monotonic clock; after a restart, when that clock is another,
+the whole of what was recorded is waited for again: never less than was asked for.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from linn.core.queue.lease import LeaseSettings
+from linn.core.queue.offset_map import OffsetMap
+
+DOUBLINGS_MAX = 62
+"""An exponential delay stops doubling here: every cap is reached long before, and the number stays small."""
+
+
+def redelivery_delay_ms(settings: LeaseSettings, attempts: int) -> int:
+    """How long a record waits after that many attempts (at least 1) before it is ready again."""
+    assert attempts >= 1
+    delay_ms = settings.redelivery_delay_ms
+    if settings.redelivery_backoff == "linear":
+        delay_ms *= attempts
+    elif settings.redelivery_backoff == "exponential":
+        delay_ms <<= min(attempts - 1, DOUBLINGS_MAX)
+    return min(delay_ms, settings.redelivery_delay_max_ms)
+
+
+class Delay(NamedTuple):
+    """Why a returned record isn't ready: attempts so far, and when (monotonic seconds) it becomes ready."""
+
+    attempts: int
+    ready_at: float
+
+
+class Recorded(NamedTuple):
+    """A delay as the event log has it: attempts so far, and how long to wait from when the broker is up again."""
+
+    attempts: int
+    delay_ms: int
+
+
+class ReturnedRecords:
+    """The returned records of one subscription: ready, delayed, or (while events are replayed) recorded as delayed."""
+
+    __slots__ = ("_ready_at", "delayed", "ready", "recorded")
+
+    def __init__(self) -> None:
+        self.ready: OffsetMap[int] = OffsetMap()
+        """Attempts so far, by offset."""
+        self.delayed: OffsetMap[Delay] = OffsetMap()
+        self.recorded: OffsetMap[Recorded] = OffsetMap()
+        self._ready_at: list[tuple[float, int, int]] = []
+
+    def add(self, first: int, end: int, attempts: int, delay_ms: int, now: float) -> None:
+        """Put records back in their place, ready at once or after a delay."""
+        if delay_ms <= 0:
+            self.ready.set(first, end, attempts)
+            return
+        ready_at = now + delay_ms / 1000
+        self.delayed.set(first, end, Delay(attempts, ready_at))
+        heappush(self._ready_at, (ready_at, first, end))
+
+    def promote(self, now: float) -> int:
+        """Make the records ready whose delay has passed; returns how many."""
+        heap = self._ready_at
+        if not heap or heap[0][0] > now:
+            return 0
+        due: list[tuple[int, int, Delay]] = []
+        while heap and heap[0][0] <= now:
+            ready_at, first, end = heappop(heap)
+            pieces = self.delayed.pieces(first, end)
+            assert all(delay.ready_at == ready_at for _, _, delay in pieces), (
+                "the heap has one entry for each return, and drop() makes it anew"
+            )
+            due += pieces
+        # Together: a restart lets many be due at once, and one by one each would move all that lie behind it.
+        due.sort()
+        self.delayed.take_rows([first for first, _, _ in due], [end for _, end, _ in due])
+        self.ready.set_rows([(first, end, delay.attempts) for first, end, delay in due])
+        return sum([end - first for first, end, _ in due])
+
+    def next_ready_at(self) -> float | None:
+        """When the next delay passes."""
+        return self._ready_at[0][0] if self._ready_at else None
+
+    def drop(self, first: int, end: int) -> list[tuple[int, int, int]]:
+        """Remove what waits in [first, end), ready or not; returns (first, end, attempts), in order."""
+        dropped = self.ready.take(first, end)
+        delayed = self.delayed.take(first, end)
+        if delayed:
+            self._ready_at = [(delay.ready_at, start, stop) for start, stop, delay in self.delayed]
+            heapify(self._ready_at)
+        dropped += [(start, stop, delay.attempts) for start, stop, delay in delayed]
+        dropped += [(start, stop, recorded.attempts) for start, stop, recorded in self.recorded.take(first, end)]
+        return sorted(dropped)
+
+    def record(self, first: int, end: int, attempts: int, delay_ms: int) -> None:
+        """As `add`, while events are replayed and there is no clock yet: the delay begins with `start_recorded`."""
+        if delay_ms <= 0:
+            self.ready.set(first, end, attempts)
+        else:
+            self.recorded.set(first, end, Recorded(attempts, delay_ms))
+
+    def start_recorded(self, now: float) -> None:
+        """Begin the delays that the event log had recorded."""
+        if not self.recorded.count:
+            return
+        rows = [
+            (first, end, Delay(recorded.attempts, now + recorded.delay_ms / 1000))
+            for first, end, recorded in self.recorded
+        ]
+        self.recorded.clear()
+        self.delayed.set_rows(rows)
+        self._ready_at += [(delay.ready_at, first, end) for first, end, delay in rows]
+        heapify(self._ready_at)

@@ -1,0 +1,552 @@
+"""A queue's shared subscription at work on one partition: the state machine, its event log, its clock and its chores.
+
+The state machine decides (`subscription`); this performs: it writes events, reads what was leased, wakes consumers,
+lets leases expire, copies dead letters and trims what is settled.
+
+Laws: a settlement is answered after its event is as durable as the topic's storage makes records; events go to the log
+before the delivery that they describe; a dead letter is committed at its target before it is settled here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.env.alarm import Alarm
+from linn.core.env.env import Clock
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import (
+    BatchMalformed,
+    DeliveryNotCurrent,
+    DescriptorsExhausted,
+    DiskFull,
+    LinnError,
+    LogCorrupt,
+    OffsetOutOfRange,
+    StorageError,
+    SubscriptionWrongKind,
+    SyncFailed,
+)
+from linn.core.log.delivery import Delivery, Settlement
+from linn.core.log.partition import Partition, Spawn
+from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+from linn.core.log.unwritten_events import UnwrittenEvents
+from linn.core.queue.clip import clip_event
+from linn.core.queue.event import SubscriptionEvent, decode_events, encode_events
+from linn.core.queue.lease import Lease
+from linn.core.queue.offset_ranges import OffsetRanges, Range
+from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.subscription import Effects, SharedSubscription
+
+logger = logging.getLogger("linn.queue")
+
+TRIM_AFTER_RECORDS = 10_000
+"""Settled records are trimmed in steps of this many, or when the queue is empty."""
+
+DEAD_LETTER_RETRY_S = 1.0
+"""How long dead letters wait where their target's disk is full or their target is gone."""
+
+PROBES_ONE_BY_ONE = 4_096
+"""Offsets that are tried in order to find where reading goes on behind damage: half a second."""
+
+LEASES_IN_A_TURN = 64
+"""Of a consumer that is gone: returned in about a millisecond, in which others wait."""
+
+CopyDeadLetters = Callable[["SharedDispatch"], Awaitable[None]]
+
+
+class SharedDispatch:
+    """One partition's part of a queue."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        semantics: DeliverySemantics,
+        state: StateLog | None,
+        on_ready: Callable[[], None],
+        clock: Clock,
+        spawn: Spawn,
+        copy_dead_letters: CopyDeadLetters,
+    ) -> None:
+        """`state` is None where nothing survives a restart; `on_ready` is called when `acquire` may find more."""
+        self.partition = partition
+        self.semantics = semantics
+        self.state = state
+        self.subscription: SharedSubscription
+        self.trims = True
+        """Whether settled records are trimmed: a queue's are, those of a queue on a stream are not."""
+        self.on_room: Callable[[], None] = _nothing
+        """Called when records were settled or trimmed: there is room."""
+        self.redelivered_records = 0
+        """Handed over a second time or more often."""
+        self.dead_letters = 0
+        """Records that got no more attempts."""
+        self.missed_records = 0
+        """Dropped by retention or overflow before they were settled."""
+        self.spawn = spawn
+        self._on_ready = on_ready
+        self.clock = clock
+        self._copy_dead_letters = copy_dead_letters
+        self._copying = False
+        self._trimming = False
+        self._alarm = Alarm(clock, spawn, self._expire)
+        self._open = False
+        self._closed = False
+        self._ids_noted = state is None
+        """Whether the state log durably says where delivery ids go on: before that none may be given."""
+        self.clipped = False
+        """Whether the log of its events says of records that a power failure took that they are settled."""
+        self.unreadable = range(0)
+        """The batch that was found last to be one that can't be decoded: it is looked at once."""
+        self.damaged = OffsetRanges()
+        """Records that can't be read, as far as somebody has tried: they are kept and looked at again now and then."""
+        self._rests = self._has_rested = False
+        self._owed: deque[Lease] = deque()
+        """Settled to be handed over, but to nobody yet: the state log had no room for the event."""
+        self._writing_owed = False
+        self._handing_over: dict[int, int] = {}
+        """By consumer, the first offset that is settled on delivery but not read yet: it must not be trimmed."""
+        self._unwritten = UnwrittenEvents(state, self._encoded_snapshot) if state is not None else None
+
+    # --- starting and stopping ---
+
+    async def recover(self, left_off: Sequence[SubscriptionEvent] = ()) -> None:
+        """Rebuild the state from its log, or from where it left off; on a full disk delivery begins once there is room.
+
+        Raises LogCorrupt, StorageError.
+        """
+        partition = self.partition
+        start, end = partition.log.bounds()
+        # The event log may go back to records that were trimmed since.
+        self.subscription = self.semantics.shared_subscription(start if self.state is None else 0)
+        self.clipped = await self._replay(end)
+        for event in left_off:
+            self.subscription.apply(event)
+        self.subscription.skip_to(start)
+        effects = self.subscription.recovered(self.clock.monotonic())
+        try:
+            await self._begin(effects)
+        except DiskFull as error:
+            text = "%(partition)s: nothing is delivered until the disk has room: %(error)s"
+            logger.error(text, self._about(error))
+            self._trim_if_due()
+            self.spawn(lambda: self._begin_later(effects))
+
+    async def _begin(self, effects: Effects) -> None:
+        """Deliver from now on. Raises StorageError: nothing is delivered."""
+        if self.clipped and self.state is not None:
+            # Offsets beyond the end will be given again: what the old log says of them must go first.
+            await self.state.compact(self._snapshot, force=True)
+            self.clipped = False
+        if self.state is not None and self.state.partition.log.bounds()[1]:
+            self.flush()
+            await self._note_ids()
+        self.partition.watchers.add(self._on_advance)
+        self._open = True
+        self._on_ready()
+        self._after(effects)
+        self._trim_if_due()
+        if self.subscription.dead_count:
+            self._start_copying()
+
+    async def _note_ids(self) -> None:
+        """Sync where delivery ids go on. Of a queue that never delivered anything this waits for the first delivery."""
+        assert self.state is not None
+        await self.state.partition.log.sync()
+        self._ids_noted = True
+
+    async def _note_first_ids(self) -> None:
+        """As `_note_ids`, for a consumer that waits. Raises StorageError; a failed sync ends the broker as well."""
+        self.flush()
+        try:
+            await self._note_ids()
+        except SyncFailed as error:
+            failed = error
+
+            async def fail() -> None:
+                raise failed
+
+            self.spawn(fail)
+            raise
+
+    async def _begin_later(self, effects: Effects) -> None:
+        while not self._open and not self._closed:
+            await self.clock.sleep(ROOM_RETRY_S)
+            with contextlib.suppress(DiskFull, DescriptorsExhausted):
+                await self._begin(effects)
+
+    async def _replay(self, end: int) -> bool:
+        """Apply the event log; whether it spoke of records that a power failure took from the data log."""
+        clipped = False
+        if self.state is not None:
+            async for record in self.state.replay():
+                for event in decode_events(record):
+                    kept = clip_event(event, end)
+                    clipped = clipped or kept != event
+                    if kept is not None:
+                        self.subscription.apply(kept)
+        return clipped
+
+    async def close(self) -> None:
+        """Stop delivering; write a snapshot, so that the next start is quick."""
+        self._closed = True
+        if not self._open:
+            return
+        self._open = False
+        self.partition.watchers.remove(self._on_advance)
+        self._alarm.cancel()
+        if self.state is None or not (self._ids_noted or self.state.partition.log.bounds()[1]):
+            return  # There is nothing to write down.
+        for lease in self._owed:
+            self.subscription.take_back(lease)
+        try:
+            await self.state.compact(self._snapshot, force=True)
+        except SyncFailed:
+            raise
+        except StorageError as error:
+            logger.warning("%(partition)s: closed without a snapshot: %(error)s", self._about(error))
+
+    def left_off(self) -> Sequence[SubscriptionEvent]:
+        """When it is closed: all that it knows, where no log does."""
+        if self.state is not None:
+            return ()
+        self.flush()
+        return self.subscription.snapshot_events(self.clock.monotonic())
+
+    # --- delivering ---
+
+    def is_ready(self) -> bool:
+        """Whether `acquire` would find something."""
+        return (
+            self._open
+            and not self._rests
+            and (bool(self._owed) or self.subscription.ready_count(self.partition.high_watermark) > 0)
+        )
+
+    def acquire(self, consumer: int, records_max: int) -> Lease | None:
+        """Lease ready records to a consumer, or hand them over where delivery settles them.
+
+        Raises StorageError: the event of a handover can't be written. Who asks when it can gets the records.
+        """
+        if not self._open or self._rests:
+            return None
+        if not self._owed:
+            now = self.clock.monotonic()
+            lease = self.subscription.acquire(consumer, records_max, self.partition.high_watermark, now)
+            if lease is None:
+                return None
+            if not self.semantics.settles_on_delivery:
+                # A lease that a crash forgets is granted again: its event may come late, but nothing waits for it.
+                self._flush_or_keep()
+                self._alarm.set(lease.deadline)
+                return lease
+            self._owed.append(lease)
+        try:
+            self.flush()
+        except StorageError:
+            if not self._writing_owed:
+                self._writing_owed = True
+                self.spawn(self._write_owed)
+            raise
+        lease = self._owed.popleft()
+        self._handing_over[consumer] = lease.first
+        return lease
+
+    async def read(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
+        """The records of a lease, or as many as fit. Raises LogCorrupt, OffsetOutOfRange, BatchMalformed."""
+        if self.damaged and (damage := self._damage_at(first)) is not None and not await self._is_readable(first):
+            raise LogCorrupt(f"the records from {damage.start} to {damage.stop - 1} are damaged")
+        if first in self.unreadable:
+            raise BatchMalformed(f"the records before offset {self.unreadable.stop} can't be decoded")
+        if not self._ids_noted:
+            await self._note_first_ids()
+        if self.semantics.settles_on_delivery and self.state is not None:
+            await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])
+        batches = await self.partition.read_range(first, end, bytes_max)
+        self._has_rested = False
+        if self.damaged and batches:
+            self._forget_damage(batches[0].base_offset, batches[-1].end_offset)
+        return batches
+
+    def count_delivered(self, delivery: Delivery) -> None:
+        """Records go to a consumer."""
+        self.partition.count_delivered(delivery.batches)
+        if delivery.attempt > 1:
+            self.redelivered_records += delivery.count
+
+    def handed_over(self, consumer: int) -> None:
+        """The consumer has read all of what `acquire` gave it last."""
+        if self._handing_over.pop(consumer, None) is not None:
+            self._trim_if_due()
+
+    def settle(self, consumer: int, settlement: Settlement) -> None:
+        """Carry out one settlement. Call `flush` after one or many.
+
+        Raises DeliveryNotCurrent, LimitExceeded: nothing was changed.
+        """
+        now = self.clock.monotonic()
+        ranges = [(settlement.first, settlement.end)]
+        subscription, delivery_id = self.subscription, settlement.delivery_id
+        if settlement.verdict == 0:
+            effects = subscription.ack(consumer, delivery_id, ranges, now)
+        elif settlement.verdict == 1:
+            effects = subscription.nack(consumer, delivery_id, ranges, now, settlement.ms or None)
+        elif settlement.verdict == 2:
+            effects = subscription.reject(consumer, delivery_id, ranges, now)
+        elif settlement.verdict == 3:
+            self._alarm.set(subscription.extend(consumer, delivery_id, ranges, settlement.ms, now))
+            effects = Effects()
+        elif settlement.verdict == 4:
+            effects = subscription.put_back(consumer, delivery_id, ranges, now, 0)
+        else:
+            raise SubscriptionWrongKind(f"verdict {settlement.verdict} is unknown")
+        self._after(effects)
+
+    def return_unsent(self, consumer: int, delivery_id: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Give back what a lease holds that could not be read or sent. Without delay; the attempt counts."""
+        if not ranges or not self._open:
+            return
+        now = self.clock.monotonic()
+        try:
+            self._after(self.subscription.nack(consumer, delivery_id, ranges, now, 0))
+        except DeliveryNotCurrent:
+            return  # It expired or was settled on delivery meanwhile.
+        self._flush_or_keep()
+
+    def put_back(self, consumer: int, lease: Lease, ranges: Sequence[Range], delay_s: float) -> None:
+        """Give back what a lease holds that can't be read now; it is tried again later. The attempt does not count."""
+        if not ranges or not self._open:
+            return
+        now = self.clock.monotonic()
+        with contextlib.suppress(DeliveryNotCurrent):  # It expired meanwhile.
+            self._after(self.subscription.put_back(consumer, lease.delivery_id, ranges, now, round(1000 * delay_s)))
+            self._flush_or_keep()
+
+    async def find_damage(self, first: int, error: LogCorrupt) -> range:
+        """How far the damage goes that keeps `first` from being read. What is new of it is said in the log."""
+        known = self._damage_at(first)
+        if known is not None:
+            return known
+        good, end, step = first + 1, self.partition.high_watermark, 1
+        while good < end and not await self._is_readable(good):
+            # One after the other, but not for minutes where a batch of a million records is damaged.
+            step = 1 if good - first < PROBES_ONE_BY_ONE else 2 * step
+            good = min(good + step, end)
+        found = range(first, good)
+        self._forget_damage(first, good)
+        self.damaged.add(first, good)
+        text = "%(partition)s: the records from %(first)d to %(last)d are damaged, and are not delivered: %(error)s"
+        logger.error(text, self._about(error) | {"first": first, "last": good - 1})
+        return found
+
+    def _forget_damage(self, first: int, end: int) -> None:
+        for piece in self.damaged.intersect(first, end):
+            self.damaged.remove(*piece)
+
+    def rest(self, error: StorageError) -> None:
+        """Deliver nothing for a moment: nothing can be read or noted now."""
+        if self._rests:
+            return
+        if not self._has_rested:
+            text = "%(partition)s: nothing is delivered for now, will try again: %(error)s"
+            logger.warning(text, self._about(error))
+        self._rests = self._has_rested = True
+
+        async def wake() -> None:
+            await self.clock.sleep(ROOM_RETRY_S)
+            self._rests = False
+            self._on_ready()
+
+        self.spawn(wake)
+
+    def _damage_at(self, offset: int) -> range | None:
+        for first, end in self.damaged:
+            if first <= offset < end:
+                return range(first, end)
+        return None
+
+    async def _is_readable(self, offset: int) -> bool:
+        try:
+            await self.partition.batch_at(offset)
+        except OffsetOutOfRange:
+            return True  # Retention dropped it.
+        except LogCorrupt:
+            return False
+        return True
+
+    def reject_unreadable(self, consumer: int, lease: Lease) -> None:
+        """Make dead what a lease holds of `unreadable`: it would come back for ever."""
+        gone = self.unreadable
+        held = [(max(first, gone.start), min(end, gone.stop)) for first, end in lease.ranges()]
+        held = [(first, end) for first, end in held if first < end]
+        if not held:
+            return
+        try:
+            self._after(self.subscription.reject(consumer, lease.delivery_id, held, self.clock.monotonic()))
+        except DeliveryNotCurrent:
+            return
+        self._flush_or_keep()
+
+    async def consumer_gone(self, consumer: int) -> None:
+        """Return all that a consumer holds, in turns where that is much; `recover` returns what a close leaves."""
+        leases, now = self.subscription.leases_of(consumer), self.clock.monotonic
+        for at in range(0, len(leases) - LEASES_IN_A_TURN, LEASES_IN_A_TURN):
+            if self._open:
+                self._after(self.subscription.return_leases(leases[at : at + LEASES_IN_A_TURN], now()))
+                self._flush_or_keep()
+                await trio.lowlevel.checkpoint()
+        if self._open:
+            self.handed_over(consumer)
+            self._after(self.subscription.consumer_gone(consumer, self.clock.monotonic()))
+            self._flush_or_keep()
+
+    def flush(self) -> int:
+        """Write pending events as one record of the state log; returns the log's end: what to wait for.
+
+        Raises StorageError: they are kept and written with the next ones.
+        """
+        events = self.subscription.take_events()
+        if self.state is None or self._unwritten is None:
+            return 0
+        if events or self._unwritten:
+            self._unwritten.write(encode_events(events) if events else b"")
+            if self._open:
+                self._compact_if_due()
+        return self.state.partition.log.bounds()[1]
+
+    def _flush_or_keep(self) -> None:
+        """Flush where nobody waits for the answer: a full disk is no reason to stop the queue."""
+        try:
+            self.flush()
+        except StorageError as error:
+            text = "%(partition)s: %(count)d records of its log wait for the disk: %(error)s"
+            logger.warning(text, self._about(error) | {"count": len(self._unwritten or ())})
+
+    async def _write_owed(self) -> None:
+        """Have what is owed handed over when there is room: who asked was told no, and others may wait."""
+        try:
+            while self._open and self._unwritten:
+                await self.clock.sleep(ROOM_RETRY_S)
+                with contextlib.suppress(StorageError):
+                    self._unwritten.write()
+        finally:
+            self._writing_owed = False
+        self._on_ready()
+
+    def dead_lettered(self, first: int, end: int) -> None:
+        """Dead records were copied, or nobody wants a copy: settle them."""
+        self._after(self.subscription.dead_lettered(first, end))
+        self._flush_or_keep()
+
+    def purge(self) -> int:
+        """Settle everything that waits for delivery; returns how many records.
+
+        Raises StorageError: it is settled, but not durable.
+        """
+        effects = self.subscription.purge(self.partition.high_watermark)
+        self._after(effects)
+        self.flush()
+        return effects.settled
+
+    def skip_to_start(self) -> None:
+        """Follow the log's start after retention or a trim."""
+        if not self._open or self.partition.start_offset <= self.subscription.settled_before():
+            return
+        missed = self.subscription.skip_to(self.partition.start_offset)
+        if missed:
+            self.missed_records += missed
+            text = "%(partition)s: retention or overflow dropped %(count)d records that were not settled"
+            logger.warning(text, self._about() | {"count": missed})
+        self._flush_or_keep()
+
+    def _about(self, error: LinnError | None = None) -> dict[str, object]:
+        """Fields of a log line."""
+        return {"partition": str(self.partition.id), "topic": self.partition.id.topic} | log_fields(error)
+
+    # --- chores ---
+
+    def _on_advance(self) -> None:
+        self._on_ready()
+
+    def _after(self, effects: Effects) -> None:
+        if effects.ready:
+            self._on_ready()
+        if effects.dead:
+            self.dead_letters += effects.dead
+            self._start_copying()
+        if effects.settled:
+            self._trim_if_due()
+            self.on_room()
+        if effects.delayed and (deadline := self.subscription.next_deadline()) is not None:
+            self._alarm.set(deadline)
+
+    def _snapshot(self) -> list[bytes]:
+        # First, because the disk may have no room for the snapshot either.
+        self.flush()
+        return [self._encoded_snapshot()]
+
+    def _encoded_snapshot(self) -> bytes:
+        return encode_events(self.subscription.snapshot_events(self.clock.monotonic()))
+
+    def _compact_if_due(self) -> None:
+        state = self.state
+        assert state is not None
+        if state.is_due():
+
+            async def compact() -> None:
+                await state.compact(self._snapshot)
+
+            self.spawn(compact)
+
+    def _trim_if_due(self) -> None:
+        if not self.trims or self._trimming:
+            return
+        settled_before = self._trimmable_before()
+        settled = settled_before - self.partition.start_offset
+        if settled >= TRIM_AFTER_RECORDS or (settled > 0 and settled_before == self.partition.high_watermark):
+            self._trimming = True
+            self.spawn(self._trim)
+
+    def _trimmable_before(self) -> int:
+        owed = [lease.first for lease in self._owed]
+        return min([self.subscription.settled_before(), *self._handing_over.values(), *owed])
+
+    async def _trim(self) -> None:
+        try:
+            await self.partition.log.trim(before=self._trimmable_before())
+        finally:
+            self._trimming = False
+        self.on_room()
+
+    def _expire(self) -> float | None:
+        self._after(self.subscription.expire(self.clock.monotonic()))
+        self._flush_or_keep()
+        return self.subscription.next_deadline()
+
+    def _start_copying(self) -> None:
+        if not self._copying and self._open:
+            self._copying = True
+            self.spawn(self._copy)
+
+    async def _copy(self) -> None:
+        try:
+            while self._open and self.subscription.dead_count:
+                try:
+                    await self._copy_dead_letters(self)
+                except SyncFailed:
+                    raise
+                except LinnError as error:
+                    text = "%(partition)s: dead letters wait, will try again: %(error)s"
+                    logger.error(text, self._about(error))
+                    await self.clock.sleep(DEAD_LETTER_RETRY_S)
+        finally:
+            self._copying = False
+
+
+def _nothing() -> None:
+    return

@@ -1,0 +1,419 @@
+"""The shared subscription of a queue on one partition: which record is next, who holds it, what is settled.
+
+Read `record_states` for the states, `lease` for who holds what, `redelivery` for what was returned, `dead_letter` for
+what gets no more attempts, `subscription_event` for what survives.
+
+Laws:
+- It works on ranges of offsets. Two are told apart only when somebody did something to one and not to the other.
+- A lease is taken from the lowest ready offset; what is leased, delayed or dead is passed over, so nothing waits behind
+  one slow record, and what is returned goes back to its place.
+- A refused request changes nothing.
+- `take_events` gives what must survive; the same events applied to a fresh subscription give the same state. A lease as
+  such does not survive: `recovered` returns what was leased, with its attempts.
+
+Each method takes what happened and, where time matters, `now` in monotonic seconds, which never goes back. It returns
+its effects; the caller performs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from linn.core.errors.tree import LimitExceeded
+from linn.core.queue.dead_letter import DeadLetterTarget, DeadRange, DeadReason
+from linn.core.queue.event import (
+    ATTEMPTS_MAX,
+    DeadLetterIntended,
+    DeliveryIdsStarted,
+    Died,
+    EventBuffer,
+    Returned,
+    Skipped,
+    SubscriptionEvent,
+)
+from linn.core.queue.lease import LEASE_MS_MAX, Lease, LeaseSettings, OnReleased
+from linn.core.queue.offset_ranges import Range
+from linn.core.queue.record_states import RecordStates
+from linn.core.queue.redelivery import redelivery_delay_ms
+
+DELIVERY_ID_GAP = 1 << 32
+"""How far delivery ids jump at a restart: more than can have been given out since the event log was last durable."""
+
+
+class Effects(NamedTuple):
+    """How many records a step moved to each state, so that the caller knows what to do next."""
+
+    settled: int = 0
+    """The topic may be trimmed when `settled_before` has moved."""
+    ready: int = 0
+    """Dispatch."""
+    delayed: int = 0
+    """`next_deadline` may be earlier than it was."""
+    dead: int = 0
+    """Copy to the dead-letter topic."""
+
+    def plus(self, other: Effects) -> Effects:
+        """Both together."""
+        return Effects(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionStatistics:
+    """A subscription in numbers: records, except where the name says otherwise."""
+
+    settled_before: int
+    """Offset."""
+    cursor: int
+    """Offset: the first one that was never looked at."""
+    settled_beyond: int
+    leased: int
+    ready: int
+    """Returned and ready; those beyond the cursor are not counted."""
+    delayed: int
+    dead: int
+    leases: int
+    """Number of leases."""
+    ranges: int
+    """Number of ranges kept in memory, all states together."""
+
+
+class SharedSubscription:
+    """One shared subscription on one partition, delivering at least once."""
+
+    def __init__(self, settings: LeaseSettings, start: int) -> None:
+        """Begin at offset `start` with nothing delivered."""
+        self.settings = settings
+        """May be replaced while it runs; what is leased or returned already keeps its deadline and delay."""
+        self._states = RecordStates(start)
+        self._events = EventBuffer()
+
+    # --- delivering --------------------------------------------------------------------------------------------------
+
+    def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
+        """Lease the lowest ready records below `end` (the high watermark) to a consumer; None if none is ready.
+
+        The lease may be shorter than `records_max` although more is ready: ask again.
+        """
+        assert records_max > 0
+        states = self._states
+        assert not states.orphaned.count, "recovered() comes before the first acquire"
+        states.returned.promote(now)
+        ready = states.returned.ready
+        if ready.count:
+            first, stop, attempts = ready.take_lowest(records_max)
+        else:
+            first, attempts = states.cursor, 0
+            stop = min(end, first + records_max)
+            if stop <= first:
+                return None
+            states.cursor = stop
+        attempt = min(attempts + 1, ATTEMPTS_MAX)
+        lease = states.leases.grant(consumer, first, stop, attempt, now + self.settings.lease_ms / 1000)
+        self._events.acquired(first, stop, attempt, lease.delivery_id)
+        return lease
+
+    def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+        """Settle a lease, or the named ranges of it.
+
+        Raises:
+            DeliveryNotCurrent: the id is not current for all of these offsets. Nothing was settled.
+        """
+        leases = self._states.leases
+        pieces = leases.release(leases.current(consumer, delivery_id, now), ranges)
+        return self._settle(pieces)
+
+    def nack(
+        self,
+        consumer: int,
+        delivery_id: int,
+        ranges: Iterable[Range] | None,
+        now: float,
+        delay_ms: int | None = None,
+    ) -> Effects:
+        """Return a lease, or the named ranges of it; `delay_ms` replaces the delay that the settings ask for.
+
+        Raises:
+            DeliveryNotCurrent: as for `ack`. Nothing was returned.
+            LimitExceeded: the delay is negative or above LEASE_MS_MAX. Nothing was returned.
+        """
+        if delay_ms is not None and not 0 <= delay_ms <= LEASE_MS_MAX:
+            raise LimitExceeded(f"a delay lasts from 0 to {LEASE_MS_MAX} ms; {delay_ms} was asked for")
+        leases = self._states.leases
+        lease = leases.current(consumer, delivery_id, now)
+        return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms)
+
+    def put_back(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float, delay_ms: int) -> Effects:
+        """Return ranges of a lease that nobody has looked at, `delay_ms` from now: the attempt does not count.
+
+        Raises DeliveryNotCurrent as `ack`.
+        """
+        leases = self._states.leases
+        lease = leases.current(consumer, delivery_id, now)
+        return self._return(leases.release(lease, ranges), lease.attempt - 1, now, delay_ms)
+
+    def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
+        """Make a lease, or the named ranges of it, dead at once. Raises DeliveryNotCurrent as `ack`."""
+        leases = self._states.leases
+        lease = leases.current(consumer, delivery_id, now)
+        return self._kill(leases.release(lease, ranges), lease.attempt, DeadReason.REJECTED)
+
+    def extend(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, lease_ms: int, now: float
+    ) -> float:
+        """Let a lease end `lease_ms` from now, be that later or earlier; returns the new deadline.
+
+        `ranges` are any part of the lease as it was granted, settled or not: what is left of it is extended as a whole.
+
+        Raises:
+            DeliveryNotCurrent: the id is not current, or these offsets are not its own.
+            LimitExceeded: `lease_ms` is below 1 or above LEASE_MS_MAX.
+        """
+        leases = self._states.leases
+        lease = leases.current(consumer, delivery_id, now)
+        leases.extend(lease, ranges, lease_ms, now)
+        return lease.deadline
+
+    def consumer_gone(self, consumer: int, now: float) -> Effects:
+        """Return all that a consumer holds. A consumer that holds nothing, or is unknown, has no effects."""
+        effects = self.return_leases(self.leases_of(consumer), now)
+        self._states.leases.forget_consumer(consumer)
+        return effects
+
+    def leases_of(self, consumer: int) -> list[Lease]:
+        """What a consumer holds, oldest first."""
+        return self._states.leases.of_consumer(consumer)
+
+    def return_leases(self, leases: Iterable[Lease], now: float) -> Effects:
+        """A part of `consumer_gone`, which comes after the last one; leases that have ended are passed over."""
+        effects = Effects()
+        for lease in leases:
+            if not lease.ended:
+                effects = effects.plus(self._return(self._states.leases.release(lease, None), lease.attempt, now))
+        return effects
+
+    def expire(self, now: float) -> Effects:
+        """Return the leases whose deadline has passed, and make ready what was delayed until now."""
+        leases = self._states.leases
+        effects = Effects()
+        while (lease := leases.pop_expired(now)) is not None:
+            effects = effects.plus(self._return(leases.release(lease, None, lost=True), lease.attempt, now))
+        return effects.plus(Effects(ready=self._states.returned.promote(now)))
+
+    def take_back(self, lease: Lease) -> None:
+        """A lease that its acquire settled was handed to nobody: its records come again after a restart.
+
+        Only `snapshot_events` may follow, which then says so.
+        """
+        self._states.orphan(lease.first, lease.end, lease.attempt)
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do next, in monotonic seconds; None: never, as things are."""
+        lease, delay = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
+        if lease is None or delay is None:
+            return delay if lease is None else lease
+        return min(lease, delay)
+
+    # --- dead letters ------------------------------------------------------------------------------------------------
+
+    def dead(self) -> list[DeadRange]:
+        """All dead records, lowest offset first, until `dead_lettered` settles them; also after a restart."""
+        return self._states.dead.ranges()
+
+    def lowest_dead(self, records: int) -> list[DeadRange]:
+        """The lowest of `dead()`, until they hold so many records; costs as much as it gives."""
+        return self._states.dead.lowest(records)
+
+    def dead_letter_intents(self) -> list[DeadRange]:
+        """The dead records of which a copy may exist already: read the target from its end before copying."""
+        return [dead for dead in self.dead() if dead.target is not None]
+
+    def dead_letter(self, first: int, end: int, reason: DeadReason) -> Effects:
+        """Make the records of [first, end) dead that wait for delivery, whatever their attempts: TTL and overflow.
+
+        `end` is not above the high watermark. Leased, settled and dead records stay as they are.
+        """
+        self._states.advance(end)
+        effects = Effects()
+        for start, stop, attempts in self._states.returned.drop(first, end):
+            effects = effects.plus(self._kill([(start, stop)], attempts, reason))
+        return effects
+
+    def dead_letter_intended(self, first: int, end: int, target: DeadLetterTarget) -> None:
+        """Dead records are about to be copied. The event must be durable before the copy is made.
+
+        Where an intent exists it stays: `dead()` says which target counts.
+        """
+        assert self._states.dead.covers(first, end)
+        self._states.dead.intend(first, end, target)
+        self._events.add(DeadLetterIntended(first, end, target.partition, target.end))
+
+    def dead_lettered(self, first: int, end: int) -> Effects:
+        """Settle the dead records of [first, end): their copy is committed, or nobody wants one."""
+        return self._settle(self._states.dead.take(first, end))
+
+    # --- the log's bounds --------------------------------------------------------------------------------------------
+
+    def skip_to(self, offset: int) -> int:
+        """The log now starts at `offset`: forget everything before, in every state.
+
+        A delivery id is no longer current for what is gone. Returns how many records were lost unsettled.
+        """
+        states = self._states
+        if offset <= states.low:
+            return 0
+        lost = sum(end - first for first, end in states.settled.gaps(states.low, offset))
+        states.forget_before(offset)
+        self._events.add(Skipped(offset))
+        return lost
+
+    def purge(self, end: int) -> Effects:
+        """Settle every record below `end` that waits for delivery. What is leased or dead stays."""
+        states = self._states
+        if end <= states.low:
+            return Effects()
+        states.advance(end)
+        return self._settle([piece[:2] for piece in states.returned.drop(states.low, end)])
+
+    def settled_before(self) -> int:
+        """The offset before which every record is settled; never goes back. The topic may be trimmed up to it."""
+        return self._states.low
+
+    @property
+    def settled(self) -> list[Range]:
+        """What is settled beyond `settled_before`, in order."""
+        return list(self._states.settled)
+
+    def ready_count(self, end: int) -> int:
+        """How many records below `end` (the high watermark) `acquire` could give, as of the last `expire`."""
+        return self._states.returned.ready.count + max(0, end - self._states.cursor)
+
+    def unsettled_count(self, end: int) -> int:
+        """How many records below `end` (the high watermark) are not settled, in whatever state."""
+        states = self._states
+        returned = states.returned.ready.count + states.returned.delayed.count
+        return max(0, end - states.cursor) + states.leases.count + returned + states.dead.count
+
+    @property
+    def delayed_count(self) -> int:
+        """How many records wait for their delay to pass."""
+        return self._states.returned.delayed.count
+
+    @property
+    def dead_count(self) -> int:
+        """How many records are dead and not copied yet."""
+        return self._states.dead.count
+
+    @property
+    def leased_count(self) -> int:
+        """How many records are leased."""
+        return self._states.leases.count
+
+    def tell_released(self, on_released: OnReleased) -> None:
+        """Have somebody told of each lease that ends, or of the part of it that does."""
+        self._states.leases.on_released = on_released
+
+    def holds(self, consumer: int) -> bool:
+        """Whether a consumer holds a lease."""
+        return bool(self._states.leases.of_consumer(consumer))
+
+    def leased_by(self, consumer: int) -> int:
+        """How many records a consumer holds."""
+        leases = self._states.leases.of_consumer(consumer)
+        return sum(end - first for lease in leases for first, end in lease.ranges())
+
+    def statistics(self) -> SubscriptionStatistics:
+        """The subscription in numbers. Looks at every range."""
+        states = self._states
+        return SubscriptionStatistics(
+            settled_before=states.low,
+            cursor=states.cursor,
+            settled_beyond=states.settled.count,
+            leased=states.leases.count,
+            ready=states.returned.ready.count,
+            delayed=states.returned.delayed.count,
+            dead=states.dead.count,
+            leases=len(states.leases),
+            ranges=len(states.ranges()),
+        )
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def take_events(self) -> list[SubscriptionEvent]:
+        """What happened since the last call and must survive. It belongs into ONE record of the event log.
+
+        Call it often, at least once per turn of the loop that dispatches: nothing else bounds the buffer.
+        """
+        return self._events.take()
+
+    def snapshot_events(self, now: float) -> list[SubscriptionEvent]:
+        """The whole state as events that replace all earlier ones; ONE record alone. Take the pending events before."""
+        assert not self._events, "events that are not in the log yet would be applied twice"
+        return [self._states.snapshot(now)]
+
+    def apply(self, event: SubscriptionEvent) -> None:
+        """Do again what the event log says was done. When all is applied comes `recovered`.
+
+        Raises:
+            LogCorrupt: no subscription can have come from here to there. The subscription is of no more use.
+        """
+        self._states.apply(event)
+
+    def recovered(self, now: float) -> Effects:
+        """The event log was applied, if there was any: return what was leased, start delays, jump the delivery ids.
+
+        What is returned makes no events, however much it is: where the log has it leased, the next start does the same.
+        Its events must be durable before the first delivery, or a delivery id might be given twice.
+        """
+        states = self._states
+        states.leases.next_delivery_id += DELIVERY_ID_GAP
+        self._events.add(DeliveryIdsStarted(states.leases.next_delivery_id))
+        states.returned.start_recorded(now)
+        effects = Effects(ready=states.returned.ready.count, delayed=states.returned.delayed.count)
+        by_attempts: dict[int, list[Range]] = {}
+        for first, end, attempts in states.orphaned:
+            by_attempts.setdefault(attempts, []).append((first, end))
+        states.orphaned.clear()
+        for attempts, ranges in by_attempts.items():
+            effects = effects.plus(self._return(ranges, attempts, now, is_event=False))
+        return effects
+
+    def check(self) -> None:
+        """Assert that each record is in exactly one state. For tests: it looks at every range."""
+        self._states.check()
+
+    # --- moving records, with their events ---------------------------------------------------------------------------
+
+    def _settle(self, ranges: list[Range]) -> Effects:
+        settled = 0
+        for first, end in ranges:
+            self._events.settled(first, end)
+            settled += end - first
+        self._states.settle_rows(ranges)
+        return Effects(settled)
+
+    def _return(
+        self, ranges: list[Range], attempts: int, now: float, delay_ms: int | None = None, *, is_event: bool = True
+    ) -> Effects:
+        """Put released records back, or make them dead where this was their last attempt."""
+        limit = self.settings.max_deliveries
+        if limit is not None and attempts >= limit:
+            return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES)
+        if delay_ms is None:
+            delay_ms = redelivery_delay_ms(self.settings, attempts)
+        if len(ranges) > 1 and not delay_ms:
+            self._states.returned.ready.set_rows([(first, end, attempts) for first, end in ranges])
+        else:
+            for first, end in ranges:
+                self._states.returned.add(first, end, attempts, delay_ms, now)
+        for first, end in ranges if is_event else ():
+            self._events.add(Returned(first, end, attempts, delay_ms))
+        count = sum([end - first for first, end in ranges])
+        return Effects(delayed=count) if delay_ms else Effects(ready=count)
+
+    def _kill(self, ranges: list[Range], attempts: int, reason: DeadReason) -> Effects:
+        for first, end in ranges:
+            self._states.dead.add(first, end, attempts, reason)
+            self._events.add(Died(first, end, attempts, reason))
+        return Effects(dead=sum(end - first for first, end in ranges))

@@ -1,0 +1,119 @@
+"""A batch whose exchange has answered: which topics each of its records goes to, and what each topic gets.
+
+Laws: a topic gets the batch itself where all its records go there, else those that do, in their order, as a new batch;
+topics that get the same records share it. All that is to be copied is counted before the first part is made.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain, compress
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import take_in_steps
+from linn.core.batch.steps import STEP_RECORDS, Steps
+from linn.core.routing.budget import PublishBudget
+
+Destinations = tuple[str, ...]
+SORTED_AT_ONCE_MAX = 16_384
+"""Indexes of several answers that are put in order by sorting them, in about a millisecond."""
+_MARKS_A_STEP = 1 << 17
+"""Marks looked through in one step, which is C: about a millisecond."""
+
+
+class RoutedBatch:
+    """Answers, and the answer that each record has."""
+
+    def __init__(self, batch: RecordBatch, answers: Sequence[Destinations], numbers: Sequence[int] | None) -> None:
+        """`numbers`: for each record the place of its answer; None: the first answer is that of all."""
+        self._batch = batch
+        self._answers = answers
+        self._numbers = numbers
+
+    def parts_in_steps(self, budget: PublishBudget) -> Steps[list[tuple[str, RecordBatch]]]:
+        """The batch for each topic. Raises BatchMalformed, LimitExceeded, TakesLong."""
+        batch, answers = self._batch, self._answers
+        first = answers[0]
+        if all(answer is first or answer == first for answer in answers):
+            return [(topic, batch) for topic in first]
+        # Few answers are distinct, and each is one object: what differs per topic is looked at per distinct answer.
+        kinds: dict[int, int] = {}
+        kind_of = [kinds.setdefault(id(answer), len(kinds)) for answer in answers]
+        distinct = dict(zip(kind_of, answers, strict=True))
+        budget.look_into(batch)
+        indexes = yield from self._indexes(kind_of, len(kinds))
+        kinds_of: dict[str, list[int]] = {}
+        for kind, answer in distinct.items():
+            if indexes[kind]:
+                for topic in answer:
+                    kinds_of.setdefault(topic, []).append(kind)
+                yield
+        wanted = {topic: tuple(those) for topic, those in kinds_of.items()}
+        made: dict[tuple[int, ...], RecordBatch] = {}
+        for those in dict.fromkeys(wanted.values()):
+            count = sum([len(indexes[kind]) for kind in those])
+            if count == batch.count:
+                made[those] = batch
+            else:
+                budget.spend(count)
+        for those in dict.fromkeys(wanted.values()):
+            if those not in made:
+                merged = yield from _merged([indexes[kind] for kind in those], batch.count)
+                made[those] = part = yield from take_in_steps(batch, merged)
+                budget.hold(part)
+                yield
+        return [(topic, made[those]) for topic, those in wanted.items()]
+
+    def _indexes(self, kind_of: Sequence[int], kinds: int) -> Steps[list[array[int]]]:
+        """Of each kind of answer the indexes of the records that have it, ascending."""
+        found = [array("I") for _ in range(kinds)]
+        numbers = self._numbers
+        if numbers is None:
+            found[0].extend(range(self._batch.count))
+            return found
+        append = [found[kind].append for kind in kind_of]
+        for first in range(0, len(numbers), STEP_RECORDS):
+            for index, number in enumerate(numbers[first : first + STEP_RECORDS], first):
+                append[number](index)
+            yield
+        return found
+
+    def unroutable(self) -> list[int]:
+        """Which records go nowhere: ranges of indexes, as first, end, first, end and so on, ascending."""
+        lost = [not answer for answer in self._answers]
+        if not any(lost):
+            return []
+        if all(lost) or self._numbers is None:
+            return [0, self._batch.count]
+        return _ranges_of([index for index, number in enumerate(self._numbers) if lost[number]])
+
+
+def _merged(parts: Sequence[array[int]], count: int) -> Steps[Sequence[int]]:
+    """Ascending indexes below `count`, of which no two parts have the same, as one ascending sequence."""
+    if len(parts) == 1:
+        return parts[0]
+    if sum(map(len, parts)) <= SORTED_AT_ONCE_MAX:
+        return sorted(chain.from_iterable(parts))
+    marks = bytearray(count)
+    for part in parts:
+        for first in range(0, len(part), STEP_RECORDS):
+            for index in part[first : first + STEP_RECORDS]:
+                marks[index] = 1
+            yield
+    merged = array("I")
+    for first in range(0, count, _MARKS_A_STEP):
+        merged.extend(compress(range(first, count), marks[first : first + _MARKS_A_STEP]))
+        yield
+    return merged
+
+
+def _ranges_of(indexes: Sequence[int]) -> list[int]:
+    """Ascending indexes as ranges: first, end (exclusive), first, end and so on."""
+    ranges: list[int] = []
+    for index in indexes:
+        if ranges and ranges[-1] == index:
+            ranges[-1] = index + 1
+        else:
+            ranges += (index, index + 1)
+    return ranges

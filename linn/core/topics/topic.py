@@ -1,0 +1,410 @@
+"""One topic: its partitions, and what its kind makes of them: a queue, consumer groups, or both.
+
+Law: a change of kind changes which subscriptions there are and what retention keeps; it moves no data. A topic that
+becomes a queue begins it at the oldest record that is kept, or where its queue left off when it was one before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+
+from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import at_once
+from linn.core.config.topic_settings import BindingSettings, TopicSettings
+from linn.core.env.env import Clock
+from linn.core.errors.tree import (
+    FeatureUnsupported,
+    LinnError,
+    LogClosed,
+    PartitionUnknown,
+    TopicFull,
+)
+from linn.core.groups.consumer import Groups
+from linn.core.groups.reader import StreamReader
+from linn.core.log.delivery import ReadySignal
+from linn.core.log.partition import Partition, Spawn
+from linn.core.log.state_log import StateLog
+from linn.core.log.storage import PartitionId, StorageEngine
+from linn.core.log.storage_traffic import StorageTraffic
+from linn.core.ports.interceptor import BoundInterceptor, intercepted
+from linn.core.queue.queue import Queue
+from linn.core.queue.semantics import DeliverySemantics
+from linn.core.queue.shared_dispatch import SharedDispatch
+from linn.core.routing.budget import PublishBudget
+from linn.core.routing.partition_choice import PartitionChoice
+from linn.core.topics.change import TopicChange
+from linn.core.topics.clipped_logs import ClippedLogs
+from linn.core.topics.deletion import TopicDeletion
+from linn.core.topics.message_limit import check_in_steps
+from linn.core.topics.retired_subscriptions import RetiredSubscriptions
+
+logger = logging.getLogger("linn.topic")
+
+QUEUE_STATE = "__s."
+"""Internal topics with this prefix hold the events of a queue's partitions."""
+GROUP_STATE = "__g."
+"""Internal topics with this prefix hold the offsets of consumer groups."""
+
+DROP_HEAD_SHARE = 16
+"""With `overflow = "drop-head"` this part of `bytes_max` is dropped at once, so that it need not be for each batch."""
+
+
+class Topic:
+    """Made by `open_topic`."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: TopicSettings,
+        engine: StorageEngine,
+        storage: StorageTraffic,
+        semantics: DeliverySemantics,
+        choice: PartitionChoice,
+        clock: Clock,
+        spawn: Spawn,
+        copy_dead_letters: Callable[[Topic, SharedDispatch], Awaitable[None]],
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.semantics = semantics
+        self.partitions: dict[int, Partition] = {}
+        self.queue: Queue | None = None
+        self.groups: Groups | None = None
+        self.live_bindings: list[BindingSettings] = []
+        self.live_keys: tuple[str, ...] = ()
+        """Settings that were asked for live, see `linn.core.topics.live_settings`."""
+        """Bindings that were made while the broker ran, beside those of the settings."""
+        self.interceptors: tuple[BoundInterceptor, ...] = ()
+        self.readers: dict[StreamReader, None] = {}
+        """Readers without a group."""
+        self.choice = choice
+        self.storage = storage
+        self._engine = engine
+        self._clock = clock
+        self._spawn = spawn
+        self._copy_dead_letters = copy_dead_letters
+        self.publish_errors = 0
+        """Publishes to this topic, by its name, that failed."""
+        self.dropped_records = 0
+        """By `overflow = "drop-head"`; of a queue only what was not settled."""
+        self._retired = RetiredSubscriptions()
+        self._clipped = ClippedLogs(name)
+        self._deletion = TopicDeletion(engine, self._open_log)
+        self._room = ReadySignal()
+        self._waits_for_room = False
+        self._dropping = False
+
+    # --- opening and changing ---
+
+    async def open(self) -> None:
+        """Open all logs and rebuild what is kept in memory.
+
+        Raises LogCorrupt, StorageError: what was opened is closed again.
+        """
+        change = TopicChange(self.settings, self.semantics, self._spawn)
+        change.begin()  # Nothing can refuse it any more.
+        try:
+            for index in range(self.settings.partitions):
+                self.partitions[index] = await self._open_log(PartitionId(self.name, index))
+            await self._prepare(change)
+        except LinnError:
+            await change.abandon()
+            await self.close()
+            raise
+        await self._take_on(change)
+
+    async def make_durable(self) -> None:
+        """Put the names of new logs on stable storage. Raises StorageError."""
+        await _sync_names(self.partitions.values(), self.state_logs())
+
+    async def _open_log(self, id: PartitionId) -> Partition:
+        return Partition(id, await self._engine.open(id), self.storage, self._clock, self._spawn)
+
+    async def _open_state(self, prefix: str, index: int) -> StateLog | None:
+        if not (self._engine.capabilities.survives_restart and self.semantics.survives_restart):
+            return None
+        return StateLog(await self._open_log(PartitionId(prefix + self.name, index)), self._clock)
+
+    async def prepare(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
+        """Make and open what new settings need, checked before with `what_changed`. The topic works on as it is.
+
+        Raises StorageError, LogCorrupt: what was made is taken away again.
+        """
+        self._clipped.check()
+        change = TopicChange(settings, semantics, self._spawn)
+        try:
+            for index in range(len(self.partitions), settings.partitions):
+                change.partitions[index] = await self._open_log(PartitionId(self.name, index))
+            await self._prepare(change)
+            states = [dispatch.state for dispatch in change.dispatches]
+            states.append(change.groups.state if change.groups is not None else None)
+            await _sync_names(change.partitions.values(), [state for state in states if state is not None])
+            if settings.kind not in (self.settings.kind, "both"):
+                await self._retired.prepare(self.partitions.values())
+        except LinnError:
+            await change.abandon()
+            raise
+        return change
+
+    async def _prepare(self, change: TopicChange) -> None:
+        """Open the subscriptions that there are to be and are not yet."""
+        kind, partitions = change.settings.kind, self.partitions | change.partitions
+        if kind != "stream":
+            change.queue = self.queue if self.queue is not None else Queue(self.name)
+            for index in range(len(change.queue.dispatches), len(partitions)):
+                await self._prepare_dispatch(change, change.queue, partitions[index])
+        if kind != "queue" and self.groups is None:
+            state = await self._open_state(GROUP_STATE, 0)
+            commits_on_delivery = change.semantics.settles_on_delivery
+            change.groups = Groups(self.name, partitions, state, commits_on_delivery, change.spawn)
+            await change.groups.recover(self._retired.places)
+
+    async def _prepare_dispatch(self, change: TopicChange, queue: Queue, partition: Partition) -> None:
+        index = partition.id.index
+        state = await self._open_state(QUEUE_STATE, index)
+        on_ready = partial(queue.has_ready, index)
+        dispatch = SharedDispatch(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
+        change.dispatches.append(dispatch)
+        dispatch.trims = change.settings.kind == "queue"
+        dispatch.on_room = self.tell_room
+        await dispatch.recover(self._retired.left_off(index))
+
+    async def _copy(self, dispatch: SharedDispatch) -> None:
+        await self._copy_dead_letters(self, dispatch)
+
+    async def switch(self, change: TopicChange) -> None:
+        """Take on what was prepared, all at once; this needs no room. Raises SyncFailed."""
+        await self._take_on(change)
+        self._room.notify_all()
+        # At once: who shortens retention may have a full disk.
+        self._spawn(self.enforce_retention)
+
+    async def _take_on(self, change: TopicChange) -> None:
+        queue, groups = self.queue, self.groups
+        self.settings, self.semantics, self.queue = change.settings, change.semantics, change.queue
+        self.partitions.update(change.partitions)
+        self._clipped.add([*change.dispatches, change.groups])
+        if self.queue is not None:
+            self._extend_queue(self.queue, change.dispatches)
+        if change.groups is not None:
+            self.groups = change.groups
+            self.groups.partitions = self.partitions
+        elif groups is not None and self.settings.kind == "queue":
+            self.groups = None
+        elif groups is not None and change.partitions:
+            groups.grow()
+        change.begin()
+        # Everybody sees the topic as it is to be; what it has no more is closed behind it.
+        if queue is not None and self.queue is None:
+            await self._retired.retire_queue(queue, self.partitions.values())
+        if groups is not None and self.groups is None:
+            self._end_readers()
+            await self._retired.retire_groups(groups, self.partitions.values())
+
+    def _extend_queue(self, queue: Queue, dispatches: Sequence[SharedDispatch]) -> None:
+        settings = self.semantics.shared_subscription(0).settings
+        for dispatch in queue.dispatches:
+            dispatch.trims = self.settings.kind == "queue"
+            dispatch.subscription.settings = settings
+        queue.extend(dispatches)
+
+    def read(self) -> StreamReader:
+        """A new reader without a group."""
+        reader = StreamReader(self.name, self.partitions, self._reader_closed)
+        self.readers[reader] = None
+        return reader
+
+    def _reader_closed(self, reader: StreamReader) -> None:
+        del self.readers[reader]
+
+    def _end_readers(self) -> None:
+        for reader in list(self.readers):
+            reader.close()
+
+    # --- publishing ---
+
+    def partition(self, index: int) -> Partition:
+        """Raises PartitionUnknown."""
+        partition = self.partitions.get(index)
+        if partition is None:
+            raise PartitionUnknown(f"topic {self.name} has no partition {index}, but 0 to {len(self.partitions) - 1}")
+        return partition
+
+    def admit(self, batch: RecordBatch, budget: PublishBudget) -> RecordBatch | None:
+        """What is to be stored of a verified batch, whatever room there is; None: nothing, an interceptor dropped it.
+
+        Raises:
+            MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
+            LimitExceeded, TakesLong: it is over the budget.
+        """
+        if self.interceptors:
+            left = intercepted(self.interceptors, self.name, batch)
+            if left is None:
+                return None
+            batch = left
+        limit = self.settings.message_bytes_max
+        if limit is not None and batch.body_bytes > limit:
+            at_once(check_in_steps(batch, limit, budget))
+        if batch.attributes or batch.producer_id or batch.transaction:
+            # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
+            raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
+        if batch.is_plain or self.queue is None:
+            return batch
+        if batch.delays_ms is not None or batch.ttls_ms is not None:
+            raise FeatureUnsupported(f"topic {self.name} is a queue, which does not serve delays and TTLs yet")
+        return batch
+
+    def has_room(self, batch: RecordBatch) -> bool:
+        """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.
+
+        Raises TopicFull where the topic rejects what it has no room for.
+        """
+        bytes_max = self.settings.bytes_max
+        if bytes_max is None:
+            return True
+        held = self.held_bytes()
+        if held + batch.size <= bytes_max or held == 0:
+            return True
+        if self.settings.overflow == "reject":
+            raise TopicFull(f"topic {self.name} holds {held} bytes of {bytes_max}")
+        if self.settings.overflow == "drop-head":
+            self._waits_for_room = True
+            return True
+        return False
+
+    async def wait_room(self) -> None:
+        """Wait until something was settled, trimmed or changed."""
+        await self._room.wait()
+
+    def tell_room(self) -> None:
+        """Let all who wait for room look again."""
+        self._room.notify_all()
+
+    def append(self, partition: Partition, batch: RecordBatch) -> int:
+        """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError."""
+        if self._clipped:
+            self._clipped.check()
+        base_offset = partition.append(batch)
+        if self._waits_for_room and not self._dropping:
+            self._waits_for_room = False
+            self._dropping = True
+            self._spawn(self._drop_head)
+        return base_offset
+
+    def held_bytes(self) -> int:
+        """Bytes of records that are kept: for a queue, its share that is not settled."""
+        held = 0
+        for index, partition in self.partitions.items():
+            size = partition.log.size_bytes()
+            start, end = partition.log.bounds()
+            dispatches = self.queue.dispatches if self.settings.kind == "queue" and self.queue is not None else []
+            if dispatches and end > start:
+                # In between are records that were settled and not trimmed yet, as large as others on the average.
+                unsettled = end - max(start, dispatches[index].subscription.settled_before())
+                size = size * unsettled // (end - start)
+            held += size
+        return held
+
+    # --- keeping ---
+
+    async def _drop_head(self) -> None:
+        """Make room by dropping the oldest records, as the overflow setting says."""
+        self._dropping = False
+        bytes_max = self.settings.bytes_max
+        if bytes_max is None:
+            return
+        share = (bytes_max - bytes_max // DROP_HEAD_SHARE) // len(self.partitions)
+        trimmed, missed = 0, self.missed_records
+        for partition in self.partitions.values():
+            log = partition.log
+            start, end = log.bounds()
+            surplus = log.size_bytes() - share
+            if surplus > 0 and end > start:
+                drop = -(-surplus * (end - start) // log.size_bytes())
+                await log.trim(before=min(end, start + drop, partition.high_watermark))
+                trimmed += log.bounds()[0] - start
+        self._follow_start()
+        self.dropped_records += self.missed_records - missed if self.settings.kind == "queue" else trimmed
+
+    @property
+    def missed_records(self) -> int:
+        """Records that retention or overflow took before the queue settled them."""
+        return sum(dispatch.missed_records for dispatch in self.queue.dispatches) if self.queue is not None else 0
+
+    async def enforce_retention(self) -> None:
+        """Drop what a stream no longer keeps, and let all logs do their housekeeping.
+
+        A queue's settled records are trimmed as they are settled, state logs when they are compacted.
+        """
+        now_ms, is_queue = self._clock.now_ms(), self.settings.kind == "queue"
+        age_ms = None if is_queue else self.settings.retention_ms
+        bytes_max = None if is_queue else self.settings.retention_bytes
+        for partition in list(self.partitions.values()):
+            await partition.enforce_retention(now_ms, age_ms, bytes_max)
+        for state in self.state_logs():
+            await state.partition.enforce_retention(now_ms)
+        self._follow_start()
+        self._room.notify_all()
+
+    def state_logs(self) -> list[StateLog]:
+        """The state logs that are open."""
+        logs = [dispatch.state for dispatch in self.queue.dispatches] if self.queue is not None else []
+        logs.append(self.groups.state if self.groups is not None else None)
+        return [log for log in logs if log is not None]
+
+    def _follow_start(self) -> None:
+        if self.queue is not None:
+            for dispatch in self.queue.dispatches:
+                dispatch.skip_to_start()
+
+    # --- closing ---
+
+    async def _close_queue(self, queue: Queue) -> None:
+        await queue.close()
+        for dispatch in queue.dispatches:
+            if dispatch.state is not None:
+                await dispatch.state.partition.close()
+
+    async def close(self) -> None:
+        """End all subscriptions; sync and close all logs."""
+        self._end_readers()
+        if self.queue is not None:
+            await self._close_queue(self.queue)
+        if self.groups is not None:
+            await self.groups.close()
+        for partition in self.partitions.values():
+            await partition.close()
+        self._room.notify_all()
+
+    async def delete(self) -> None:
+        """Close, and remove everything that was stored. What was published is confirmed before.
+
+        Also of a topic that was never opened. Where an error breaks it off, another call goes on.
+
+        Raises StorageError.
+        """
+        for partition in self.partitions.values():
+            with contextlib.suppress(LogClosed):  # An earlier call came further.
+                await partition.commit_all()
+        self._end_readers()
+        if self.queue is not None and not self.queue.closed:
+            await self.queue.close()
+        if self.groups is not None and not self.groups.closed:
+            self.groups.end_members()
+        await self._deletion.delete_open([*self.partitions.values(), *(log.partition for log in self.state_logs())])
+        self._room.notify_all()
+        indexes = range(self.settings.partitions)
+        internal = [PartitionId(GROUP_STATE + self.name, 0)]
+        internal += [PartitionId(QUEUE_STATE + self.name, index) for index in indexes]
+        ids = [PartitionId(self.name, index) for index in indexes]
+        await self._deletion.delete_rest(ids + internal if self.semantics.survives_restart else ids)
+
+
+async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:
+    """Put the names of new logs on stable storage: the sync of one says it of all of the same topic."""
+    of_topics = {log.id.topic: log for log in (*logs, *(state.partition for state in states))}
+    for log in of_topics.values():
+        await log.log.sync()

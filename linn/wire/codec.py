@@ -1,0 +1,339 @@
+"""Messages to bytes and back, for one Frame at a time. No I/O, and no state: `connection` has that.
+
+Laws: nothing that a peer sent makes this raise anything but ProtocolError; reading costs time and memory in proportion
+to the frame's bytes, whatever its pointers claim.
+"""
+
+from __future__ import annotations
+
+import struct
+import typing
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import capnp
+
+from linn.core.batch import schema
+from linn.core.batch.flat_message import Buffer
+from linn.core.errors.names import NAME_CHARACTERS_MAX
+from linn.core.errors.tree import MessageInvalid, ProtocolError
+from linn.wire import messages
+from linn.wire.messages import Message
+
+ENTRIES_MAX = 65_536
+"""Length of any list in a control message: what a client may settle at once."""
+NESTING_MAX = 8
+"""The deepest message, a description, has four levels."""
+
+
+class Decoded(NamedTuple):
+    """One control message."""
+
+    correlation: int
+    batches: int
+    message: Message
+
+
+def camel(name: str) -> str:
+    """The schema's spelling of a snake-case name."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+class _Layout:
+    """How one message class lies in the schema: computed once, from its annotations."""
+
+    def __init__(self, cls: type[Message]) -> None:
+        self.cls = cls
+        self.member = camel(cls.__name__[0].lower() + cls.__name__[1:])
+        self.scalars: list[tuple[str, str]] = []
+        self.enums: list[tuple[str, str]] = []
+        self.lists: list[tuple[str, str]] = []
+        self.nested: list[tuple[str, str, type[Message]]] = []
+        for name, hint in typing.get_type_hints(cls).items():
+            item = next(iter(typing.get_args(hint)), None)
+            if item is None:
+                (self.enums if name in _ENUMS.get(cls.__name__, ()) else self.scalars).append((name, camel(name)))
+            elif issubclass(item, Message):
+                self.nested.append((name, camel(name), item))
+            else:
+                self.lists.append((name, camel(name)))
+
+    def write(self, target: Any, message: Message) -> None:
+        """Raises MessageInvalid where a field has a value that does not fit the schema."""
+        name = ""
+        try:
+            for name, place in self.scalars:
+                setattr(target, place, getattr(message, name))
+            for name, place in self.enums:
+                setattr(target, place, int(getattr(message, name)))
+            for name, place in self.lists:
+                if items := getattr(message, name):  # An empty list is a null pointer, which is read as one.
+                    setattr(target, place, items)
+        except (capnp.KjException, OverflowError, TypeError, ValueError) as error:
+            raise MessageInvalid(f"{self.member}: {name} can't be {_shown(getattr(message, name))}") from error
+        for name, place, cls in self.nested:
+            entries = getattr(message, name)
+            layout = _layout(cls)
+            for entry_target, entry in zip(target.init(place, len(entries)), entries, strict=True):
+                layout.write(entry_target, entry)
+
+    def read(self, source: Any) -> Message:
+        values = {name: getattr(source, place) for name, place in self.scalars}
+        for name, place in self.enums:
+            values[name] = getattr(source, place).raw
+        for name, place in self.lists:
+            values[name] = list(_bounded(getattr(source, place)))
+        for name, place, cls in self.nested:
+            layout = _layout(cls)
+            values[name] = [layout.read(entry) for entry in _bounded(getattr(source, place))]
+        return self.cls(**values)
+
+
+_ENUMS = {"Publish": ("acks",), "Subscribed": ("kind",), "Settlement": ("verdict",)}
+_FROM_BROKERS = frozenset(
+    {
+        "welcome",
+        "published",
+        "fetched",
+        "foundOffset",
+        "subscribed",
+        "deliver",
+        "settled",
+        "assigned",
+        "description",
+        "administered",
+        "ended",
+        "leaseEnded",
+    }
+)
+"""What no broker reads: a list in it may have a million parts."""
+_UNREAD = messages.Settlement(0, 0, 0, 0)
+_VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done}
+_layouts: dict[type[Message], _Layout] = {}
+
+
+def _layout(cls: type[Message]) -> _Layout:
+    layout = _layouts.get(cls)
+    if layout is None:
+        layout = _layouts[cls] = _Layout(cls)
+    return layout
+
+
+def _shown(value: object) -> str:
+    """A value for an error's line."""
+    try:
+        return repr(value)[:80]
+    except ValueError:  # An int of more digits than Python writes.
+        return f"so large a {type(value).__name__}"
+
+
+def _bounded(entries: Any) -> Any:
+    if len(entries) > ENTRIES_MAX:
+        raise ProtocolError(f"a list of {len(entries)} entries in a control message, more than {ENTRIES_MAX}")
+    return entries
+
+
+_BY_MEMBER = {_layout(cls).member: cls for cls in Message.__subclasses__()}
+"""Parts of messages are in it as well; no member of Frame has their names."""
+
+
+def _words_of(message: Message) -> int:
+    """A first segment that holds most messages, so that they are sent as one."""
+    if isinstance(message, messages.Settle):
+        return 16 + 6 * len(message.entries)
+    if isinstance(message, messages.Published):
+        return 16 + sum([5 + len(placement.returned) // 2 for placement in message.placements])
+    if isinstance(message, messages.Publish):
+        return 16 + len(message.target) // 2
+    return 64
+
+
+def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
+    """One control message as it goes on the wire. Raises MessageInvalid where a field has a value that does not fit."""
+    if (
+        type(message) is messages.Published
+        and len(message.placements) == 1
+        and not (placement := message.placements[0]).returned
+    ):
+        return _PUBLISHED.fill(correlation, placement.partition, placement.base_offset, placement.copies)
+    if type(message) is messages.Deliver:
+        return _DELIVER.fill(
+            correlation, batches, message.subscription, message.partition, message.delivery_id, message.attempt
+        )
+    if type(message) is messages.Publish and len(message.target) <= NAME_CHARACTERS_MAX:
+        frame = bytearray(
+            _encoded_publish(
+                message.target, message.to_exchange, message.acks, message.partition, message.mandatory, batches
+            )
+        )
+        _U64.pack_into(frame, _CORRELATION_AT, correlation)
+        return frame
+    return _encode(message, correlation, batches)
+
+
+@lru_cache(maxsize=1024)
+def _encoded_publish(target: str, to_exchange: bool, acks: int, partition: int, mandatory: bool, batches: int) -> bytes:
+    """A publish with correlation 0: a producer sends the same one with each batch."""
+    return _encode(messages.Publish(target, to_exchange, acks, partition, mandatory), 0, batches)
+
+
+def _encode(message: Message, correlation: int, batches: int) -> bytes:
+    frame = schema.load("protocol").Frame.new_message(num_first_segment_words=_words_of(message))
+    frame.correlation = correlation
+    if batches:
+        frame.batches = batches
+    layout = _layout(type(message))
+    if layout.member in _VOID:
+        setattr(frame, layout.member, None)
+    else:
+        layout.write(frame.init(layout.member), message)
+    return bytes(frame.to_bytes())
+
+
+class _Template:
+    """A message whose bytes are the same but for some numbers at fixed places: encoded once, then filled in.
+
+    The places are found by encoding marks, so the schema stays the one source of the layout.
+    """
+
+    def __init__(self, make: Callable[..., tuple[Message, int, int]], kinds: str) -> None:
+        """`make` takes one number per letter of `kinds` (struct's) and gives (message, correlation, batches)."""
+        zero = _encode(*make(*[0] * len(kinds)))
+        self._places: list[tuple[struct.Struct, int]] = []
+        for index, kind in enumerate(kinds):
+            packer = struct.Struct("<" + kind)
+            mark = int.from_bytes(b"\x5a" * packer.size)
+            marked = _encode(*make(*[mark if place == index else 0 for place in range(len(kinds))]))
+            at = marked.index(packer.pack(mark))
+            assert marked[:at] + packer.pack(0) + marked[at + packer.size :] == zero
+            self._places.append((packer, at))
+        self._zero = zero
+
+    def fill(self, *numbers: int) -> bytearray:
+        """The message with these numbers."""
+        message = bytearray(self._zero)
+        for (packer, at), number in zip(self._places, numbers, strict=True):
+            packer.pack_into(message, at, number)
+        return message
+
+    @property
+    def shape(self) -> tuple[int, bytes]:
+        """What tells at a glance that a message may be of this template: its size and its member."""
+        return len(self._zero), self._zero[_MEMBER_AT : _MEMBER_AT + 2]
+
+    def read(self, content: bytes) -> list[int] | None:
+        """The numbers of a message of this shape; None where another byte differs."""
+        blank = bytearray(content)
+        numbers: list[int] = []
+        for packer, at in self._places:
+            numbers += packer.unpack_from(content, at)
+            packer.pack_into(blank, at, 0)
+        return numbers if blank == self._zero else None
+
+
+_CORRELATION_AT = 16
+_MEMBER_AT = 26
+"""Where the union of `Frame` has its tag, in a message whose root struct comes first."""
+_U64 = struct.Struct("<Q")
+
+_PUBLISHED = _Template(
+    lambda correlation, partition, base_offset, copies: (
+        messages.Published([messages.Placement(partition, base_offset, copies)]),
+        correlation,
+        0,
+    ),
+    "QiqI",
+)
+_DELIVER = _Template(
+    lambda correlation, batches, subscription, partition, delivery_id, attempt: (
+        messages.Deliver(subscription, partition, delivery_id, attempt),
+        correlation,
+        batches,
+    ),
+    "QHIiQH",
+)
+
+
+def _read_published(correlation: int, partition: int, base_offset: int, copies: int) -> Decoded:
+    return Decoded(correlation, 0, messages.Published([messages.Placement(partition, base_offset, copies)]))
+
+
+def _read_deliver(
+    correlation: int, batches: int, subscription: int, partition: int, delivery_id: int, attempt: int
+) -> Decoded:
+    return Decoded(correlation, batches, messages.Deliver(subscription, partition, delivery_id, attempt))
+
+
+_READERS: dict[tuple[int, bytes], tuple[_Template, Callable[..., Decoded]]] = {
+    _PUBLISHED.shape: (_PUBLISHED, _read_published),
+    _DELIVER.shape: (_DELIVER, _read_deliver),
+}
+
+_CACHED_FRAME_BYTES_MAX = 512
+_CACHED_FRAMES_MAX = 4_096
+_decoded: dict[bytes, Decoded] = {}
+
+
+def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
+    """Read one control message. Messages are shared: nobody changes them.
+
+    A client sends the same request again and again with another correlation, whose place is fixed where the root
+    struct comes first; the rest of the bytes is looked up among those that were read before.
+
+    A member that this version does not know is `messages.Unknown`.
+
+    Raises ProtocolError where the bytes are not a Frame, or `from_client` what a client does not say.
+    """
+    if len(frame) > _CACHED_FRAME_BYTES_MAX:
+        return _decode(frame, from_client)
+    content = frame.tobytes()
+    key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
+    known = _decoded.get(key)
+    if known is not None:
+        return Decoded(int.from_bytes(content[_CORRELATION_AT : _CORRELATION_AT + 8], "little"), known[1], known[2])
+    template = _READERS.get((len(content), content[_MEMBER_AT : _MEMBER_AT + 2]))
+    if template is not None and (numbers := template[0].read(content)) is not None:
+        return template[1](*numbers)
+    decoded = _decode(content, from_client)
+    if content[:4] == _ONE_SEGMENT and content[8:12] == _ROOT_FIRST and type(decoded.message) in _REPEATED:
+        if len(_decoded) >= _CACHED_FRAMES_MAX:
+            _decoded.clear()
+        _decoded[key] = decoded
+    return decoded
+
+
+_ONE_SEGMENT = _ROOT_FIRST = bytes(4)
+_REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
+"""What comes often with equal content. Settlements and answers have other numbers each time."""
+
+
+def _decode(frame: Buffer, from_client: bool = False) -> Decoded:
+    try:
+        # Twice the frame's words: overlapping pointers can't make it larger than it is.
+        with schema.load("protocol").Frame.from_bytes(
+            frame if type(frame) is bytes else bytes(frame),
+            traversal_limit_in_words=len(frame) // 4 + 64,
+            nesting_limit=NESTING_MAX,
+        ) as reader:
+            return _read(reader, from_client)
+    except (capnp.KjException, UnicodeDecodeError, ValueError) as error:
+        raise ProtocolError("a control message can't be read") from error
+
+
+def _read(reader: Any, from_client: bool) -> Decoded:
+    correlation, batches = reader.correlation, reader.batches
+    try:
+        member = str(reader.which())
+    except capnp.KjException:
+        return Decoded(correlation, batches, messages.Unknown())
+    if from_client:
+        if member in _FROM_BROKERS:
+            raise ProtocolError(f"a client does not send {_BY_MEMBER[member].__name__}")
+        if member == "settle" and (count := len(reader.settle.entries)) > messages.SETTLE_ENTRIES_MAX:
+            # It is refused for their number alone.
+            return Decoded(correlation, batches, messages.Settle(reader.settle.subscription, [_UNREAD] * count))
+    if member in _VOID:
+        return Decoded(correlation, batches, _VOID[member]())
+    return Decoded(correlation, batches, _layout(_BY_MEMBER[member]).read(getattr(reader, member)))
