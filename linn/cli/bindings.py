@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url
 
-app = typer.Typer(help="Look at what exchanges send to whom; make bindings and take them back.", no_args_is_help=True)
+app = noun("Look at what exchanges send to whom; make bindings and take them back.")
 
 Exchange = Annotated[str, typer.Argument(metavar="EXCHANGE", help="The exchange that sends.")]
 AnyExchange = Annotated[str | None, typer.Argument(metavar="[EXCHANGE]", help="Of this exchange only.")]
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="The topic, or with --to-exchange the exchange.")]
+AnyTarget = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The topic or exchange that it sends to.")]
 Key = Annotated[
     str, typer.Option("--key", metavar="KEY", help="Routing key or pattern, as the exchange's type reads it.")
 ]
@@ -29,6 +31,14 @@ def list_bindings(exchange: AnyExchange = None, url: Url = DEFAULT_URL, as_json:
     from linn.cli.exchange_admin import list_bindings
 
     list_bindings(url, exchange, as_json=as_json)
+
+
+@app.command("describe")
+def describe(exchange: Exchange, target: AnyTarget = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """The bindings of one exchange, or only those to one target."""
+    from linn.cli.exchange_admin import list_bindings
+
+    list_bindings(url, exchange, target, as_json=as_json)
 
 
 @app.command("create")

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
 from linn.cli.config_lint import lint
 from linn.cli.console import console
 from linn.cli.installed_plugins import loadable
 from linn.cli.listener_trial import unmade_listeners
+from linn.cli.table import number, print_table, wide
 from linn.core.config.checks import plugin_table
 from linn.core.config.config import Config, examine_config, read_toml
 from linn.core.config.decoder import encode_settings
@@ -102,22 +102,19 @@ def _show(file: str, config: Config | None, problems: Problems) -> None:
 
 
 def _show_listeners(config: Config) -> None:
-    table = Table("listener", "address", "protocol", title="Clients connect to", title_justify="left")
-    for name, listener in config.listeners.items():
-        table.add_row(escape(name), escape(listener.address), listener.protocol)
-    console().print(table)
+    rows = [[name, listener.address, listener.protocol] for name, listener in config.listeners.items()]
+    print_table(["listener", "address", "protocol"], rows, "Clients connect to")
 
 
 def _show_exchanges(config: Config) -> None:
-    table = Table("exchange", "type", "sends to", "and the rest to", title="Exchanges", title_justify="left")
+    rows = []
     for name, exchange in config.exchanges.items():
         targets = [
             f"{'exchange ' * (target['to'] == 'exchange')}{target['name']} ({_condition(target)})"
             for target in _targets(config, name)
         ]
-        sends_to = escape(", ".join(targets) or "nobody yet")
-        table.add_row(escape(name), exchange.kind, sends_to, escape(exchange.alternate or "nobody"))
-    console().print(table)
+        rows.append([name, exchange.kind, ", ".join(targets) or "nobody yet", exchange.alternate or "nobody"])
+    print_table(["exchange", "type", "sends to", "and the rest to"], rows, "Exchanges")
 
 
 def _targets(config: Config, exchange: str) -> list[dict[str, Any]]:
@@ -137,20 +134,13 @@ def _condition(target: Mapping[str, Any]) -> str:
 
 
 def _show_topics(config: Config) -> None:
-    columns = ("topic", "kind", "partitions", "storage", "delivery", "kept", "when it fails")
-    table = Table(*columns, title="Topics", title_justify="left")
+    rows = []
     for name, topic in config.topics.items():
         encoded = encode_settings(topic)
-        table.add_row(
-            escape(name),
-            topic.kind,
-            str(topic.partitions),
-            escape(str(encoded.get("storage", ""))),
-            escape(str(encoded.get("delivery", ""))),
-            escape(kept(topic)),
-            escape(_when_it_fails(topic)),
-        )
-    console().print(table)
+        means = [str(encoded.get(key, "")) for key in ("storage", "delivery")]
+        rows.append([name, topic.kind, str(topic.partitions), *means, kept(topic), _when_it_fails(topic)])
+    less = (wide(number("partitions")), wide("storage"), wide("delivery"))
+    print_table(["topic", "kind", *less, "kept", "when it fails"], rows, "Topics")
 
 
 def kept(topic: TopicSettings) -> str:

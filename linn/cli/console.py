@@ -9,13 +9,9 @@ import sys
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from linn.core.errors.texts import one_line
-
-_PIPE_COLUMNS = 160
-"""In a pipe there is no width; wide enough that no table of ours breaks its words."""
+_PIPE_COLUMNS = 1_000_000
+"""In a pipe there is no width: a row is a line, for grep. Who sets COLUMNS, as `watch` does, wants that width."""
 
 
 class PipeConsole(Console):
@@ -31,17 +27,6 @@ def console() -> Console:
     """Made on first use, on stdout as it is then."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
     return PipeConsole(width=width, highlight=False)
-
-
-def cell(text: str) -> str:
-    """A text that a client chose, for a table: no markup, and nothing that a terminal would obey."""
-    return escape(one_line(text))
-
-
-def columns_right(table: Table, first: int, end: int | None = None) -> None:
-    """Align the columns of numbers to the right: from `first` on, up to `end` (exclusive)."""
-    for column in table.columns[first:end]:
-        column.justify = "right"
 
 
 def tell(data: Any, words: str, *, as_json: bool) -> None:

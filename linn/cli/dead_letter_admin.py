@@ -9,14 +9,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.table import Table
-
-from linn.cli.console import cell, columns_right, console
 from linn.cli.exit_code import complain
 from linn.cli.message_format import readable
 from linn.cli.moving import Move, Moving, Target
 from linn.cli.selection import selection
 from linn.cli.session import with_client
+from linn.cli.table import number, print_table, wide
 from linn.cli.waiting import Waiting
 from linn.client.client import Client
 from linn.client.message import Message
@@ -35,11 +33,8 @@ def list_all(url: str, *, as_json: bool) -> None:
     if not found:
         print("no topic has dead letters: linn topics alter NAME dead_letter=TOPIC max_deliveries=5")
         return
-    table = Table("dead letters", "waiting", "of")
-    columns_right(table, 1, 2)
-    for taker in found:
-        table.add_row(cell(taker["topic"]), f"{taker['waiting']:,}", cell(", ".join(taker["sources"])))
-    console().print(table)
+    rows = [(taker["topic"], f"{taker['waiting']:,}", ", ".join(taker["sources"])) for taker in found]
+    print_table(["dead letters", number("waiting"), "of"], rows)
 
 
 async def _takers(client: Client) -> list[dict[str, Any]]:
@@ -75,7 +70,7 @@ def list_one(url: str, name: str, where: str | None, count: int, *, as_json: boo
     if as_json:
         print(json.dumps([{**taker, "messages": [_as_data(message) for message in found[:count]]}], indent=2))
     elif found:
-        console().print(_table(found[:count]))
+        _print(found[:count])
     else:
         print(f"no dead letters wait in {name}")
     if len(found) > count:
@@ -98,9 +93,8 @@ def _as_data(message: Message) -> dict[str, Any]:
     }
 
 
-def _table(messages: Sequence[Message]) -> Table:
-    table = Table("place", "from", "why", "attempts", "when", "value")
-    columns_right(table, 3, 4)
+def _print(messages: Sequence[Message]) -> None:
+    rows = []
     for message in messages:
         labels = message.labels
         came = f"{labels[TOPIC]} {labels.get(PARTITION)}/{labels.get(OFFSET)}" if TOPIC in labels else "no dead letter"
@@ -108,8 +102,8 @@ def _table(messages: Sequence[Message]) -> Table:
         if len(value) > _VALUE_CHARACTERS_MAX:
             value = f"{value[: _VALUE_CHARACTERS_MAX - 3]}..."
         texts = (came, labels.get(REASON, ""), labels.get(ATTEMPTS, ""), _time(labels.get(TIME_MS)), value)
-        table.add_row(f"{message.partition}/{message.offset}", *(cell(str(text)) for text in texts))
-    return table
+        rows.append([f"{message.partition}/{message.offset}", *map(str, texts)])
+    print_table(["place", "from", "why", number("attempts"), wide("when"), "value"], rows)
 
 
 def _time(time_ms: LabelValue | None) -> str:

@@ -6,12 +6,10 @@ from typing import Annotated
 
 import typer
 
-from linn.cli.options import DEFAULT_URL, CountMax, DryRun, Json, Url, Where, refuse_before
+from linn.cli.noun import noun
+from linn.cli.options import DEFAULT_URL, CountMax, DryRun, Json, Url, Where
 
-app = typer.Typer(
-    help="Look at what no consumer could deal with, and send it back to where it came from.",
-    invoke_without_command=True,
-)
+app = noun("Look at what no consumer could deal with, and send it back to where it came from.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that takes dead letters.")]
 Only = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one, and each message in it.")]
@@ -20,15 +18,6 @@ To = Annotated[
     typer.Option("--to", metavar="TOPIC", help="Send them here, instead of to the topic that each came from."),
 ]
 Shown = Annotated[int, typer.Option("--count", min=1, metavar="COUNT", help="Of one topic: so many messages at most.")]
-
-
-@app.callback()
-def dead_letters(context: typer.Context, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Without a command: list."""
-    if context.invoked_subcommand is None:
-        list_dead_letters(None, url=url, as_json=as_json)
-    else:
-        refuse_before(context)
 
 
 @app.command("list")

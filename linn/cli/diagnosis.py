@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from linn import __version__
 from linn.cli.capacity import Capacity, Speed, capacity, capacity_findings
@@ -24,6 +23,7 @@ from linn.cli.machine import file_limits, memory_bytes
 from linn.cli.progress import progress
 from linn.cli.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
+from linn.cli.table import WIDE, Cell, print_table
 from linn.client.client import Client
 from linn.core.config.config import Config, check_config, plugin_settings
 from linn.core.errors.texts import counted
@@ -163,10 +163,14 @@ def _broker(url: str) -> Iterator[Finding]:
 
 
 def _show(findings: list[Finding]) -> None:
-    table = Table("", "", "found", "what to do")
+    """On a narrow terminal the advice, which is often a command to be typed, stands below what was found."""
+    narrow = console().width < WIDE
+    rows: list[list[Cell]] = []
     for finding in findings:
-        colour = _COLOURS[finding.state]
-        table.add_row(
-            f"[{colour}]{finding.state}[/{colour}]", finding.name, escape(finding.found), escape(finding.advice)
-        )
-    console().print(table)
+        said = [finding.found, finding.advice]
+        if narrow:
+            said = [finding.found]
+        rows.append([Text(finding.state, _COLOURS[finding.state]), finding.name, *said])
+        if narrow and finding.advice:
+            rows.append(["", "", finding.advice])
+    print_table(["", "", "found, and what to do"] if narrow else ["", "", "found", "what to do"], rows)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.table import Table
-
-from linn.cli.console import cell, columns_right, console, tell
+from linn.cli.console import tell
 from linn.cli.session import with_client
+from linn.cli.table import number, print_table
+from linn.cli.topic_admin import print_settings
 
 Exchange = Mapping[str, Any]
 """An exchange as the broker describes it: name, type, settings and bindings."""
@@ -24,12 +24,11 @@ def list_all(url: str, *, as_json: bool) -> None:
     if not exchanges:
         print("no exchanges yet: linn exchanges create NAME type=topic")
         return
-    table = Table("exchange", "type", "the rest goes to", "bindings")
-    columns_right(table, 3)
-    for exchange in exchanges:
-        alternate = exchange.get("alternate") or "nobody"
-        table.add_row(cell(exchange["name"]), cell(exchange["type"]), cell(alternate), f"{len(exchange['bindings']):,}")
-    console().print(table)
+    rows = [
+        [exchange["name"], exchange["type"], exchange.get("alternate") or "nobody", f"{len(exchange['bindings']):,}"]
+        for exchange in exchanges
+    ]
+    print_table(["exchange", "type", "the rest goes to", number("bindings")], rows)
 
 
 def describe_one(url: str, name: str, *, as_json: bool) -> None:
@@ -39,11 +38,7 @@ def describe_one(url: str, name: str, *, as_json: bool) -> None:
         print(json.dumps(exchange, indent=2))
         return
     said = {"type": exchange["type"], "alternate": exchange.get("alternate"), **exchange.get("settings", {})}
-    table = Table("setting", "value", title=cell(name), title_justify="left")
-    for key, value in said.items():
-        if value is not None:
-            table.add_row(cell(key), cell(value if isinstance(value, str) else json.dumps(value)))
-    console().print(table)
+    print_settings({key: value for key, value in said.items() if value is not None}, name)
     _show_bindings(_bindings([exchange]))
 
 
@@ -64,12 +59,13 @@ def delete_one(url: str, name: str, *, as_json: bool) -> None:
 # --- bindings --------------------------------------------------------------------------------------------------------
 
 
-def list_bindings(url: str, exchange: str | None, *, as_json: bool) -> None:
-    """Print the bindings of one exchange, or of all. Raises LinnError."""
+def list_bindings(url: str, exchange: str | None, target: str | None = None, *, as_json: bool) -> None:
+    """Print the bindings of one exchange, or of all, to one target, or to all. Raises LinnError."""
     if exchange is None:
         bindings = _bindings(with_client(url, lambda client: client.admin.exchanges()))
     else:
         bindings = _bindings([with_client(url, lambda client: client.admin.perform("exchange.show", name=exchange))])
+    bindings = [binding for binding in bindings if target in (None, binding["target"])]
     if as_json:
         print(json.dumps(bindings, indent=2))
     else:
@@ -95,12 +91,12 @@ def _show_bindings(bindings: list[dict[str, Any]]) -> None:
     if not bindings:
         print("no bindings yet: linn bindings create EXCHANGE TOPIC --key KEY")
         return
-    table = Table("exchange", "key", "arguments", "sends to")
+    rows = []
     for binding in bindings:
         arguments = ", ".join(f"{name}={_text(value)}" for name, value in binding["arguments"].items())
         target = f"exchange {binding['target']}" if binding["to"] == "exchange" else binding["target"]
-        table.add_row(*map(cell, (binding["exchange"], binding["key"], arguments, target)))
-    console().print(table)
+        rows.append([binding["exchange"], binding["key"], arguments, target])
+    print_table(["exchange", "key", "arguments", "sends to"], rows)
 
 
 def _text(value: Any) -> str:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from linn.cli.consent import confirm
+from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
-app = typer.Typer(help="Look at exchanges, make and delete them.", no_args_is_help=True)
+app = noun("Look at exchanges, make and delete them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The exchange.")]
 Settings = Annotated[

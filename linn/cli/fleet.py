@@ -19,9 +19,8 @@ from typing import Any
 import anyio
 import msgspec
 from anyio.streams.buffered import BufferedByteReceiveStream
-from rich.table import Table
 
-from linn.cli.console import columns_right, console
+from linn.cli.console import console
 from linn.cli.driver import CONNECT_S, LAST_ANSWERS_S, Plan, bound_ms
 from linn.cli.exit_code import told_when_interrupted
 from linn.cli.machine import file_limits, memory_bytes
@@ -40,6 +39,7 @@ from linn.cli.saturation import (
     shares,
 )
 from linn.cli.session import broker_address, with_client
+from linn.cli.table import number, print_table
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
 from linn.core.errors.texts import counted
@@ -282,11 +282,11 @@ def _round_trips(results: list[dict[str, Any]]) -> dict[str, float | None]:
         counted.update({int(number): count for number, count in result["round_trips"].items()})
     total, seen = sum(counted.values()), 0
     found: dict[str, float | None] = dict.fromkeys(_SHARES)
-    for number, count in sorted(counted.items()):
+    for value, count in sorted(counted.items()):
         seen += count
         for name, share in _SHARES.items():
             if found[name] is None and seen >= share * total:
-                found[name] = round(bound_ms(number), 3)
+                found[name] = round(bound_ms(value), 3)
     return found
 
 
@@ -314,16 +314,15 @@ def _tell(data: Mapping[str, Any], as_json: bool, before: str = "") -> None:
 def _show(data: Mapping[str, Any], before: str) -> None:
     reached = f"{data['share']:.1%} of {data['target_per_s']:,} records per second"
     title = before + (reached if data["confirmed"] else "nothing was confirmed")
-    table = Table("", "", show_header=False, title=title, title_justify="left")
-    columns_right(table, 1)
+    rows = []
     for name in ("producers", "processes", "seconds", "confirmed", "confirmed_per_s", "bytes_per_s"):
-        table.add_row(name.replace("_per_s", " per second"), f"{data[name]:,}")
+        rows.append([name.replace("_per_s", " per second"), f"{data[name]:,}"])
     for name in ("records_per_publish", "sends_blocked", "lost_connections", "unanswered"):
-        table.add_row(name.replace("_", " "), f"{data[name]:,}")
-    table.add_row("errors", ", ".join(f"{count} {code}" for code, count in data["errors"].items()) or "none")
+        rows.append([name.replace("_", " "), f"{data[name]:,}"])
+    rows.append(["errors", ", ".join(f"{count} {code}" for code, count in data["errors"].items()) or "none"])
     for name, took_ms in data["confirmed_ms"].items():
-        table.add_row(f"confirmed after, {name}", "" if took_ms is None else f"{took_ms:,.1f} ms")
+        rows.append([f"confirmed after, {name}", "" if took_ms is None else f"{took_ms:,.1f} ms"])
     for name, share in data["in_use"].items():
-        table.add_row(f"in use, {name.replace('_', ' ')}", "not known" if share is None else f"{share:.0%}")
-    console().print(table)
-    console().print(f"full first: {verdict(data)}")
+        rows.append([f"in use, {name.replace('_', ' ')}", "not known" if share is None else f"{share:.0%}"])
+    print_table(["", number("")], rows, title)
+    console().print(f"full first: {verdict(data)}", soft_wrap=True)

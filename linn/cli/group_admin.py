@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from linn.cli.console import cell, columns_right, console, tell
+from linn.cli.console import tell
 from linn.cli.moment import Place
 from linn.cli.session import with_client
+from linn.cli.table import Column, number, numbers, print_table, wide
 from linn.client.admin_types import GroupOffset
 
 
@@ -22,12 +21,11 @@ def list_all(url: str, topic: str | None, *, as_json: bool) -> None:
     if not groups:
         print("no groups yet: one comes into being when its first member subscribes to a stream")
         return
-    table = Table("topic", "group", "members", "generation", "lag")
-    columns_right(table, 2)
-    for group in groups:
-        numbers = (f"{group[name]:,}" for name in ("members", "generation", "lag"))
-        table.add_row(cell(group["topic"]), cell(group["group"]), *numbers)
-    console().print(table)
+    rows = [
+        [group["topic"], group["group"], *(f"{group[name]:,}" for name in ("members", "generation", "lag"))]
+        for group in groups
+    ]
+    print_table(["topic", "group", number("members"), wide(number("generation")), number("lag")], rows)
 
 
 def describe_one(url: str, topic: str, group: str, *, as_json: bool) -> None:
@@ -39,19 +37,19 @@ def _show(places: list[GroupOffset], title: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(places, indent=2))
         return
-    table = Table("partition", "start", "committed", "end", "lag", "member", title=cell(title), title_justify="left")
-    columns_right(table, 0, 5)
-    for place in places:
-        committed = "nothing" if place["offset"] is None else f"{place['offset']:,}"
-        table.add_row(
+    rows = [
+        [
             str(place["partition"]),
             f"{place['start']:,}",
-            committed,
+            "nothing" if place["offset"] is None else f"{place['offset']:,}",
             f"{place['end']:,}",
             f"{place['lag']:,}",
-            cell(place["member"] or "nobody"),
-        )
-    console().print(table)
+            place["member"] or "nobody",
+        ]
+        for place in places
+    ]
+    heads = (number("partition"), wide(number("start")), *numbers("committed", "end", "lag"), Column("member"))
+    print_table(heads, rows, title)
 
 
 def reset_one(url: str, topic: str, group: str, to: Place, partitions: Sequence[int], *, as_json: bool) -> None:

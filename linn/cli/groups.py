@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from linn.cli.consent import confirm
+from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
-app = typer.Typer(help="Look at consumer groups of streams, move and delete them.", no_args_is_help=True)
+app = noun("Look at consumer groups of streams, move and delete them.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The stream.")]
 AnyTopic = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Of this stream only.")]

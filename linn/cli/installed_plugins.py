@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from linn.cli.console import console
 from linn.cli.listener_trial import unmade
+from linn.cli.table import Cell, print_table, wide
 from linn.core.config.config import plugin_settings, read_toml
 from linn.core.config.decoder import encode_value, meta_of, unit_of
 from linn.core.config.kinds import Kind
@@ -141,14 +142,12 @@ def _together(config: str | None) -> str | None:
 
 
 def _show(plugins: list[Plugin]) -> None:
-    table = Table("plugin", "from", "brings", "state")
+    rows: list[list[Cell]] = []
     for plugin in plugins:
         brings = ", ".join(f"{what} {name}" for what, name in plugin.brings)
         colour = {"failed": "red", "incomplete": "yellow", "blocked": "yellow"}.get(plugin.state, "green")
-        table.add_row(
-            escape(plugin.name), escape(plugin.distribution), escape(brings), f"[{colour}]{plugin.state}[/{colour}]"
-        )
-    console().print(table)
+        rows.append([plugin.name, plugin.distribution, brings, Text(plugin.state, colour)])
+    print_table(["plugin", wide("from"), "brings", "state"], rows)
     for plugin in plugins:
         if plugin.error is not None:
             console().print(escape(plugin.error), soft_wrap=True)
@@ -167,7 +166,7 @@ def describe_one(name: str, config: str | None, *, as_json: bool) -> None:
     for (what, kind_name), kind in plugin.brings.items():
         settings = _settings(kind)
         if settings:
-            console().print(_settings_table(f"{what} {kind_name}", settings))
+            _show_settings(f"{what} {kind_name}", settings)
         else:
             console().print(escape(f"{what} {kind_name}: no settings"), soft_wrap=True)
 
@@ -199,9 +198,9 @@ def _setting(setting: msgspec.structs.FieldInfo) -> dict[str, Any]:
     return {"key": setting.encode_name, "default": default, "help": inspect.cleandoc(text)}
 
 
-def _settings_table(title: str, settings: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("setting", "default", "what it says", title=escape(title), title_justify="left")
-    for setting in settings:
-        default = "" if setting["default"] is None else json.dumps(setting["default"])
-        table.add_row(escape(setting["key"]), escape(default), escape(setting["help"]))
-    return table
+def _show_settings(title: str, settings: Sequence[Mapping[str, Any]]) -> None:
+    rows = [
+        [setting["key"], "" if setting["default"] is None else json.dumps(setting["default"]), setting["help"]]
+        for setting in settings
+    ]
+    print_table(["setting", "default", "what it says"], rows, title)

@@ -135,7 +135,6 @@ SHAPES: Mapping[str, Any] = {
         "problems": [{"line": "number", "key": "text", "text": "text", "severity": "text", "code": "text?"}],
         "meaning": "any",
     },
-    "linn topics": [_TOPIC],
     "linn topics list": [_TOPIC],
     "linn topics describe": _TOPIC,
     "linn topics create": {"created": "boolean"},
@@ -150,6 +149,7 @@ SHAPES: Mapping[str, Any] = {
     "linn exchanges create": {"created": "boolean"},
     "linn exchanges delete": {"deleted": "text"},
     "linn bindings list": [_BINDING],
+    "linn bindings describe": [_BINDING],
     "linn bindings create": {"exchange": "text", "target": "text", "created": "boolean"},
     "linn bindings delete": {"exchange": "text", "target": "text", "deleted": "boolean"},
     "linn groups list": [
@@ -181,7 +181,6 @@ SHAPES: Mapping[str, Any] = {
     },
     "linn consume": _MESSAGE,
     "linn move": _MOVED,
-    "linn dead-letters": [_DEAD_LETTERS],
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters replay": _MOVED,
     "linn browse": _MESSAGE,

@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any
 
 import anyio
-from rich.table import Table
 
-from linn.cli.console import columns_right, console
 from linn.cli.pace import Pace
 from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
+from linn.cli.table import numbers, print_table
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
 from linn.core.errors.texts import counted
@@ -108,9 +107,8 @@ class Latency:
 
     def _show(self, data: Mapping[str, Any]) -> None:
         title = f"{counted(data['messages'], 'message')}, one at a time, in {data['seconds']:.1f} s"
-        table = Table("ms", *_SHARES, title=title, title_justify="left")
-        columns_right(table, 1)
+        rows = []
         for what in ("confirmed", "delivered"):
-            numbers = data[f"{what}_ms"]
-            table.add_row(what, *("" if numbers[name] is None else f"{numbers[name]:,.2f}" for name in _SHARES))
-        console().print(table)
+            took_ms = data[f"{what}_ms"]
+            rows.append([what, *("" if took_ms[name] is None else f"{took_ms[name]:,.2f}" for name in _SHARES)])
+        print_table(["ms", *numbers(*_SHARES)], rows, title)

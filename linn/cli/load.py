@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
-from rich.table import Table
 
-from linn.cli.console import console
 from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
+from linn.cli.table import number, print_table
 from linn.client.client import Client
 
 SILENCE_S = 10.0
@@ -104,9 +103,9 @@ def _show(measured: Measured, as_json: bool) -> None:
     if as_json:
         print(json.dumps(data))
         return
-    table = Table("", "", show_header=False, title=measured.what, title_justify="left")
-    table.columns[1].justify = "right"
-    for name, value in data.items():
-        if name != "what":
-            table.add_row(name.replace("_per_s", " per second").replace("_", " "), f"{value:,}")
-    console().print(table)
+    rows = [
+        [name.replace("_per_s", " per second").replace("_", " "), f"{value:,}"]
+        for name, value in data.items()
+        if name != "what"
+    ]
+    print_table(["", number("")], rows, measured.what)

@@ -17,13 +17,3 @@ Where = Annotated[
     typer.Option("--where", metavar="PREDICATE", help="Only messages that this is true of: 'label.delay > 60'."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many messages it would be.")]
-
-
-def refuse_before(context: typer.Context) -> None:
-    """Refuse the options of a noun that lists where a verb follows them, which has its own. Raises BadParameter."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(
-                f"options go behind the command: linn {context.info_name} {context.invoked_subcommand} ..."
-            )

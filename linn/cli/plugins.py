@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.noun import noun
 from linn.cli.options import Json
 from linn.cli.plugin_new import new
 
-app = typer.Typer(help="Look at plugins: which there are, and what they bring. Or begin one.", no_args_is_help=True)
+app = noun("Look at plugins: which there are, and what they bring. Or begin one.")
 app.command("new")(new)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The plugin, or something that it brings: dram.")]

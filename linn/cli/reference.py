@@ -12,6 +12,7 @@ from typer.main import get_command
 from linn.cli.app import app
 from linn.cli.exit_code import MEANINGS
 from linn.cli.json_shape import EACH_LINE, SHAPES
+from linn.cli.noun import Noun
 
 _SHAPE_CHARACTERS = 110
 _INTRO = """\
@@ -28,6 +29,9 @@ never a traceback; [errors](errors.md) says for each code what to do. Only what 
 which ends with 2, is a box of a few lines without a code. What would delete something or move a group asks first,
 unless `--yes` is given; where nobody answers, it is not done. What the broker would refuse is refused before the
 question.
+
+A noun without a verb lists: `linn topics --json` is `linn topics list --json`. `show` is another word for `describe`.
+Options stand behind the verb.
 
 With `--json` a command prints what the page shows for it: `"text"`, `"number"`, `"boolean"` or `"any"` stand for
 values, a `?` for one that may be null, a key in capitals for any key; a list holds any number of its one item. A key
@@ -66,7 +70,7 @@ def _section(path: str, command: Any) -> str:
     arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
     shown = [path, *(names(argument) for argument in arguments)]
     if hasattr(command, "commands"):
-        shown.append("COMMAND")
+        shown.append("[COMMAND]" if isinstance(command, Noun) else "COMMAND")
     text = f"## {path}\n\n    {' '.join(shown)}\n\n{inspect.cleandoc(command.help or '')}\n"
     if parameters:
         rows = "".join(f"| `{names(parameter)}` | {_help(parameter)} |\n" for parameter in parameters)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
-from linn.cli.console import columns_right, console
+from linn.cli.console import console
 from linn.cli.outgoing import Outgoing, from_json
 from linn.cli.route_map import RouteMap, map_of_config
+from linn.cli.table import number, print_table
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import NO_LABELS, Record
@@ -145,17 +145,12 @@ def _show(count: int, asked: Sequence[str], changes: Sequence[Change]) -> None:
     if not changes:
         console().print(escape(f"{where}: nothing changes"), soft_wrap=True)
         return
-    table = Table("exchange", "messages", "go to", "and then to", "for example")
-    columns_right(table, 1, 2)
+    rows = []
     for change in changes:
         example = f"line {change.lines[0]}" + (f', key "{change.routing_key}"' if change.routing_key else "")
-        table.add_row(
-            *map(
-                escape, (change.exchange, f"{change.messages:,}", _names(change.before), _names(change.after), example)
-            )
-        )
+        rows.append([change.exchange, f"{change.messages:,}", _names(change.before), _names(change.after), example])
     console().print(escape(where), soft_wrap=True)
-    console().print(table)
+    print_table(["exchange", number("messages"), "go to", "and then to", "for example"], rows)
 
 
 def _names(topics: Topics) -> str:

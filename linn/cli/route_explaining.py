@@ -24,7 +24,7 @@ def explain_route(routes: RouteMap, exchange: str, subject: Subject, *, misses_m
         print(json.dumps(_as_data(exchange, subject, trace), indent=2))
         return
     for step in trace.steps:
-        console().print(_tree(step), soft_wrap=True)
+        console().print(_tree(step))
     if trace.topics:
         console().print(f"It goes to [bold]{escape(', '.join(trace.topics))}[/].", soft_wrap=True)
     else:

@@ -16,13 +16,12 @@ from functools import partial
 from typing import Any
 
 import anyio
-from rich.table import Table
 
-from linn.cli.console import columns_right, console
 from linn.cli.exit_code import told_when_interrupted
 from linn.cli.pace import Pace
 from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
+from linn.cli.table import number, print_table
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
 from linn.client.message import Batch
@@ -189,11 +188,10 @@ def _verdict(data: Mapping[str, Any]) -> str:
 
 
 def _show(data: Mapping[str, Any]) -> None:
-    table = Table("", "", show_header=False, title=_verdict(data), title_justify="left")
-    columns_right(table, 1)
+    rows = []
     for name, value in data.items():
         if name == "errors":
             value = ", ".join(f"{count} {code}" for code, count in value.items()) or "none"
         if name != "ok":
-            table.add_row(name.replace("_per_s", " per second"), f"{value:,}" if isinstance(value, int) else str(value))
-    console().print(table)
+            rows.append([name.replace("_per_s", " per second"), f"{value:,}" if isinstance(value, int) else str(value)])
+    print_table(["", number("")], rows, _verdict(data))

@@ -6,10 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.table import Table
-
-from linn.cli.console import cell, columns_right, console
 from linn.cli.session import with_client
+from linn.cli.table import number, numbers, print_table, wide
 
 _STATES = {
     "ready": "ready",
@@ -19,6 +17,7 @@ _STATES = {
     "dead": "dead",
 }
 """The states of records by what people call them; `returned` counts those of ready and delayed that had a consumer."""
+_STATE_COLUMNS = [wide(number(head)) if name == "returned" else number(head) for name, head in _STATES.items()]
 
 
 def list_all(url: str, *, as_json: bool) -> None:
@@ -30,12 +29,10 @@ def list_all(url: str, *, as_json: bool) -> None:
     if not queues:
         print("no queues yet: linn topics create NAME kind=queue")
         return
-    table = Table("queue", "unsettled", *_STATES.values(), "consumers")
-    columns_right(table, 1)
-    for queue in queues:
-        numbers = (f"{queue[name]:,}" for name in ("unsettled", *_STATES, "consumers"))
-        table.add_row(cell(queue["topic"]), *numbers)
-    console().print(table)
+    rows = [
+        [queue["topic"], *(f"{queue[name]:,}" for name in ("unsettled", *_STATES, "consumers"))] for queue in queues
+    ]
+    print_table(["queue", number("unsettled"), *_STATE_COLUMNS, number("consumers")], rows)
 
 
 def describe_one(url: str, topic: str, *, as_json: bool) -> None:
@@ -44,26 +41,24 @@ def describe_one(url: str, topic: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(queue, indent=2))
         return
-    console().print(_partitions_table(queue))
+    _show_partitions(queue)
     for partition in queue["by_partition"]:
         for first, end in partition["damaged"]:
             print(f"partition {partition['partition']}: the records from {first} to {end - 1} are damaged")
     if not queue["by_consumer"]:
         print("no consumers")
         return
-    table = Table("consumer", "in flight")
-    columns_right(table, 0)
-    for consumer in queue["by_consumer"]:
-        table.add_row(str(consumer["consumer"]), f"{consumer['leased']:,}")
-    console().print(table)
+    consumers = [[str(consumer["consumer"]), f"{consumer['leased']:,}"] for consumer in queue["by_consumer"]]
+    print_table(numbers("consumer", "in flight"), consumers)
 
 
-def _partitions_table(queue: Mapping[str, Any]) -> Table:
-    table = Table(
-        "partition", "settled before", "end", *_STATES.values(), title=cell(queue["topic"]), title_justify="left"
-    )
-    columns_right(table, 0)
-    for partition in queue["by_partition"]:
-        numbers = (f"{partition[name]:,}" for name in ("settled_before", "end", *_STATES))
-        table.add_row(str(partition["partition"]), *numbers)
-    return table
+def _show_partitions(queue: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            str(partition["partition"]),
+            *(f"{partition[name]:,}" for name in ("settled_before", "end", *_STATES)),
+        ]
+        for partition in queue["by_partition"]
+    ]
+    heads = [number("partition"), wide(number("settled before")), wide(number("end")), *_STATE_COLUMNS]
+    print_table(heads, rows, queue["topic"])

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url
 
-app = typer.Typer(help="Look at queues: what is ready, in flight, delivered again.", no_args_is_help=True)
+app = noun("Look at queues: what is ready, in flight, delivered again.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.")]
 

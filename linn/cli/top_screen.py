@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from linn.cli.console import columns_right
+from linn.cli.table import WIDE, Column, number, numbers, table, wide
 from linn.cli.top_view import BrokerView, ConnectionView, GroupView, TopicView, View
 from linn.core.errors.texts import one_line
 
-_TABLE_LINES = 6
-"""Of a table without its rows: title, borders, heads, and the line that says how many more there are."""
-_HEAD_LINES = 3
-"""The broker, what is wrong, and where the cursor stands."""
-_WORD_COLUMNS_MIN = 12
-"""Of a name, however narrow the terminal is."""
 _SHARES = (2, 1, 1)
 """How topics, groups and connections share a screen that is too small for all of them."""
 
@@ -28,24 +21,38 @@ R = TypeVar("R")
 
 def screen(view: View, width: int, lines: int | None = None) -> RenderableType:
     """Everything that fits into `width` columns and `lines` lines; None: however long it is."""
-    rows = _rows([len(view.topics), len(view.groups), len(view.connections)], lines)
+    if lines is None:
+        return _picture(view, width, None)
+    room, measuring = lines - 1, Console(width=width)  # The cursor stands in the last line.
+
+    def too_long(rows: int) -> bool:
+        return len(measuring.render_lines(_picture(view, width, rows), pad=False)) > room
+
+    # Names fold, so how many rows fit is seen only once they are drawn.
+    return _picture(view, width, bisect_left(range(1, lines), True, key=too_long))
+
+
+def _picture(view: View, width: int, room: int | None) -> RenderableType:
+    """The screen with so many rows in all its tables together, or with all."""
+    rows = _rows([len(view.topics), len(view.groups), len(view.connections)], room)
     parts: list[RenderableType] = [_head(view.broker)]
     if view.trouble is not None:
-        parts.append(Text(one_line(view.trouble), style="bold red", no_wrap=True, overflow="ellipsis"))
-    parts.append(_topics(view.topics, rows[0], width))
-    if view.groups:
-        parts.append(_groups(view.groups, rows[1]))
-    parts.append(_connections(view.connections, rows[2]))
+        parts.append(Text(one_line(view.trouble), style="bold red"))
+    if rows[0] or not view.topics:
+        parts.append(_topics(view.topics, rows[0], width))
+    if rows[1]:
+        parts.append(_groups(view.groups, rows[1], width))
+    if rows[2]:
+        parts.append(_connections(view.connections, rows[2], width))
     return Group(*parts)
 
 
-def _rows(counts: Sequence[int], lines: int | None) -> list[int]:
-    """How many rows each table may have: all where there is room, else by their shares."""
-    if lines is None:
+def _rows(counts: Sequence[int], room: int | None) -> list[int]:
+    """How many rows each table has: all where there is room, else by their shares, the first tables first."""
+    if room is None or sum(counts) <= room:
         return list(counts)
-    room = max(len(counts), lines - _HEAD_LINES - _TABLE_LINES * len(counts))
-    if sum(counts) <= room:
-        return list(counts)
+    if room < len(counts):
+        return [min(count, int(place < room)) for place, count in enumerate(counts)]
     rows = [min(count, max(1, room * share // sum(_SHARES))) for count, share in zip(counts, _SHARES, strict=True)]
     for place, count in enumerate(counts):
         rows[place] += min(count - rows[place], max(0, room - sum(rows)))
@@ -61,26 +68,24 @@ def _head(broker: BrokerView) -> Text:
         f"connections {broker.connections:,}{lag}{errors}"
     )
     name = (f"{one_line(broker.name)} {broker.version}", "bold")
-    return Text.assemble(name, f"  {words}", no_wrap=True, overflow="ellipsis")
+    return Text.assemble(name, f"  {words}")
 
 
-def _topics(topics: Sequence[TopicView], rows: int, width: int) -> Table:
-    columns = [(head, cell) for head, width_min, cell in _TOPIC_COLUMNS if width >= width_min]
-
+def _topics(topics: Sequence[TopicView], rows: int, width: int) -> RenderableType:
     def cells(topic: TopicView) -> list[str]:
-        return [topic.topic, *(cell(topic) for _, cell in columns)]
+        return [topic.topic, *(cell(topic) for _, cell in _TOPIC_COLUMNS)]
 
-    return _table("Topics", ("topic",), [head for head, _ in columns], topics, rows, cells)
+    return _table("Topics", ["topic", *(column for column, _ in _TOPIC_COLUMNS)], topics, rows, width, cells)
 
 
-def _groups(groups: Sequence[GroupView], rows: int) -> Table:
+def _groups(groups: Sequence[GroupView], rows: int, width: int) -> RenderableType:
     def cells(group: GroupView) -> list[str]:
         return [group.topic, group.group, _count(group.members), _count(group.lag)]
 
-    return _table("Groups", ("topic", "group"), ("members", "lag"), groups, rows, cells)
+    return _table("Groups", ["topic", "group", *numbers("members", "lag")], groups, rows, width, cells)
 
 
-def _connections(connections: Sequence[ConnectionView], rows: int) -> Table:
+def _connections(connections: Sequence[ConnectionView], rows: int, width: int) -> RenderableType:
     def cells(connection: ConnectionView) -> list[str]:
         return [
             connection.peer,
@@ -92,28 +97,21 @@ def _connections(connections: Sequence[ConnectionView], rows: int) -> Table:
             _bytes(connection.held_bytes),
         ]
 
-    heads = ("in B/s", "out B/s", "in flight", "unsent", "held")
-    return _table("Connections", ("peer", "listener"), heads, connections, rows, cells)
+    columns = [Column("peer"), wide("listener"), *numbers("in B/s", "out B/s", "in flight"), wide(number("unsent"))]
+    return _table("Connections", [*columns, number("held")], connections, rows, width, cells)
 
 
 def _table(
     title: str,
-    words: Sequence[str],
-    numbers: Sequence[str],
+    columns: Sequence[str | Column],
     things: Sequence[R],
     rows: int,
+    width: int,
     cells: Callable[[R], list[str]],
-) -> Table:
+) -> RenderableType:
     hidden = len(things) - rows
-    caption = f"and {hidden:,} more" if hidden > 0 else None
-    table = Table(*words, *numbers, title=title, title_justify="left", caption=caption, caption_justify="left")
-    columns_right(table, len(words))
-    for place, column in enumerate(table.columns):
-        column.no_wrap = True
-        column.min_width = _WORD_COLUMNS_MIN if place < len(words) else None
-    for thing in things[:rows]:
-        table.add_row(*(escape(one_line(cell)) for cell in cells(thing)))
-    return table
+    caption = f"and {hidden:,} more" if hidden > 0 else ""
+    return table(columns, map(cells, things[:rows]), title, caption, width=width)
 
 
 def _count(number: int | None) -> str:
@@ -141,18 +139,18 @@ def _duration(seconds: float) -> str:
     return f"{days} d {hours:02}:{minutes:02}:{whole_s:02}" if days else f"{hours:02}:{minutes:02}:{whole_s:02}"
 
 
-_TOPIC_COLUMNS: Sequence[tuple[str, int, Callable[[TopicView], str]]] = (
-    ("in/s", 0, lambda topic: _rate(topic.in_records_per_s)),
-    ("in B/s", 120, lambda topic: _bytes(topic.in_bytes_per_s)),
-    ("out/s", 0, lambda topic: _rate(topic.out_records_per_s)),
-    ("out B/s", 120, lambda topic: _bytes(topic.out_bytes_per_s)),
-    ("records", 100, lambda topic: _count(topic.records)),
-    ("bytes", 140, lambda topic: _bytes(topic.bytes)),
-    ("ready", 90, lambda topic: _count(topic.ready)),
-    ("leased", 0, lambda topic: _count(topic.leased)),
-    ("unsettled", 0, lambda topic: _count(topic.unsettled)),
-    ("redelivered/s", 160, lambda topic: _rate(topic.redelivered_per_s)),
-    ("dead letters", 140, lambda topic: _count(topic.dead_letters)),
-    ("consumers", 0, lambda topic: _count(topic.consumers)),
+_TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicView], str]]] = (
+    (number("in/s"), lambda topic: _rate(topic.in_records_per_s)),
+    (number("in B/s", 120), lambda topic: _bytes(topic.in_bytes_per_s)),
+    (number("out/s"), lambda topic: _rate(topic.out_records_per_s)),
+    (number("out B/s", 120), lambda topic: _bytes(topic.out_bytes_per_s)),
+    (number("records", WIDE), lambda topic: _count(topic.records)),
+    (number("bytes", 140), lambda topic: _bytes(topic.bytes)),
+    (number("ready", 90), lambda topic: _count(topic.ready)),
+    (number("leased"), lambda topic: _count(topic.leased)),
+    (number("unsettled"), lambda topic: _count(topic.unsettled)),
+    (number("redelivered/s", 160), lambda topic: _rate(topic.redelivered_per_s)),
+    (number("dead letters", 140), lambda topic: _count(topic.dead_letters)),
+    (number("consumers"), lambda topic: _count(topic.consumers)),
 )
-"""(head, from how many columns on it is shown, cell)"""
+"""(column, cell)"""

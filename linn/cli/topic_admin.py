@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
-from linn.cli.console import cell, columns_right, console, tell
+from linn.cli.console import tell
 from linn.cli.exit_code import complain
 from linn.cli.session import with_client
+from linn.cli.table import number, numbers, print_table, wide
 from linn.client.client import Client
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError
@@ -28,17 +27,14 @@ def list_all(url: str, *, as_json: bool) -> None:
     if not topics:
         print("no topics yet: linn topics create NAME kind=queue")
         return
-    table = Table("topic", "kind", "partitions", "records", "bytes", "unsettled", "consumers")
-    columns_right(table, 2)
-    for topic in topics:
-        table.add_row(*_summary(topic))
-    console().print(table)
+    counts = (wide(number("partitions")), number("records"), wide(number("bytes")), *numbers("unsettled", "consumers"))
+    print_table(["topic", "kind", *counts], map(_summary, topics))
 
 
 def _summary(topic: Topic) -> list[str]:
     partitions, queue = topic["partitions"], topic.get("queue", {})
     return [
-        cell(topic["name"]),
+        topic["name"],
         topic["settings"]["kind"],
         str(len(partitions)),
         f"{sum(partition['end'] - partition['start'] for partition in partitions):,}",
@@ -54,25 +50,23 @@ def describe_one(url: str, name: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(topic, indent=2))
         return
-    console().print(_settings_table(topic))
-    console().print(_partitions_table(topic))
-    for what, number in topic.get("queue", {}).items():
-        print(f"{what}: {number:,}")
+    print_settings(topic["settings"], topic["name"])
+    partitions = [
+        [str(index), *(f"{partition[what]:,}" for what in ("start", "end", "bytes"))]
+        for index, partition in enumerate(topic["partitions"])
+    ]
+    print_table(numbers("partition", "start", "end", "bytes"), partitions)
+    for what, count in topic.get("queue", {}).items():
+        print(f"{what}: {count:,}")
 
 
-def _settings_table(topic: Topic) -> Table:
-    table = Table("setting", "value", title=cell(topic["name"]), title_justify="left")
-    for key, value in topic["settings"].items():
-        table.add_row(cell(key), cell(value if isinstance(value, str) else json.dumps(value)))
-    return table
-
-
-def _partitions_table(topic: Topic) -> Table:
-    table = Table("partition", "start", "end", "bytes")
-    columns_right(table, 0)
-    for index, partition in enumerate(topic["partitions"]):
-        table.add_row(str(index), *(f"{partition[what]:,}" for what in ("start", "end", "bytes")))
-    return table
+def print_settings(settings: Mapping[str, Any], title: str) -> None:
+    """Print settings, text as it is and the rest as JSON."""
+    print_table(
+        ["setting", "value"],
+        [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in settings.items()],
+        title,
+    )
 
 
 def create_one(url: str, name: str, settings: Mapping[str, Any], *, as_json: bool) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from linn.cli.consent import confirm
-from linn.cli.options import DEFAULT_URL, Json, Url, Yes, refuse_before
+from linn.cli.noun import noun
+from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
-app = typer.Typer(help="Look at topics, make, change and delete them.", invoke_without_command=True)
+app = noun("Look at topics, make, change and delete them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Settings = Annotated[
@@ -20,15 +21,6 @@ Write = Annotated[
     str | None,
     typer.Option("--write", metavar="FILE", help="Change the broker's configuration file, too; comments are kept."),
 ]
-
-
-@app.callback()
-def topics(context: typer.Context, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Without a command: list."""
-    if context.invoked_subcommand is None:
-        list_topics(url, as_json)
-    else:
-        refuse_before(context)
 
 
 @app.command("list")

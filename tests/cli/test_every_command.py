@@ -28,6 +28,7 @@ WITH_BROKER = [
     ("exchanges", "create", "x"),
     ("exchanges", "delete", "x", "--yes"),
     ("bindings", "list"),
+    ("bindings", "describe", "x"),
     ("bindings", "create", "x", "t"),
     ("bindings", "delete", "x", "t"),
     ("groups", "list"),

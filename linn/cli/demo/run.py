@@ -11,7 +11,7 @@ from linn.cli.demo.flights import FLIGHTS
 from linn.cli.demo.progress import Progress
 from linn.cli.demo.story import Story
 from linn.cli.demo.tally import Count
-from linn.cli.demo.view import View, counts_table, rates_table
+from linn.cli.demo.view import View, show_counts, show_rates
 
 
 def run_demo(flights: int | None) -> bool:
@@ -29,8 +29,8 @@ def run_demo(flights: int | None) -> bool:
     view = View(console(), progress)
     with view.shown():
         counts = anyio.run(Story(limit, progress, view).run, backend="trio")
-    console().print(counts_table(counts))
-    console().print(rates_table(progress))
+    show_counts(counts)
+    show_rates(progress)
     print(verdict(counts), flush=True)
     return all(count.right for count in counts)
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from linn.cli.demo.progress import Progress, Stretch
 from linn.cli.demo.tally import Count
+from linn.cli.table import Cell, numbers, print_table
 
 LINE_INTERVAL_S = 2.0
 """How often a view without a terminal says where things stand."""
@@ -84,23 +85,20 @@ def _bar(stretch: Stretch) -> tuple[str, ProgressBar, str, str]:
     return stretch.name, bar, share, f"{stretch.rate:,.0f}/s" if stretch.started_at else ""
 
 
-def counts_table(counts: Sequence[Count]) -> Table:
-    """Every count beside what the file says."""
-    table = Table("count", "expected", "found", "", title="Checked against the file", title_justify="left")
-    for column in table.columns[1:3]:
-        column.justify = "right"
-    for count in counts:
-        mark = Text("ok", style="green") if count.right else Text("WRONG", style="bold red")
-        table.add_row(Text(count.what), f"{count.expected:,}", f"{count.found:,}", mark)
-    return table
+def show_counts(counts: Sequence[Count]) -> None:
+    """Print every count beside what the file says."""
+    marks = {True: Text("ok", "green"), False: Text("WRONG", "bold red")}
+    rows: list[list[Cell]] = [
+        [count.what, f"{count.expected:,}", f"{count.found:,}", marks[count.right]] for count in counts
+    ]
+    print_table(["count", *numbers("expected", "found"), ""], rows, "Checked against the file")
 
 
-def rates_table(progress: Progress) -> Table:
-    """How fast each part went."""
-    table = Table("part", "messages", "seconds", "per second", title="Rates on this machine", title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for stretch in progress.stretches:
-        table.add_row(stretch.name, f"{stretch.done:,}", f"{stretch.elapsed_s:.2f}", f"{stretch.rate:,.0f}")
-    table.add_row("broker ready again after SIGKILL", "", f"{progress.recovery_s:.2f}", "")
-    return table
+def show_rates(progress: Progress) -> None:
+    """Print how fast each part went."""
+    rows = [
+        [stretch.name, f"{stretch.done:,}", f"{stretch.elapsed_s:.2f}", f"{stretch.rate:,.0f}"]
+        for stretch in progress.stretches
+    ]
+    rows.append(["broker ready again after SIGKILL", "", f"{progress.recovery_s:.2f}", ""])
+    print_table(["part", *numbers("messages", "seconds", "per second")], rows, "Rates on this machine")

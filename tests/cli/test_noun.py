@@ -1,0 +1,71 @@
+"""The grammar that all nouns share: without a verb they list, and `show` is `describe`."""
+
+import json
+from typing import Any
+
+import pytest
+
+from linn.cli.noun import Noun
+from linn.cli.reference import commands
+
+GROUPS = {path: command for path, command in commands() if hasattr(command, "commands") and path != "linn"}
+NOUNS = [path.removeprefix("linn ") for path, command in GROUPS.items() if isinstance(command, Noun)]
+DESCRIBED = [name for name in NOUNS if "describe" in GROUPS[f"linn {name}"].commands]
+
+
+@pytest.fixture(scope="module")
+def furnished(linn: Any) -> None:
+    """One of each noun."""
+    linn("topics", "create", "river", "kind=stream")
+    linn("topics", "create", "drain")
+    linn("topics", "create", "pond", "dead_letter=drain", "max_deliveries=5")
+    linn("exchanges", "create", "front")
+    linn("bindings", "create", "front", "river")
+    linn("publish", "river", "drop")
+    linn("consume", "river", "--group", "readers", "--count", "1")
+
+
+def test_whatever_can_be_listed_is_a_noun() -> None:
+    assert {path for path, command in GROUPS.items() if "list" in command.commands} == {
+        f"linn {name}" for name in NOUNS
+    }
+    assert {"topics", "exchanges", "bindings", "groups", "plugins"} <= set(NOUNS)
+    assert set(NOUNS) - set(DESCRIBED) == {"dead-letters"}, "these are messages, and `linn browse` shows one"
+
+
+@pytest.mark.parametrize("name", NOUNS)
+@pytest.mark.usefixtures("furnished")
+def test_a_noun_without_a_verb_lists(quick: Any, name: str) -> None:
+    listed = quick(name, "list")
+    assert listed.returncode == 0
+    assert quick(name).stdout == listed.stdout
+    as_json = quick(name, "--json")
+    assert as_json.returncode == 0
+    assert as_json.stdout == quick(name, "list", "--json").stdout
+    assert json.loads(as_json.stdout)
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.usefixtures("furnished")
+def test_show_is_describe(quick: Any, name: str) -> None:
+    arguments = {
+        "subscriptions": ["pond"],
+        "exchanges": ["front"],
+        "bindings": ["front"],
+        "groups": ["river", "readers"],
+        "plugins": ["dram"],
+    }
+    described = quick(name, "describe", *arguments.get(name, ["river"]), "--json")
+    shown = quick(name, "show", *arguments.get(name, ["river"]), "--json")
+    assert (shown.returncode, shown.stdout) == (0, described.stdout)
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_options_behind_the_verb_only_and_a_wrong_verb_end_with_2(within: Any, name: str) -> None:
+    before = within(name, "--json", "describe", "x")
+    assert before.returncode == 2
+    assert f"linn {name} describe ..." in before.stderr
+    assert within(name, "lst").returncode == 2
+    assert "No such command 'lst'" in within(name, "lst").stderr
+    help_words = within(name, "--help").stdout.replace("│", " ").split()
+    assert "Without a command: list." in " ".join(help_words)
