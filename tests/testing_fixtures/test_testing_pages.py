@@ -21,6 +21,7 @@ TIMEOUT_S = 100
 FIXTURES = ["linn_broker", "linn_brokers", "linn_virtual", "linn_crash"]
 
 
+@pytest.mark.system
 def test_every_example_passes(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
