@@ -5,11 +5,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Test files run beside one another, in the order of tests/conftest.py; `make test WORKERS=0` runs them one by one.
 WORKERS ?= 3
+BESIDE = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The tests start hundreds of processes: whatever the shell says, none of them should compile all of linn again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check lint types layers docs site bench soak clean
+# Bounds on time hold only in runs that set this, which have the machine to themselves: see tests/tiers.py.
+perf soak: export MEASURE := 1
+
+.PHONY: demo quick test system perf check lint types layers docs site bench soak clean
 .DEFAULT_GOAL := check
 
 $(STAMP): pyproject.toml
@@ -21,13 +25,28 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/linn demo
 
-test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not soak' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# The tiers of the tests, on two cores. Under a minute: what is pure or in one process and short, and a few simulations.
+quick: $(STAMP)
+	$(BIN)/python -m pytest -m quick $(BESIDE)
 
+# Under six minutes, whatever else the machine does: what `quick` holds, and broker, clients, storage, simulations, docs.
+test: $(STAMP)
+	$(BIN)/python -m pytest -m 'quick or test' $(BESIDE)
+
+# Real processes: kill -9, signals, the command line, clients in other languages, the demo, fresh installations.
+system: $(STAMP)
+	$(BIN)/python -m pytest -m system $(BESIDE)
+
+# Whatever is judged by a clock: rates under attack, fairness, latencies. One by one, on a machine that does nothing else.
+perf: $(STAMP)
+	$(BIN)/python -m pytest -m 'perf or measured'
+
+# Hours, on fresh seeds.
 soak: $(STAMP)
 	$(BIN)/python -m pytest -m soak --timeout 0
 
-check: lint types layers docs test
+# What every change must pass, with `system`. The tests of the documentation are among the tests.
+check: lint types layers test
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

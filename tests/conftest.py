@@ -1,4 +1,5 @@
-"""The order of the test files, and the seeds of the soak.
+"""What all tests share: their tiers (`tiers.py`), what becomes of the processes that they start (`processes.py`), the
+order of their files, and the seeds of the soak.
 
 Files that take long begin first, so that at the end no worker waits for the other.
 `make test` hands whole files to its workers, and by itself pytest-xdist would begin with the files that have most
@@ -12,9 +13,12 @@ from __future__ import annotations
 import gc
 import os
 import random
+from collections.abc import Generator
 from pathlib import Path
 
+import processes
 import pytest
+import tiers
 
 TESTS = Path(__file__).parent
 LONG = [
@@ -25,7 +29,6 @@ LONG = [
     "examples/test_pages_as_typed.py",
     "broker/test_dead_letters.py",
     "broker/test_durability.py",
-    "broker/test_simulation.py",
     "plugins/test_plugin_skeleton.py",
     "testing_fixtures/test_pytest_plugin.py",
     "subscription/test_subscription_model.py",
@@ -39,19 +42,45 @@ assert [name for name in LONG if not (TESTS / name).is_file()] == [], "renamed o
 _RANKS = {TESTS / name: rank for rank, name in enumerate(LONG)}
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+# --- tiers -----------------------------------------------------------------------------------------------------------
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that have nothing of the tiers that `-m` names: reading all takes a quarter of `make quick`."""
+    return tiers.has_none_of(collection_path, {*config.option.markexpr.split(" or ")}) or None
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Mark each test with its tier, before `-m` looks at the marks, and put the files in their order afterwards."""
+    tiers.put_into_tiers(items)
+    yield
+    _put_in_order(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Hold a test to its tier."""
+    with tiers.watched(item):
+        return (yield)
+
+
+def _put_in_order(items: list[pytest.Item]) -> None:
     """Move files as a whole; the tests of a file keep their order."""
     items.sort(key=lambda item: _RANKS.get(item.path, len(LONG)))
 
+
+# --- seeds and memory ------------------------------------------------------------------------------------------------
 
 ALLOCATED_MAX = 10_000
 """Objects, net, after which the collector looks at young ones; Python's own 700 is a few steps of one broker."""
 
 
-def pytest_configure() -> None:
-    """Draw the first seed of a soak, once for all workers."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the first seed of a soak, once for all workers, and keep watch on what tests do."""
     os.environ.setdefault("SIM_SEEDS", str(random.randrange(1 << 32)))
+    config.pluginmanager.register(processes)
+    tiers.keep_watch()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

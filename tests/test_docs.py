@@ -1,6 +1,7 @@
 """The documentation says all there is, and what it says is true: completeness, links, and what examples say.
 
-Those of the README, the tutorial and the how-to pages are run by tests/examples.
+The README, the tutorial and the how-to pages are run by tests/examples; the pages that are made from the code are held
+by `config/test_reference_pages.py` and `cli/test_cli_reference.py`.
 """
 
 from __future__ import annotations
@@ -11,28 +12,22 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 import trio
-import typer
 from code_block import CodeBlock, code_blocks
 
 import linn
-from linn.cli.app import app
 from linn.core.batch import schema
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.broker.broker import running_broker
 from linn.core.config.config import check_config, load_config, plugin_settings
-from linn.core.config.tables import TABLES
 from linn.core.config.toml_source import TomlSource
-from linn.core.config.topic_settings import BindingSettings
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.tree import LinnError, all_errors
 from linn.core.plugins.manager import PluginManager, installed
-from linn.core.plugins.reference import built_in, hooks
+from linn.core.plugins.reference import built_in
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -76,39 +71,6 @@ def test_every_error_has_its_cause_and_a_way_out() -> None:
         assert f"Retriable: {'yes' if error.retriable else 'no'}." in section, code
         assert re.search(r"^- \*\*Cause:\*\* \w", section, re.MULTILINE), code
         assert re.search(r"^- \*\*What to do:\*\* \S", section, re.MULTILINE), code
-
-
-def test_every_hook_is_on_the_hooks_page() -> None:
-    page = reference("hooks")
-    assert [hook for hook in hooks() if f"\n## {hook}\n" not in page] == []
-
-
-def test_every_setting_is_on_the_configuration_page() -> None:
-    kinds = built_in()
-    brought = [*kinds.engines.values(), *kinds.semantics.values(), *kinds.exchanges.values(), *kinds.protocols.values()]
-    structs: list[type[Any]] = [
-        *TABLES.values(),
-        BindingSettings,
-        *(kind.settings for kind in brought if kind.settings),
-    ]
-    names = {field.encode_name for struct in structs for field in msgspec.structs.fields(struct)} - {"arguments"}
-    page = reference("configuration")
-    assert [name for name in sorted(names) if f"| `{name}` |" not in page] == []
-
-
-def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    yield path, command
-    for name, inner in sorted(getattr(command, "commands", {}).items()):
-        yield from commands(inner, f"{path} {name}")
-
-
-@pytest.mark.parametrize(("path", "command"), list(commands(typer.main.get_command(app), "linn")))
-def test_every_command_and_option_is_on_the_commands_page(path: str, command: Any) -> None:
-    section = re.search(rf"^## {path}\n(.*?)(?=^## |\Z)", reference("cli"), re.MULTILINE | re.DOTALL)
-    assert section is not None, path
-    options = [option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)]
-    told = [option for option in options if option.startswith("--") and option != "--help"]
-    assert [option for option in told if not re.search(rf"{option}(?![\w-])", section[1])] == []
 
 
 def test_every_message_is_on_the_protocol_page() -> None:

@@ -1,7 +1,7 @@
 """Consumers that share a topic, come, and go, while one producer runs into a limit: one run for each seed.
 
 A queue that is full lets its producer wait; workers of the queue and members of a group are connections that end with
-records in hand. Nothing crashes here: `test_simulation` does that.
+records in hand. Nothing crashes here: the broker does in `tests/simulation`.
 """
 
 from __future__ import annotations

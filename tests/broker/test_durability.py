@@ -174,62 +174,6 @@ async def _all(client) -> list[str]:  # type: ignore[no-untyped-def]
     return list(await client.fetch("t", bytes_max=1 << 24))
 
 
-def test_topics_that_were_answered_exist_whenever_power_is_lost_and_others_wholly_or_not() -> None:
-    """Power is lost at every change of the disk, one run for each."""
-    answered: list[str] = []
-
-    async def process(env: SimEnv) -> None:
-        answered.clear()
-        async with broker_on(env, ALWAYS + "[exchanges.e]\n"):
-            client = await connected(env)
-            steps = [
-                ("topic.create", {"name": "a", "settings": {"kind": "stream", "partitions": 2}}),
-                ("exchange.bind", {"exchange": "e", "topic": "a", "key": "k"}),
-                ("publish", {}),
-                ("topic.alter", {"name": "a", "settings": {"partitions": 3}}),
-                ("topic.create", {"name": "b"}),
-                ("topic.delete", {"name": "a"}),
-                ("topic.create", {"name": "a", "settings": {"kind": "stream"}}),
-            ]
-            for place, (verb, arguments) in enumerate(steps):
-                if verb == "publish":
-                    await client.call(m.Publish("e", True), [records(["x"], routing_key="k")])
-                else:
-                    await client.administer(verb, **arguments)
-                answered.append(f"{place}")
-
-    async def scenario(env: SimEnv, crash_at: int | None) -> int:
-        env.disk.crash_at = crash_at
-        died = await env.run_until_death(process)
-        done, count = len(answered), len(env.disk.operations)
-        env = env.restart() if died else env
-        async with broker_on(env, ALWAYS + "[exchanges.e]\n"):
-            client = await connected(env)
-            topics = {topic["name"]: topic for topic in await client.administer("topic.list")}
-            a = topics.get("a")
-            # Each state is that after `done` steps, or after one more.
-            assert {0: a is None, 5: a is not None, 7: a is not None}.get(done, True) or done in (0, 5)
-            assert ("b" in topics) or done < 5
-            if a is not None:
-                partitions = len(a["partitions"])
-                assert partitions in {0: (2,), 1: (2,), 2: (2,), 3: (2, 3), 4: (3,), 5: (3,), 6: (1,), 7: (1,)}[done]
-                held = sum(partition["end"] for partition in a["partitions"])
-                assert held in {2: (0, 1), 3: (1,), 4: (1,), 5: (1,)}.get(done, (0,)), (crash_at, done)
-                bound = bool(a["settings"]["bindings"])
-                assert bound is (2 <= done <= 5) or (done == 1) or done == 0
-            else:
-                assert done in (0, 5, 6), (crash_at, done)
-            # And whatever is left behind is in nobody's way.
-            if a is None:
-                await client.administer("topic.create", name="a", settings={"kind": "stream"})
-                assert await client.fetch("a") == []
-        return count
-
-    count = run_simulation(0, lambda env: scenario(env, None))
-    for crash_at in range(0, count, 2):
-        run_simulation(crash_at, lambda env, at=crash_at: scenario(env, at))  # type: ignore[misc]
-
-
 @simulated
 async def test_a_client_that_goes_away_half_way_leaves_no_half_a_change(env: SimEnv) -> None:
     async with broker_on(env, ""):

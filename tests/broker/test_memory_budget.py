@@ -95,6 +95,7 @@ async def _queue_up(folder: Path, topics: int, batches: int, records_each: int, 
     assert peak[0] < BUDGET_BYTES + UNCOUNTED_BYTES
 
 
+@pytest.mark.system
 async def test_queues_that_grow_go_to_the_disk_and_come_out_whole_and_in_order(tmp_path: Path) -> None:
     await _queue_up(tmp_path, topics=4, batches=2_000, records_each=100, record_bytes=128)
 
@@ -143,11 +144,13 @@ async def _stall(folder: Path, topic: str, count: int, batches: int) -> None:
     assert peak[0] < BUDGET_BYTES + UNCOUNTED_BYTES + count * CONNECTION_BYTES
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("topic", ['storage = "dram"\nlease = "1h"', 'lease = "1h"'])
 async def test_clients_that_never_read_fill_no_memory_and_starve_nobody(tmp_path: Path, topic: str) -> None:
     await _stall(tmp_path, topic, 20, 4_000)
 
 
+@pytest.mark.system
 async def test_batches_that_wait_in_their_files_count_a_little_each(tmp_path: Path) -> None:
     path, names = str(tmp_path / "s"), ["linn_memory_bytes", "linn_listener_unsent_bytes"]
     with BrokerProcess(tmp_path, '[topics.t]\nkind = "stream"\n', listen=["127.0.0.1:0", f"unix:{path}"]) as broker:
@@ -165,6 +168,7 @@ async def test_batches_that_wait_in_their_files_count_a_little_each(tmp_path: Pa
         await client.stream.aclose()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("storage", ["dram", "segmented-log"])
 async def test_unread_fetches_of_small_batches_fill_no_memory(tmp_path: Path, storage: str) -> None:
     text = f'[broker]\n{LIMITED}[topics.t]\nkind = "stream"\nstorage = "{storage}"\n'

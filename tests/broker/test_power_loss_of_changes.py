@@ -1,4 +1,7 @@
-"""Exchanges, bindings and groups that are changed live: whatever write power is lost at, all of a change or nothing."""
+"""Topics, exchanges, bindings and groups that are changed live.
+
+Whatever write power is lost at, all of a change is there or nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,11 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
     ("exchange.delete", {"name": "x"}),
     ("commit", {"end": 4}),
     ("exchange.delete", {"name": "rest"}),
+    ("topic.create", {"name": "a", "settings": {"kind": "stream", "partitions": 2}}),
+    ("topic.alter", {"name": "a", "settings": {"partitions": 3}}),
+    ("topic.create", {"name": "b"}),
+    ("topic.delete", {"name": "a"}),
+    ("topic.create", {"name": "a"}),
 ]
 
 
@@ -42,6 +50,7 @@ async def state_of(client: RawClient) -> dict[str, Any]:
     groups = await client.administer("group.list", topic="s")
     return {
         "exchanges": await client.administer("exchange.list"),
+        "topics": {each["name"]: len(each["partitions"]) for each in await client.administer("topic.list")},
         "bindings": (await client.administer("topic.show", name="s"))["settings"]["bindings"],
         "groups": [await client.administer("group.show", topic="s", group=group["group"]) for group in groups],
     }

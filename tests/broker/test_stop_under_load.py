@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 from raw_client import RawClient, Refused, connected, records
+from stopwatch import at_most
 
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.tree import ConnectionLost
@@ -74,10 +74,10 @@ async def busy(broker: BrokerProcess) -> AsyncIterator[Publishing]:
         await client.stream.aclose()
 
 
-async def ended(broker: BrokerProcess) -> tuple[int, float]:
-    """The exit code, and how long its end took from now."""
-    began = time.monotonic()
-    return await trio.to_thread.run_sync(broker.wait), time.monotonic() - began
+async def ended(broker: BrokerProcess, after_s: float = 0.0) -> int:
+    """The exit code, or -9 where it had to be killed, which is sooner than any drain here that nothing ends."""
+    with at_most(wall_s=after_s + AT_ONCE_S):
+        return await trio.to_thread.run_sync(broker.wait)
 
 
 async def check_kept(broker: BrokerProcess, confirmed: int) -> None:
@@ -98,9 +98,8 @@ async def test_sigterm_ends_a_busy_broker_in_the_drains_time_and_keeps_what_was_
     with BrokerProcess(tmp_path, TEXT.format("1s")) as broker:
         async with busy(broker) as publishing:
             broker.signal(signal.SIGTERM)
-            code, took_s = await ended(broker)
+            code = await ended(broker, after_s=1)
         assert code == 0
-        assert 1 <= took_s < 1 + AT_ONCE_S
         assert "Traceback" not in broker.log_text()
         await check_kept(broker, publishing.confirmed)
 
@@ -116,9 +115,8 @@ async def test_the_second_signal_ends_a_busy_broker_at_once(
                 while "once more stops at once" not in broker.log_text():
                     await trio.sleep(0.01)
             broker.signal(signals[1])
-            code, took_s = await ended(broker)
+            code = await ended(broker)
         assert code == INTERRUPTED
-        assert took_s < AT_ONCE_S
         await check_kept(broker, publishing.confirmed)
 
 
@@ -133,11 +131,10 @@ async def test_a_hundred_publishers_that_go_on_do_not_hold_a_stop_up(tmp_path: P
                 while min(publishing.confirmed for publishing in publishings) < 8:
                     await trio.sleep(0.01)
             broker.signal(signal.SIGTERM)
-            code, took_s = await ended(broker)
+            code = await ended(broker)
         for client in clients:
             await client.stream.aclose()
         assert code == 0
-        assert took_s < AT_ONCE_S
         broker.start()
         client = await come(broker)
         kept = (await client.administer("topic.show", name="t"))["partitions"][0]["end"]
@@ -158,7 +155,6 @@ async def test_the_second_signal_ends_a_broker_whose_loop_a_plugin_holds_up(
                 await trio.sleep(0.01)
         broker.signal(signal.SIGTERM)
         broker.signal(signal.SIGINT)
-        code, took_s = await ended(broker)
+        code = await ended(broker)
         await client.stream.aclose()
     assert code == INTERRUPTED
-    assert took_s < AT_ONCE_S

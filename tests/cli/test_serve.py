@@ -45,6 +45,7 @@ def loaded_trio_s() -> float:
     return time.monotonic() - began_s
 
 
+@pytest.mark.perf
 def test_it_is_ready_soon_and_small(tmp_path: Path) -> None:
     """Best of a few. On a machine that is slow, or busy with other things, it is measured by what else takes long."""
     starts_s = []
@@ -74,13 +75,22 @@ def test_the_first_signal_stops_it_in_order(tmp_path: Path, number: signal.Signa
     assert "Traceback" not in broker.log_text()
 
 
+def test_it_hears_ctrl_c_though_its_parent_ignores_it(tmp_path: Path) -> None:
+    """As where it is started below nohup, or in the background of a script."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with BrokerProcess(tmp_path) as broker:
+            broker.signal(signal.SIGINT)
+            assert broker.wait() == 0
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 def test_a_drain_ends_in_bounded_time_though_a_client_says_nothing(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[broker]\ndrain_timeout = "300ms"\n') as broker:
         host, port = broker.address.split(":")
         with socket.create_connection((host, int(port))):
-            started = time.monotonic()
-            assert broker.stop() == 0
-            assert time.monotonic() - started < 5
+            assert broker.stop() == 0, "or it was killed, since nothing would have ended it"
 
 
 def test_the_second_ctrl_c_stops_it_at_once_and_loses_nothing(tmp_path: Path) -> None:

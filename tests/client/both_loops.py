@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from linn.testing.process import BrokerProcess
+from linn.testing.broker_thread import BrokerThread
 
 CONFIG = """
 [broker]
@@ -19,11 +19,11 @@ type = "topic"
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real broker in a process of its own."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker"), CONFIG) as process:
-        yield process.url
+@pytest.fixture(scope="module")
+def broker() -> Iterator[str]:
+    """The URL of a broker that all tests of a file share, in a thread of this process."""
+    with BrokerThread(CONFIG) as running:
+        yield running.url
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def name() -> str:
 
 
 @pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def own_broker() -> Iterator[str]:
     """The URL of a broker that only one file of tests uses."""
-    with BrokerProcess(tmp_path_factory.mktemp("own"), CONFIG) as process:
-        yield process.url
+    with BrokerThread(CONFIG) as running:
+        yield running.url

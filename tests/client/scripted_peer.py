@@ -5,12 +5,14 @@ It stores what is published in one log per topic, and a test changes single answ
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 import anyio
 from anyio.abc import SocketStream
 
+from linn.client.client import Client
 from linn.core.batch.batch import RecordBatch
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, frames_of
@@ -131,3 +133,17 @@ async def running_peer() -> AsyncIterator[Peer]:
             tasks.start_soon(listener.serve, peer.accept)
             yield peer
             tasks.cancel_scope.cancel()
+
+
+@contextmanager
+def impatient(client: Client, request_timeout_s: float = 0.1) -> Iterator[None]:
+    """Let a client wait no longer than this for an answer that never comes, and for all others as long as it did.
+
+    It looks at the time as often as it did before: a quarter of its own `request_timeout_s` may pass.
+    """
+    patient = client.options
+    client.options = replace(patient, request_timeout_s=request_timeout_s)
+    try:
+        yield
+    finally:
+        client.options = patient

@@ -372,6 +372,7 @@ def test_ctrl_c_in_the_block_closes_the_client(broker: str, name: str) -> None:
 # --- a broker that dies ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system
 def test_a_publish_outlives_a_broker_that_is_killed_and_started_again(tmp_path: Path, name: str) -> None:
     with BrokerProcess(tmp_path, f'[topics.{name}]\nkind = "stream"\n') as process:
         with linn.sync.connect(process.url, retries_max=100, backoff_max_s=0.1) as client:
@@ -401,6 +402,7 @@ def test_a_publish_outlives_a_broker_that_is_killed_and_started_again(tmp_path: 
     assert stored == sorted(stored)
 
 
+@pytest.mark.system
 def test_a_wait_fails_in_time_where_no_broker_comes_back(tmp_path: Path, name: str) -> None:
     with BrokerProcess(tmp_path, f"[topics.{name}]\n") as process:
         with linn.sync.connect(process.url, retries_max=2, backoff_s=0.01) as client:

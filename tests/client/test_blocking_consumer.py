@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -310,11 +309,10 @@ def test_a_wait_that_ends_early_loses_nothing_where_iterations_pull(broker: str,
             assert read(consumer, 2) == [0, 1]
             assert consumer.get(timeout_s=0) is None
             publish(client, name, 3)
-            count, started = 0, time.monotonic()
-            while count < 3:
-                count += sum(len(batch) for batch in consumer.pull(3 - count, wait_s=WAIT_S))
+            count = 0
+            while count < 3:  # An hour would be over the time of any test: no wait goes on once something has come.
+                count += sum(len(batch) for batch in consumer.pull(3 - count, wait_s=3600))
             assert count == 3
-            assert time.monotonic() - started < WAIT_S / 2, "it waits although something has come"
 
 
 # --- a peer that errs ------------------------------------------------------------------------------------------------

@@ -172,6 +172,7 @@ async def test_goodbye_is_not_the_end_of_what_is_under_way() -> None:
     assert answers == ["before", "after"]
 
 
+@pytest.mark.system
 @on_both_loops
 async def test_the_same_client_speaks_over_a_unix_socket(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, listen=(f"unix:{tmp_path}/s",)) as process:

@@ -43,3 +43,9 @@ def test_every_setting_has_one_line_of_help() -> None:
             assert len(lines) == 1, f"{settings.__name__}.{field.name}"
             assert "\n" not in lines[0]
             assert lines[0].endswith("."), f"{settings.__name__}.{field.name}"
+
+
+def test_every_setting_is_on_the_configuration_page() -> None:
+    page = (REFERENCE / "configuration.md").read_text()
+    names = {field.encode_name for settings in all_settings() for field in msgspec.structs.fields(settings)}
+    assert [name for name in sorted(names - {"arguments"}) if f"| `{name}` |" not in page] == []

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -85,8 +84,6 @@ def test_a_worker_that_fails_is_named_and_ends_the_demo(tmp_path: Path) -> None:
         ]
         # The one that was started last is not the one that the demo itself kills.
         max(workers, key=lambda worker: worker.pid).kill()
-        started = time.monotonic()
         assert running.wait(30) == 1
-        assert time.monotonic() - started < 20
         assert "[demo.worker_failed]" in running.stderr.read()
     assert list(tmp_path.iterdir()) == []

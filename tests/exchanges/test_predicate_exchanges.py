@@ -242,12 +242,14 @@ DEPARTURES = [
 ]
 
 
+@pytest.mark.perf
 def test_a_thousand_label_sets_go_through_a_hundred_bindings_in_fifteen_milliseconds() -> None:
     exchange = flights(100)
     assert sum(len(exchange.match(subject)) for subject in DEPARTURES) > 500
     assert fastest_s(lambda: [exchange.match(subject) for subject in DEPARTURES]) < 0.015
 
 
+@pytest.mark.perf
 def test_ten_thousand_bindings_load_soon_and_match_through_the_index() -> None:
     assert fastest_s(lambda: flights(10_000), times=2) < LOAD_S_MAX
     few, many = flights(100), flights(10_000)

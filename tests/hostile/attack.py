@@ -1,8 +1,9 @@
 """Attacks on a running broker, and what they may cost: `with attacked(broker) as attack: ...`.
 
-Laws, checked when the block ends, whatever was done in it: the bystander lost nothing, saw no error, kept its order and
-at least four fifths of the rate that it had before; the broker's memory never went over its bound, its processor time
-neither; the attacker was answered or closed in time; its connections are gone; nothing in the log looks like a bug.
+Laws, checked when the block ends, whatever was done in it: the bystander lost nothing, saw no error and kept its order;
+the broker's memory never went over its bound; the attacker was answered or closed; its connections are gone; nothing in
+the log looks like a bug. In `make perf` also: the bystander kept at least four fifths of the rate that it had before,
+the broker's processor time never went over its bound, and the attacker was answered or closed in time.
 
 How a rate is measured on a machine that is shared: the bystander works at a fixed pace, so that its rate is the same on
 every machine that isn't overloaded, and the time in which the broker or the bystander was ready to run, and the kernel
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bystander import PERIOD_S, TOPICS, Bystander, Report
+from tiers import is_measured
 
 from linn.testing.process import BrokerProcess
 from linn.wire import messages as m
@@ -31,26 +33,19 @@ from linn.wire.connection import hello
 
 RATE_KEPT_MIN = 0.8
 """By a bystander that has the machine with the broker and the attackers."""
-RATE_KEPT_BESIDE_MIN = 0.3
-"""Where other tests run on the same processors: less tells a broker that stands still from a machine that is full. The
-bound on the broker's memory holds there as well, that on its processor time nearly."""
-BESIDE_OTHERS = "PYTEST_XDIST_WORKER" in os.environ
-CPU_BESIDE_FACTOR = 1.5
-"""Where the processor's other thread is busy as well, the same work takes more of its time."""
-ANSWER_BESIDE_FACTOR = 3
-"""Others' work is waited for as well."""
 YARDSTICK_ADDITIONS = 50_000
 YARDSTICK_S = 0.007
 """Processor time of so many additions on the machine that the bounds were found on. Machines that are shared are at
 times a third as fast as at others."""
 ROUNDS_MIN = 25
-"""Half a second: what one attack is watched for at least."""
+"""Half a second: what one attack is watched for at least, where rates are measured."""
+ROUNDS_UNMEASURED_MIN = 3
 WARM_UP_ROUNDS = 15
 CPU_S_MAX = 0.15
 MEMORY_BYTES_MAX = 8 << 20
 PAUSE_S_MAX = 0.25
 ANSWER_S_MAX = 3.0
-GONE_S_MAX = 5.0
+GONE_S_MAX = 30.0
 WAIT_S_MAX = 30.0
 """A test fails by its own bound; this one only keeps it from hanging."""
 
@@ -125,7 +120,9 @@ class WatchedBroker(BrokerProcess):
             started.callback(self.kill)
             self.usage = Usage(self.pid)
             self.bystander = started.enter_context(Bystander(self.url))
-            self._measure_before()
+            self.bystander.report(ROUNDS_UNMEASURED_MIN)  # From here on it is connected.
+            if is_measured():
+                self._measure_before()
             self._started = started.pop_all()
         return self
 
@@ -176,6 +173,13 @@ class Peer:
     def __init__(self, address: str, greeted: bool) -> None:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=WAIT_S_MAX)
+        try:
+            self._begin(greeted)
+        except BaseException:
+            self.socket.close()  # Nobody else knows it, and its warning would fail another test.
+            raise
+
+    def _begin(self, greeted: bool) -> None:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.answer_s = 0.0
         """The longest time from the end of a `send` to the answer that was asked for, or to the close."""
@@ -411,28 +415,45 @@ def attacked(
     usage, attack = broker.usage, Attack(broker)
     log_began, sockets = len(broker.log_text()), usage.sockets()
     usage.forget_peak()
-    memory_before, slowness, span = usage.memory_bytes(), machine_slowness(), Span(broker)
+    memory_before = usage.memory_bytes()
     try:
-        yield attack
-    except BaseException:
+        with _in_bounds_of_time(broker, attack, cpu_s, answer_s, pause_s) if is_measured() else _at_work(broker):
+            yield attack
+            attack.leave()
+            assert attack.is_judged(), "each attacker is answered or closed, and the test says how"
+    finally:
         attack.leave()
-        raise
-    attack.leave()
-    assert attack.is_judged(), "each attacker is answered or closed, and the test says how"
-    span.end(ROUNDS_MIN)
-    slowness = max(slowness, machine_slowness())
     attack.memory_bytes = max(0, usage.peak_bytes() - memory_before)
-    attack.rate_kept = span.rate / broker.rate_before
-    attack.cpu_s = max(0.0, span.cpu_s - broker.cpu_share_before * span.elapsed_s)
-    attack.longest_round_s = span.longest_s
-    assert attack.rate_kept >= (RATE_KEPT_BESIDE_MIN if BESIDE_OTHERS else RATE_KEPT_MIN), attack
-    assert attack.longest_round_s <= pause_s, attack
-    assert attack.cpu_s <= cpu_s * slowness * (CPU_BESIDE_FACTOR if BESIDE_OTHERS else 1), attack
     assert attack.memory_bytes <= memory_bytes, attack
-    assert attack.answer_s <= answer_s * slowness * (ANSWER_BESIDE_FACTOR if BESIDE_OTHERS else 1), attack
     _assert_gone(broker, sockets)
     tracebacks = broker.log_text()[log_began:].split("Traceback (most recent call last)")[1:]
     assert [text for text in tracebacks if not any(bug in text for bug in bugs)] == []
+
+
+@contextlib.contextmanager
+def _at_work(broker: WatchedBroker) -> Iterator[None]:
+    """The bystander is served before and after, however long that takes."""
+    broker.bystander.report()
+    yield
+    broker.bystander.report(ROUNDS_UNMEASURED_MIN)
+
+
+@contextlib.contextmanager
+def _in_bounds_of_time(
+    broker: WatchedBroker, attack: Attack, cpu_s: float, answer_s: float, pause_s: float
+) -> Iterator[None]:
+    """What `attacked` says of time."""
+    slowness, span = machine_slowness(), Span(broker)
+    yield
+    span.end(ROUNDS_MIN)
+    slowness = max(slowness, machine_slowness())
+    attack.rate_kept = span.rate / broker.rate_before
+    attack.cpu_s = max(0.0, span.cpu_s - broker.cpu_share_before * span.elapsed_s)
+    attack.longest_round_s = span.longest_s
+    assert attack.rate_kept >= RATE_KEPT_MIN, attack
+    assert attack.longest_round_s <= pause_s, attack
+    assert attack.cpu_s <= cpu_s * slowness, attack
+    assert attack.answer_s <= answer_s * slowness, attack
 
 
 def _assert_gone(broker: WatchedBroker, sockets: int) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import socket
 import threading
+import warnings
 
 import pytest
 import wire
-from attack import WatchedBroker, attacked
+from attack import Peer, WatchedBroker, attacked
 
 from linn.wire import messages as m
 
 
+@pytest.mark.perf
 def test_a_broker_that_does_nothing_for_a_second_fails_the_attack(broker: WatchedBroker) -> None:
     def stand_still() -> None:
         with attacked(broker) as attack:
@@ -33,6 +37,7 @@ def test_an_attacker_of_whom_nobody_asks_what_became_fails_the_attack(broker: Wa
         forget()
 
 
+@pytest.mark.perf
 def test_memory_and_processor_time_over_their_bounds_fail_the_attack(broker: WatchedBroker) -> None:
     def cost(values: int, **bounds: float) -> None:
         with attacked(broker, **bounds) as attack:  # type: ignore[arg-type]
@@ -57,3 +62,15 @@ def test_a_record_that_is_not_its_own_disturbs_the_bystander(broker: WatchedBrok
 
     with pytest.raises(AssertionError, match="in the place of"):
         interfere()
+
+
+def test_an_attacker_that_is_not_let_in_leaves_no_socket_open() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        hangs_up = threading.Thread(target=lambda: server.accept()[0].close())
+        hangs_up.start()
+        with pytest.raises(EOFError):
+            Peer(f"127.0.0.1:{server.getsockname()[1]}", greeted=True)
+        hangs_up.join()
+        gc.collect()
+    assert [warning.category for warning in warned] == []

@@ -181,8 +181,8 @@ BROKER_MUTATIONS = (
         module=_CONSUMER,
         original="return ((state.partition, state.partition.log.bounds()[1]),)",
         planted="return ()",
-        simulation="clients",
-        seed=2,
+        simulation="broker",
+        seed=73,
         says="a group goes on where it committed",
     ),
     Mutation(

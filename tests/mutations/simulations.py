@@ -27,7 +27,6 @@ def _module(folder: str, name: str) -> Any:
 
 _RUNS = {
     "broker": ("simulation", "simulated_run", "run_seed"),
-    "clients": ("broker", "test_simulation", "test_nothing_confirmed_is_lost_and_nothing_settled_comes_back"),
     "changes": ("broker", "test_power_loss_of_changes", "change_and_lose_power"),
     "handing over": ("broker", "test_power_loss_of_queues", "hand_over_and_lose_power"),
     "settling": ("broker", "test_power_loss_of_queues", "settle_and_lose_power"),

@@ -130,6 +130,7 @@ def hostile(broker: BrokerProcess) -> None:
             pass
 
 
+@pytest.mark.system
 def test_every_line_of_a_broker_in_a_pipe_is_json(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[log]\nlevel = "debug"\n') as broker:
         hostile(broker)
@@ -142,6 +143,7 @@ def test_every_line_of_a_broker_in_a_pipe_is_json(tmp_path: Path) -> None:
     assert (refused["listener"], refused["protocol"], refused["level"]) == ("native", "capnp", "info")
 
 
+@pytest.mark.system
 def test_the_format_can_be_chosen(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[log]\nformat = "json"\n', options=["--log-format", "human"]) as broker:
         hostile(broker)
@@ -150,6 +152,7 @@ def test_the_format_can_be_chosen(tmp_path: Path) -> None:
     assert "\x1b" not in broker.log_text()
 
 
+@pytest.mark.system
 def test_the_level_can_be_chosen(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, options=["--log-level", "warning"]) as broker:
         hostile(broker)
@@ -157,6 +160,7 @@ def test_the_level_can_be_chosen(tmp_path: Path) -> None:
     assert broker.log_text() == ""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("option", [("--log-format", "xml"), ("--log-level", "loud")])
 def test_a_wrong_choice_is_refused(tmp_path: Path, option: tuple[str, str]) -> None:
     done = subprocess.run(
@@ -166,6 +170,7 @@ def test_a_wrong_choice_is_refused(tmp_path: Path, option: tuple[str, str]) -> N
     assert "must be" in done.stderr
 
 
+@pytest.mark.system
 def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "linn.toml").write_text('[log]\nlevel = "info"\nformat = "xml"\nlevle = 1\n')
     done = subprocess.run(
@@ -176,6 +181,7 @@ def test_a_wrong_table_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert 'linn.toml:4: log.levle: unknown key; did you mean "level"?' in done.stdout
 
 
+@pytest.mark.system
 def test_a_terminal_gets_lines_for_people(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "linn", "serve", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]

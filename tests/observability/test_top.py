@@ -171,6 +171,7 @@ def top(*arguments: str, url: str) -> list[str]:
     return [sys.executable, "-m", "linn", "top", *arguments, "--url", url]
 
 
+@pytest.mark.system
 def test_once_in_tables_and_in_json(broker: BrokerProcess) -> None:
     for arguments in ((), ("--json",)):
         command = top("--once", "--interval", "0.2", *arguments, url=broker.url)
@@ -187,6 +188,7 @@ def test_once_in_tables_and_in_json(broker: BrokerProcess) -> None:
             assert "\x1b" not in done.stdout
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("arguments", [("--once",), ("--json",), ()])
 def test_a_broker_that_is_not_there_is_an_error(arguments: tuple[str, ...]) -> None:
     command = top(*arguments, url="linn://127.0.0.1:1")
@@ -196,6 +198,7 @@ def test_a_broker_that_is_not_there_is_an_error(arguments: tuple[str, ...]) -> N
     assert "[connection.failed]" in done.stderr
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("interval", ["0", "-1", "soon", "nan"])
 def test_a_wrong_interval_is_refused(interval: str) -> None:
     command = top("--interval", interval, url="linn://127.0.0.1:1")
@@ -203,6 +206,7 @@ def test_a_wrong_interval_is_refused(interval: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
+@pytest.mark.system
 def test_it_goes_on_when_the_broker_was_restarted(broker: BrokerProcess) -> None:
     command = top("--json", "--interval", "0.2", url=broker.url)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -260,6 +264,7 @@ class Terminal:
         os.close(self._ours)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("keys", "code"), [(b"q", 0), (b"Q", 0), (b"\x03", 130)])
 def test_q_and_ctrl_c_end_it_and_leave_the_terminal_as_it_was(broker: BrokerProcess, keys: bytes, code: int) -> None:
     terminal = Terminal(top("--interval", "0.2", url=broker.url))

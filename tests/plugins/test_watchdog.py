@@ -163,6 +163,7 @@ exchange = "slow"
 """
 
 
+@pytest.mark.system
 async def test_a_broker_names_the_plugin_that_holds_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -12,9 +12,12 @@ import pytest
 from simulated_run import run_seed
 
 SEEDS = 300
+QUICK_SEEDS = 20
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
+)
 def test_promises_hold_whatever_happens(seed: int) -> None:
     run_seed(seed)
 

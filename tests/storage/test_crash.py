@@ -13,13 +13,14 @@ from linn.testing.sim_env import SimEnv
 SEEDS_AT_EVERY_OPERATION = 60
 SEEDS_OF_SEVERAL_LIVES = 1500
 CHUNKS = 20
+EACH = [pytest.param(0, marks=pytest.mark.quick), *range(1, CHUNKS)]
 
 
 def seeds_of(chunk: int, count: int) -> range:
     return range(chunk * count // CHUNKS, (chunk + 1) * count // CHUNKS)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", EACH)
 def test_power_loss_at_every_disk_operation(chunk: int) -> None:
     for seed in seeds_of(chunk, SEEDS_AT_EVERY_OPERATION):
         run_simulation(seed, lambda _, seed=seed: crash_everywhere(seed))  # type: ignore[misc]
@@ -44,7 +45,7 @@ async def crash_everywhere(seed: int) -> None:
     assert crash_at > 5
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", EACH)
 def test_several_lives_and_deaths(chunk: int) -> None:
     for seed in seeds_of(chunk, SEEDS_OF_SEVERAL_LIVES):
         run_simulation(seed, lambda _, seed=seed: live_and_die(seed))  # type: ignore[misc]
