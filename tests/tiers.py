@@ -63,6 +63,7 @@ WHERE = {
     "protocol": "quick",
     "subscription": "quick",
     "subscription/test_subscription_model.py": "test",
+    "test_front_page.py": "system",
     "test_house.py": "quick",
     "test_tiers.py": "quick",
     "testing_fixtures/test_crashable_broker.py": "system",
