@@ -84,7 +84,7 @@ def test_what_is_passed_over_stays_where_it_was_without_an_attempt(quick, client
     moved = [number for number in range(5 * PULLED_MAX) if not 1000 <= number <= 1500]
     said = {"source": source, "moved": len(moved), "to": {target: len(moved)}, "stay": 0, "dry_run": False}
     assert json.loads(done.stdout) == said
-    with client.consumer(source) as consumer:
+    with client.consumer(source, prefetch=1) as consumer:  # What is on its way when it leaves has had its attempt.
         message = next(iter(consumer))
         assert message.attempt == 1
         message.nack().wait()
