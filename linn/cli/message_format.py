@@ -7,11 +7,12 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC
 from typing import Any
 
 import typer
 
+from linn.cli.moment import moment_text
 from linn.client.message import Message
 from linn.core.errors.texts import did_you_mean
 
@@ -74,20 +75,12 @@ def _label(message: Message, name: str) -> bytes:
 
 
 def _utc(message: Message) -> str:
-    return _moment(message, UTC, "milliseconds")
+    return moment_text(message.timestamp_ms, UTC, "milliseconds")
 
 
 def _local(message: Message) -> str:
     """The time as a wall clock here shows it, in the form that `--since` takes."""
-    return _moment(message, None, "seconds")
-
-
-def _moment(message: Message, zone: tzinfo | None, precision: str) -> str:
-    """The time of a message. A producer may have set one that is in no calendar: that is printed as a number."""
-    try:
-        return datetime.fromtimestamp(message.timestamp_ms / 1000, zone).isoformat(timespec=precision)
-    except (ValueError, OverflowError, OSError):
-        return str(message.timestamp_ms)
+    return moment_text(message.timestamp_ms)
 
 
 FIELDS: dict[str, _Field] = {
