@@ -136,9 +136,12 @@ def coloured(message: Message) -> bytes:
 
 
 def _indented(message: Message) -> str:
-    data = _everything(message)
-    data["time"] = _local(message)
-    value = data.pop("value")
+    data: dict[str, Any] = {}
+    for name, content in _everything(message).items():
+        data[name] = content
+        if name == "timestamp_ms":
+            data["time"] = _local(message)
+    value = data["value"]
     data["value"] = _unpacked(value) if isinstance(value, str) else value
     try:
         text = json.dumps(data, ensure_ascii=False, indent=2)

@@ -246,7 +246,7 @@ def _print_part(part: Part, contents: list[Record], damage: str | None) -> None:
         print(f"    damaged at byte {part.byte}: {damage}; going on at byte {part.byte + part.size}")
     for offset, record in enumerate(contents, batch.base_offset if batch else 0):
         key = "" if record.key is None else f"  key {_shortened(record.key)}"
-        routing_key = f"  routing key {_quoted(record.routing_key)}" if record.routing_key else ""
+        routing_key = f"  routing key {_shortened(record.routing_key.encode())}" if record.routing_key else ""
         print(f"    {offset}{key}{routing_key}  {_shortened(record.value)}")
 
 
@@ -262,17 +262,12 @@ def _body_name(batch: RecordBatch) -> str:
 
 
 def _shortened(data: bytes | None) -> str:
-    """A value for a line: text in quotes or else hexadecimal, and its size where that is not all of it."""
+    """A value for a line: text in quotes, or else hexadecimal; and its size where that is not all of it."""
     if data is None:
         return "none"
-    try:
-        text, is_text = data.decode(), True
-    except UnicodeDecodeError:
-        text, is_text = data.hex(), False
-    beginning = text[:_VALUE_CHARACTERS_MAX]
-    shown = _quoted(beginning) if is_text else f"0x{beginning}"
-    return shown if len(text) <= _VALUE_CHARACTERS_MAX else f"{shown}... ({counted(len(data), 'byte')})"
-
-
-def _quoted(text: str) -> str:
-    return one_line(json.dumps(text, ensure_ascii=False))
+    text = data.decode(errors="replace")
+    is_text = "\ufffd" not in text and all(part.isprintable() or part in "\n\r\t" for part in text)
+    whole = text if is_text else data.hex()
+    beginning = whole[:_VALUE_CHARACTERS_MAX]
+    shown = f'"{one_line(beginning)}"' if is_text else f"0x{beginning}"
+    return shown if len(whole) <= _VALUE_CHARACTERS_MAX else f"{shown}... ({counted(len(data), 'byte')})"

@@ -34,8 +34,8 @@ def stored(offset: int, values: Sequence[bytes | None], codec: Codec = Codec.NON
 BATCHES = [
     stored(FIRST, [b"a", b"b"]),
     stored(FIRST + 2, [b"x" * 200] * 3, Codec.ZSTD, key=b"k", routing_key="a.b"),
-    stored(FIRST + 5, [None, b"\xff\x00", "é\x1b".encode()]),
-    stored(FIRST + 8, [b"last"]),
+    stored(FIRST + 5, [None, b"\xff\x00", '{"é":\n1}'.encode()]),
+    stored(FIRST + 8, [b"a\x1bb"]),
 ]
 STARTS = [sum(map(len, BATCHES[:place])) for place in range(len(BATCHES) + 1)]
 
@@ -88,8 +88,8 @@ def test_records_are_shown_with_offset_keys_and_a_short_value(within, tmp_path: 
         *(f'{offset}  key "k"  routing key "a.b"  {long}' for offset in (102, 103, 104)),
         "105  none",
         "106  0xff00",
-        '107  "é\\u001b"',
-        '108  "last"',
+        '107  "{"é":\\n1}"',
+        "108  0x611b62",
     ]
     records = [record for part in dumped(within, "--records", path) for record in part["records"]]
     assert [record["offset"] for record in records] == list(range(100, 109))

@@ -237,6 +237,7 @@ def test_pretty_is_json_for_people(linn, quick, stream: str) -> None:
     linn("publish", stream, "--input", "json", stdin="\n".join(map(json.dumps, said)))
     text = quick("browse", stream, "--format", "pretty").stdout
     assert text.startswith(f'{{\n  "topic": "{stream}",\n')
+    assert list(json.loads(text[: text.index("\n}\n") + 3]))[5:7] == ["timestamp_ms", "time"]
     assert "\u009b" not in text
     assert "\x1b" not in text, "colours are for terminals"
     shown = _documents(text)
