@@ -67,14 +67,14 @@ class SegmentFile:
             batch = RecordBatch(self._message_at(position))
         except BatchMalformed as error:
             self.next_offset = None
-            return Part(position, self._next_batch(position + 8) - position, None, damage=error.text)
+            return Part(position, self._next_batch(position) - position, None, damage=error.text)
         stamp_ok, body_ok = _has_right_stamp(batch.message), sealed_crc(batch.message) == batch.crc
         if stamp_ok and body_ok:
             return self._whole(position, batch)
         self.next_offset = None
         behind = position + batch.size
         if not body_ok and not (stamp_ok and self._can_follow(behind)):
-            behind = self._next_batch(position + 8)
+            behind = self._next_batch(position)
         wrong = " and ".join(name for name, ok in (("its stamp", stamp_ok), ("its body", body_ok)) if not ok)
         return Part(position, behind - position, batch, stamp_ok, body_ok, f"the CRC of {wrong} does not match")
 
@@ -97,14 +97,15 @@ class SegmentFile:
         head = self._read(position, HEAD_BYTES)
         return not head or (len(head) == HEAD_BYTES and _has_right_stamp(memoryview(head)))
 
-    def _next_batch(self, position: int) -> int:
-        """Where the next stamp with a right CRC is, or the file's end."""
+    def _next_batch(self, damaged: int) -> int:
+        """Where the next stamp with a right CRC is behind the damage, or the file's end."""
+        position = damaged + 8
         while data := self._read(position, SCAN_BYTES):
             for at, head in stamps_in(data):
                 if head.base_offset >= self._floor:
                     return position + at
             position += SCAN_BYTES - _OVERLAP_BYTES
-        return self._size()
+        return max(self._size(), damaged + 1)  # A broker may have cut the file meanwhile.
 
     def _size(self) -> int:
         return os.fstat(self._file.fileno()).st_size

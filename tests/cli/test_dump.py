@@ -17,6 +17,7 @@ from linn.cli.exit_code import ExitCode
 from linn.core.batch.batch import Codec, RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
+from linn.storage_engines.segmented_log.segment import SCAN_BYTES
 from linn.testing.process import BrokerProcess
 
 FIRST = 100
@@ -119,12 +120,36 @@ def test_one_wrong_bit_costs_one_batch_and_is_named(
     assert done.stdout.splitlines()[-1].endswith("1 damaged place")
 
 
+def test_batches_whose_stamps_alone_are_wrong_are_told_apart(within, tmp_path: Path) -> None:
+    content = bytearray(b"".join(BATCHES))
+    for start in STARTS[:-1]:
+        content[start + 16] ^= 1
+    parts = dumped(within, "--records", segment(tmp_path, content))
+    assert [part["byte"] for part in parts] == STARTS[:-1]
+    assert [(part["stamp_ok"], part["body_ok"], len(part["records"])) for part in parts] == [
+        (False, True, count) for count in (2, 3, 3, 1)
+    ]
+
+
 def test_bytes_that_are_no_batch_are_passed_over_up_to_the_next_one(within, tmp_path: Path) -> None:
     content = BATCHES[0] + bytes(800) + BATCHES[2][:-16] + BATCHES[3]
     parts = dumped(within, segment(tmp_path, content))
     assert [(part["byte"], part["offset"]) for part in parts if part["damage"] is None] == [
         (0, 100),
         (len(content) - len(BATCHES[3]), 108),
+    ]
+
+
+@pytest.mark.parametrize("before_boundary", [-8, 0, 8, 40, 80, 200])
+def test_the_next_batch_is_found_wherever_the_pieces_end_that_are_read(
+    within, tmp_path: Path, before_boundary: int
+) -> None:
+    damaged = bytes(8 + SCAN_BYTES - before_boundary)
+    parts = dumped(within, segment(tmp_path, BATCHES[0] + damaged + BATCHES[3]))
+    assert [(part["offset"], part["bytes"]) for part in parts] == [
+        (100, len(BATCHES[0])),
+        (None, len(damaged)),
+        (108, len(BATCHES[3])),
     ]
 
 
@@ -137,7 +162,7 @@ def test_a_batch_in_a_message_is_no_batch_of_the_log(within, tmp_path: Path) -> 
     assert [part["offset"] for part in parts if part["damage"] is None] == [100, 103]
 
 
-@pytest.mark.parametrize("missing", [1, 8, 60, 160])
+@pytest.mark.parametrize("missing", [1, 8, 60, 160, len(BATCHES[3]) - 3])
 def test_a_torn_tail_is_damage(within, tmp_path: Path, missing: int) -> None:
     content = b"".join(BATCHES)[:-missing]
     parts = dumped(within, segment(tmp_path, content))

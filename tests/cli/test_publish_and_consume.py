@@ -263,13 +263,13 @@ def _wall_clock(timestamp_ms: int) -> str:
     return datetime.fromtimestamp(timestamp_ms // 1000).isoformat()
 
 
-def test_pretty_has_colours_on_a_terminal(broker: BrokerProcess, quick, stream: str) -> None:
-    quick("publish", stream, '{"n": 1}')
+def on_a_terminal(*arguments: str) -> str:
+    """What a command prints there."""
     ours, theirs = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "20"}
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         environment.pop(name, None)
-    command = [sys.executable, "-m", "linn", "browse", stream, "--format", "pretty", "--url", broker.url]
+    command = [sys.executable, "-m", "linn", *arguments]
     subprocess.run(command, stdout=theirs, env=environment, check=True, timeout=60)
     os.close(theirs)
     written = b""
@@ -277,10 +277,17 @@ def test_pretty_has_colours_on_a_terminal(broker: BrokerProcess, quick, stream: 
         while piece := os.read(ours, 65_536):
             written += piece
     os.close(ours)
-    text = written.decode().replace("\r\n", "\n")
-    assert "\x1b[" in text
-    (message,) = _documents(re.sub(r"\x1b\[[\d;]*m", "", text))
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_pretty_has_colours_on_a_terminal_and_for_no_command(broker: BrokerProcess, quick, stream: str) -> None:
+    quick("publish", stream, '{"n": 1}')
+    pretty = (stream, "--format", "pretty", "--url", broker.url)
+    coloured = on_a_terminal("browse", *pretty)
+    assert "\x1b[" in coloured
+    (message,) = _documents(re.sub(r"\x1b\[[\d;]*m", "", coloured))
     assert message["value"] == {"n": 1}
+    assert _documents(on_a_terminal("consume", *pretty, "--no-follow", "--exec", "cat")) == [message]
 
 
 def test_text_has_the_time_before_each_value_if_asked(quick, stream: str) -> None:
