@@ -20,6 +20,7 @@ from linn.cli import (
     consume,
     dead_letters,
     doctor,
+    dump,
     exchanges,
     groups,
     init,
@@ -93,6 +94,7 @@ _COMMANDS: dict[str, Any] = {
     "top": top.top,
     "doctor": doctor.doctor,
     "recover": recover.recover,
+    "dump": dump.dump,
     "completion": completion.completion,
     "demo": demo.demo,
 }

@@ -46,9 +46,11 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="FORMAT",
-        help='text: the value, a line each; json: everything; or a template: "{offset} {label.origin} {value}".',
+        help="text: the value, a line each; json: everything, a line each; pretty: the same for people, indented; or a "
+        'template: "{time} {offset} {label.origin} {value}".',
     ),
 ]
+Time = Annotated[bool, typer.Option("--time", help="Of text: the local time of each message before its value.")]
 
 
 def consume(
@@ -59,6 +61,7 @@ def consume(
     ack: Ack = True,
     since: Since = None,
     form: Format = "text",
+    time: Time = False,
     where: Where = None,
     command: Exec = None,
     url: Url = DEFAULT_URL,
@@ -79,7 +82,7 @@ def consume(
     from linn.cli.moment import place_of
 
     start = None if since is None else place_of(since, "--since")
-    line_of = line_format(form)
+    line_of = line_format(form, time=time, colours=command is None)
     consuming = Consuming(topic, group, count=count, follow=follow, ack=ack, start=start, line_of=line_of, where=where)
     consuming.run(url, command)
 
@@ -90,6 +93,7 @@ def browse(
     count: CountMax = None,
     since: BrowseSince = None,
     form: Format = "text",
+    time: Time = False,
     where: Where = None,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -102,4 +106,5 @@ def browse(
     from linn.cli.moment import place_of
 
     start = None if since is None else place_of(since, "--since")
-    Browsing(topic, partition or (), count=count, start=start, line_of=line_format(form), where=where).run(url)
+    line_of = line_format(form, time=time, colours=True)
+    Browsing(topic, partition or (), count=count, start=start, line_of=line_of, where=where).run(url)

@@ -77,6 +77,20 @@ _MESSAGE = {
     "headers": [["text", "any"]],
     "value": "any",
 }
+_DUMPED = {
+    "file": "text",
+    "byte": "number",
+    "bytes": "number",
+    "offset": "number?",
+    "count": "number?",
+    "first_timestamp_ms": "number?",
+    "append_time_ms": "number?",
+    "codec": "number?",
+    "format": "number?",
+    "stamp_ok": "boolean",
+    "body_ok": "boolean",
+    "damage": "text?",
+}
 _PLUGIN = {"name": "text", "module": "text", "distribution": "text", "state": "text", "error": "text?"}
 _BROUGHT = {"what": "text", "name": "text"}
 _SETTING = {"key": "text", "default": "any", "help": "text"}
@@ -279,6 +293,11 @@ SHAPES: Mapping[str, Any] = {
             "records": "number",
         }
     ],
+    "linn dump": _DUMPED,
+    "linn dump --records": {
+        **_DUMPED,
+        "records": [{"offset": "number", "key": "any", "routing_key": "text", "value": "any"}],
+    },
     "linn doctor": {
         "ok": "boolean",
         "findings": [{"name": "text", "state": "text", "found": "text", "advice": "text"}],
@@ -299,5 +318,10 @@ an exchange, `topic` or `exchange`."""
 
 OPTIONAL = ("queue", "topic", "exchange", "messages")
 """Keys that may be missing where they do not apply."""
-EACH_LINE = ("linn consume", "linn browse")
-"""These print one such object a line, with `--format json`."""
+EACH_LINE = {
+    "linn consume": "--format json",
+    "linn browse": "--format json",
+    "linn dump": "--json",
+    "linn dump --records": "--json",
+}
+"""These print one such object a line, with this option."""

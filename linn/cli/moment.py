@@ -1,9 +1,9 @@
-"""A place in a stream as people name it: earliest, latest, an offset, a time, or a duration ago."""
+"""Moments as people name them (earliest, latest, an offset, a time, or a duration ago), and as they are printed."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Literal
 
 import typer
@@ -43,3 +43,11 @@ def seconds_of(text: str, option: str) -> float:
     if found is None:
         raise typer.BadParameter(f"{text!r} is not a duration like 90s, 10m or 8h", param_hint=option)
     return float(found[1]) * _UNITS_S[found[2]]
+
+
+def moment_text(timestamp_ms: int, zone: tzinfo | None = None, precision: str = "seconds") -> str:
+    """The time of a message, local without a zone; a number where it is in no calendar, which a producer may set."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, zone).isoformat(timespec=precision)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)

@@ -8,24 +8,41 @@ import typer
 
 from linn.cli.options import Json
 
-KINDS = ("engine", "exchange", "interceptor", "observer", "protocol", "semantics")
+KINDS = {
+    "engine": "stores logs: `storage =` of a topic",
+    "exchange": "chooses topics for a message: `type =` of an exchange",
+    "interceptor": "changes or drops messages: `interceptors =` of a topic",
+    "observer": "is told when topics and connections come and go",
+    "partitioner": "chooses partitions for messages: `partitioner =` of a topic",
+    "protocol": "speaks with clients: `protocol =` of a listener",
+    "semantics": "says how a queue delivers: `delivery =` of a topic",
+}
+"""What a plugin of each kind does, and where TOML names it."""
+_KIND_LINES = "\n".join(f"- {kind}: {does}" for kind, does in KINDS.items())
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="What TOML is to call it: small letters, digits and single hyphens.")
 ]
-Kind = Annotated[str, typer.Option("--kind", metavar="KIND", help=f"What it brings: {', '.join(KINDS)}.")]
+Kind = Annotated[str, typer.Option("--kind", metavar="KIND", help="What it brings, of the kinds above.")]
 Into = Annotated[str, typer.Option("--into", metavar="FOLDER", help="Where its own folder, linn-NAME, is made.")]
 
 
+HELP = f"""Write a package with a plugin that works: code, tests that pass, README and entry point.
+
+Never overwrites anything. KIND is one of
+
+{_KIND_LINES}
+"""
+
+
 def new(name: Name, kind: Kind, into: Into = ".", as_json: Json = False) -> None:
-    """Write a package with a plugin that works: code, a conformance suite that passes, README and entry point.
-
-    Never overwrites anything.
-    """
-    from linn.core.errors.texts import did_you_mean
-
+    """Write the package, as `HELP` says."""
     if kind not in KINDS:
-        text = f"must be one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+        from linn.core.errors.texts import nearest
+
+        near = nearest(kind, KINDS)
+        hint = f' (did you mean "{near}"?)' if near else ""
+        text = f"there is no kind {kind[:40]!r}{hint}; the kinds are\n{_KIND_LINES}"
         raise typer.BadParameter(text, param_hint="--kind")
     from linn.cli.console import tell
     from linn.cli.plugin_skeleton import PluginSkeleton, name_mistake

@@ -53,6 +53,12 @@ FACTS = {
         "linn.core.ports.observer.Observer",
         _ORDERS.rstrip(),
     ),
+    "partitioner": Facts(
+        "partitioner",
+        "keys that are the same up to their first slash share a partition.",
+        "linn.testing.partitioners.PartitionerConformance",
+        _ORDERS + 'partitions = 4\npartitioner = "@NAME@"',
+    ),
     "protocol": Facts(
         "protocol",
         "clients say HELLO, PING and PUBLISH TOPIC TEXT in lines.",
@@ -81,7 +87,7 @@ def name_mistake(name: str) -> str | None:
 def _own_names() -> set[str]:
     """The names of linn's own plugins and of what they bring: a plugin can't bring the same again."""
     ours = built_in()
-    brought = (ours.engines, ours.semantics, ours.exchanges, ours.protocols, ours.interceptors)
+    brought = (ours.engines, ours.semantics, ours.exchanges, ours.partitioners, ours.protocols, ours.interceptors)
     return {*ours.plugin_names, *(name for kinds in brought for name in kinds)}
 
 

@@ -8,10 +8,10 @@ import typer
 
 from linn.cli.noun import noun
 from linn.cli.options import Json
-from linn.cli.plugin_new import new
+from linn.cli.plugin_new import HELP, new
 
 app = noun("Look at plugins: which there are, and what they bring. Or begin one.")
-app.command("new")(new)
+app.command("new", help=HELP)(new)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The plugin, or something that it brings: dram.")]
 Config = Annotated[

@@ -85,7 +85,8 @@ def _shape(path: str) -> str:
         if known == path or known.startswith(f"{path} --"):
             option = known.removeprefix(path).strip()
             with_option = f" and `{option}`" if option else ""
-            said = "Each line of `--format json`:" if path in EACH_LINE else f"With `--json`{with_option}:"
+            each = EACH_LINE.get(known)
+            said = f"Each line of `{each}`{with_option}:" if each else f"With `--json`{with_option}:"
             lines = pprint.pformat(shape, width=_SHAPE_CHARACTERS, sort_dicts=False).replace("'", '"')
             shown += f"\n{said}\n\n```json\n{lines}\n```\n"
     return shown

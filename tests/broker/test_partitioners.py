@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -20,6 +20,7 @@ from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.routing.partitioner import PartitionerKind
 from linn.plugins.partitioners import Murmur2Partitioner, RoundRobinPartitioner, StickyPartitioner
+from linn.testing.partitioners import PartitionerConformance, PartitionerHarness
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
@@ -75,6 +76,52 @@ def test_round_robin_goes_on_where_the_last_batch_ended(sizes: list[int], partit
             counts[partition] += len(values)
         shares = [counts[partition] for partition in range(partitions)]
         assert max(shares) - min(shares) <= 1
+
+
+class TestMurmur2(PartitionerConformance):
+    @pytest.fixture
+    def harness(self) -> PartitionerHarness:
+        return PartitionerHarness(make=Murmur2Partitioner, by_key=True)
+
+
+class TestSticky(PartitionerConformance):
+    @pytest.fixture
+    def harness(self) -> PartitionerHarness:
+        return PartitionerHarness(make=StickyPartitioner)
+
+
+class TestRoundRobin(PartitionerConformance):
+    @pytest.fixture
+    def harness(self) -> PartitionerHarness:
+        return PartitionerHarness(make=RoundRobinPartitioner)
+
+
+class Wrong:
+    """Promises what it does not keep."""
+
+    def __init__(self, place: Callable[[RecordBatch, int], object]) -> None:
+        self.place = place
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda batch, partitions: partitions,
+        lambda batch, partitions: [0],
+        lambda batch, partitions: ["0"] * batch.count,
+        lambda batch, partitions: -1 if batch.count == 1 else 0,
+    ],
+)
+def test_the_suite_finds_places_that_are_none(place: Callable[[RecordBatch, int], object]) -> None:
+    harness = PartitionerHarness(make=lambda: Wrong(place))  # type: ignore[arg-type, return-value]
+    with pytest.raises(AssertionError):
+        PartitionerConformance().test_every_record_of_any_batch_gets_a_partition_that_is_there(harness)
+
+
+@pytest.mark.parametrize("kind", [StickyPartitioner, RoundRobinPartitioner])
+def test_the_suite_finds_keys_that_wander(kind: type) -> None:
+    with pytest.raises(AssertionError):
+        PartitionerConformance().test_a_key_has_one_partition_if_keys_decide(PartitionerHarness(kind, by_key=True))
 
 
 class ByValue:

@@ -1,16 +1,21 @@
 """What goes in from the command line, at which rate, and what comes out of it in which form."""
 
+import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
+import linn.sync as linn_client
 from linn.cli.message_format import FIELDS
 from linn.cli.moment import place_of, seconds_of
 from linn.cli.outgoing import Outgoing, from_json
@@ -224,6 +229,93 @@ def test_a_template_prints_every_field_and_braces(quick, stream: str) -> None:
     every = " ".join(f"{{{name}}}" for name in FIELDS)
     (line,) = printed(quick, stream, "--format", every)
     assert line.startswith(f"v k r {stream} 0 0 0 ")
+
+
+def test_pretty_is_json_for_people(linn, quick, stream: str) -> None:
+    values = ['{"flight": "LH 454", "legs": [1, 2]}', "plain \u009b2J", "NaN", '"\\ud800"', "[" * 100_000, "1" * 10_000]
+    said = [*({"value": value} for value in values), {"value": {"base64": "/wA="}}, {"value": None}]
+    linn("publish", stream, "--input", "json", stdin="\n".join(map(json.dumps, said)))
+    text = quick("browse", stream, "--format", "pretty").stdout
+    assert text.startswith(f'{{\n  "topic": "{stream}",\n')
+    assert list(json.loads(text[: text.index("\n}\n") + 3]))[5:7] == ["timestamp_ms", "time"]
+    assert "\u009b" not in text
+    assert "\x1b" not in text, "colours are for terminals"
+    shown = _documents(text)
+    first = {"flight": "LH 454", "legs": [1, 2]}
+    expected = [first, *values[1:3], "\ud800", *values[4:], {"base64": "/wA="}, None]
+    assert [message["value"] for message in shown] == expected
+    lines = [json.loads(line) for line in printed(quick, stream, "--format", "json")]
+    assert [message | {"value": 0} for message in shown] == [
+        line | {"value": 0, "time": _wall_clock(line["timestamp_ms"])} for line in lines
+    ]
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        document, at = decoder.raw_decode(text, at)
+        found.append(document)
+        at += 1
+    return found
+
+
+def _wall_clock(timestamp_ms: int) -> str:
+    return datetime.fromtimestamp(timestamp_ms // 1000).isoformat()
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """What a command prints there."""
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "20"}
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        environment.pop(name, None)
+    command = [sys.executable, "-m", "linn", *arguments]
+    subprocess.run(command, stdout=theirs, env=environment, check=True, timeout=60)
+    os.close(theirs)
+    written = b""
+    with contextlib.suppress(OSError):  # The end of a terminal that nobody holds.
+        while piece := os.read(ours, 65_536):
+            written += piece
+    os.close(ours)
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_pretty_has_colours_on_a_terminal_and_for_no_command(broker: BrokerProcess, quick, stream: str) -> None:
+    quick("publish", stream, '{"n": 1}')
+    pretty = (stream, "--format", "pretty", "--url", broker.url)
+    coloured = on_a_terminal("browse", *pretty)
+    assert "\x1b[" in coloured
+    (message,) = _documents(re.sub(r"\x1b\[[\d;]*m", "", coloured))
+    assert message["value"] == {"n": 1}
+    assert _documents(on_a_terminal("consume", *pretty, "--no-follow", "--exec", "cat")) == [message]
+
+
+def test_text_has_the_time_before_each_value_if_asked(quick, stream: str) -> None:
+    quick("publish", stream, "a", "b")
+    ((_, first), (_, second)) = [
+        (line, _wall_clock(int(line))) for line in printed(quick, stream, "--format", "{timestamp_ms}")
+    ]
+    assert printed(quick, stream, "--time") == [f"{first} a", f"{second} b"]
+    assert consumed(quick, stream, "--time", "--count", "1") == [f"{first} a"]
+    assert printed(quick, stream, "--format", "{time}|{value}") == [f"{first}|a", f"{second}|b"]
+    assert consumed(quick, stream, "--since", first) == ["a", "b"]
+
+
+def test_a_time_is_local(broker: BrokerProcess, stream: str) -> None:
+    with linn_client.connect(broker.url) as client, client.producer(stream) as producer:
+        producer.publish(b"v", timestamp_ms=1_700_000_000_123)
+        producer.publish(b"in no calendar", timestamp_ms=1 << 60)
+    command = [sys.executable, "-m", "linn", "browse", stream, "--time", "--url", broker.url]
+    for zone, moment in (("UTC", "2023-11-14T22:13:20"), ("Asia/Kolkata", "2023-11-15T03:43:20")):
+        done = subprocess.run(command, env={**os.environ, "TZ": zone}, capture_output=True, text=True, timeout=60)
+        assert done.stdout.splitlines() == [f"{moment} v", f"{1 << 60} in no calendar"]
+
+
+def test_a_time_column_is_for_text(within) -> None:
+    for form, instead in (("json", "json has the time"), ("{value}", "a template has {time}")):
+        done = within("browse", "t", "--time", "--format", form)
+        assert done.returncode == 2
+        assert instead in " ".join(re.sub(r"[│\s]+", " ", done.stderr).split())
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,19 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_kind_of_plugin_has_a_skeleton_but_partitioners() -> None:
+def test_every_kind_of_plugin_has_a_skeleton() -> None:
     hooks = {name.removeprefix("linn_register_") for name in dir(hookspecs) if name.startswith("linn_register_")}
-    assert set(KINDS) == set(FACTS) == hooks - {"partitioner"}
+    assert set(KINDS) == set(FACTS) == hooks
+
+
+def test_help_and_a_wrong_kind_list_all_kinds_a_line_each(tmp_path: Path) -> None:
+    for said in (
+        linn("plugins", "new", "--help", cwd=tmp_path).stdout,
+        linn("plugins", "new", "tape", "--kind", "queue", cwd=tmp_path).stderr,
+    ):
+        lines = [re.sub(r"[│\s]+", " ", line).strip() for line in said.splitlines()]
+        expected = [f"- {kind}: {does}" for kind, does in KINDS.items()]
+        assert [line for line in lines if line.startswith("- ")] == expected
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,7 +114,7 @@ def test_what_is_no_name_is_refused(name: str) -> None:
     assert name_mistake(name)
 
 
-@pytest.mark.parametrize("name", ["dram", "topic", "capnp", "exchanges"])
+@pytest.mark.parametrize("name", ["dram", "topic", "capnp", "sticky", "exchanges"])
 def test_a_name_that_linn_itself_uses_is_refused(name: str) -> None:
     assert name_mistake(name) == "is taken by what linn brings itself"
 
