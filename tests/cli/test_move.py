@@ -85,8 +85,8 @@ def test_what_is_passed_over_stays_where_it_was_without_an_attempt(quick, client
     said = {"source": source, "moved": len(moved), "to": {target: len(moved)}, "stay": 0, "dry_run": False}
     assert json.loads(done.stdout) == said
     with client.consumer(source, mode="pull") as consumer:  # A push that is on its way has had its attempt.
-            message = next(iter(consumer.pull(1, wait_s=10)[0]))
-            assert message.attempt == 1
+        message = next(iter(consumer.pull(1, wait_s=10)[0]))
+        assert message.attempt == 1
         message.nack().wait()
     assert sorted(values(client, target)) == moved
     left = sorted(values(client, source))
