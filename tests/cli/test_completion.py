@@ -46,9 +46,9 @@ def test_a_real_bash_completes_a_command(within, tmp_path: Path) -> None:
     (tmp_path / "linn").chmod(0o755)
     (tmp_path / "script").write_text(within("completion", "bash").stdout)
     ask = (
-        f"source {tmp_path}/script; COMP_WORDS=(linn sub); COMP_CWORD=1; _linn_completion linn; "
+        f"source {tmp_path}/script; COMP_WORDS=(linn que); COMP_CWORD=1; _linn_completion linn; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", ask], env=environment, capture_output=True, text=True, timeout=30)
-    assert done.stdout == "subscriptions\n"
+    assert done.stdout == "queues\n"
