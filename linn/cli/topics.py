@@ -9,13 +9,17 @@ import typer
 from linn.cli.consent import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
+from linn.cli.setting_options import TopicSettingsCommand
 
 app = noun("Look at topics, make, change and delete them.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings as in TOML: kind=stream partitions=4 retention=14d"),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings as in TOML: kind=stream retention=14d, or --kind stream --retention 14d",
+    ),
 ]
 Write = Annotated[
     str | None,
@@ -39,7 +43,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     describe_one(url, name, as_json=as_json)
 
 
-@app.command("create")
+@app.command("create", cls=TopicSettingsCommand)
 def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Make a topic. Where it exists with the same settings, nothing happens."""
     from linn.cli.topic_admin import create_one
@@ -48,7 +52,7 @@ def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_jso
     create_one(url, name, named_values(settings or (), "KEY=VALUE"), as_json=as_json)
 
 
-@app.command("alter")
+@app.command("alter", cls=TopicSettingsCommand)
 def alter(
     name: Name, settings: Settings = None, write: Write = None, url: Url = DEFAULT_URL, as_json: Json = False
 ) -> None:
