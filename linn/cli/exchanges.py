@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import exchange_names, setting_keys
 from linn.cli.consent import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
@@ -13,11 +14,14 @@ from linn.cli.setting_options import ExchangeSettingsCommand
 
 app = noun("Look at exchanges, make and delete them.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The exchange.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The exchange.", autocompletion=exchange_names)]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="The exchange.")]
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...", help="Settings as in TOML: type=topic alternate=unrouted, or --type topic ..."
+        metavar="[KEY=VALUE]...",
+        help="Settings as in TOML: type=topic alternate=unrouted, or --type topic ...",
+        autocompletion=setting_keys,
     ),
 ]
 
@@ -39,7 +43,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
 
 
 @app.command("create", cls=ExchangeSettingsCommand)
-def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def create(name: NewName, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Make an exchange. Where it exists with the same settings, nothing happens."""
     from linn.cli.exchange_admin import create_one
     from linn.cli.typed_value import named_values

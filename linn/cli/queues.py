@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import queue_names
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 app = noun("Look at queues: what is ready, in flight, delivered again.")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.", autocompletion=queue_names)]
 
 
 @app.command("list")

@@ -15,7 +15,7 @@ class SettingsCommand(TyperCommand):
     """A command with [KEY=VALUE]... as its last argument: `--KEY VALUE` and `--KEY=VALUE` work as well."""
 
     @abstractmethod
-    def keys(self) -> Iterable[str]:
+    def setting_keys(self) -> Iterable[str]:
         """The settings that may be options. Called only where there is such an option: it may import what is slow."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -30,9 +30,9 @@ class SettingsCommand(TyperCommand):
                 kept += [arg, *rest]
             elif not arg.startswith("--") or option in options:
                 kept.append(arg)
-            elif key not in self.keys() and not ctx.resilient_parsing:
+            elif key not in self.setting_keys() and not ctx.resilient_parsing:
                 unknown = f"there is no option {option}, and settings are --KEY VALUE or KEY=VALUE"
-                ctx.fail(f"{unknown}{did_you_mean(key, [*self.keys(), *(name[2:] for name in options)])}")
+                ctx.fail(f"{unknown}{did_you_mean(key, [*self.setting_keys(), *(name[2:] for name in options)])}")
             else:
                 settings.append(f"{key}={value if equals else self._value(ctx, option, key, rest)}")
         # Behind the arguments, which may stand behind the options: the name comes first.
@@ -49,7 +49,7 @@ class SettingsCommand(TyperCommand):
 class TopicSettingsCommand(SettingsCommand):
     """A command that takes settings of a topic."""
 
-    def keys(self) -> Iterable[str]:
+    def setting_keys(self) -> Iterable[str]:
         """All settings of topics."""
         from linn.core.config.decoder import known_keys
         from linn.core.config.topic_settings import TopicSettings
@@ -60,6 +60,6 @@ class TopicSettingsCommand(SettingsCommand):
 class ExchangeSettingsCommand(SettingsCommand):
     """A command that takes settings of an exchange."""
 
-    def keys(self) -> Iterable[str]:
+    def setting_keys(self) -> Iterable[str]:
         """The settings that all exchanges have; those of one type are KEY=VALUE only."""
         return ("type", "alternate")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import setting_keys, topic_names
 from linn.cli.consent import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
@@ -13,12 +14,14 @@ from linn.cli.setting_options import TopicSettingsCommand
 
 app = noun("Look at topics, make, change and delete them.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=topic_names)]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Settings = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
         help="Settings as in TOML: kind=stream retention=14d, or --kind stream --retention 14d",
+        autocompletion=setting_keys,
     ),
 ]
 Write = Annotated[
@@ -44,7 +47,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
 
 
 @app.command("create", cls=TopicSettingsCommand)
-def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def create(name: NewName, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Make a topic. Where it exists with the same settings, nothing happens."""
     from linn.cli.topic_admin import create_one
     from linn.cli.typed_value import named_values
