@@ -18,6 +18,7 @@ Shell = Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish."
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_LINN_COMPLETE"
 """By this environment variable the scripts ask `linn` what could come next."""
+_NO_SPACE = '[[ "$COMPREPLY" == *= ]] && compopt -o nospace'
 ANSWER_S = 0.5
 """Whoever presses the tab key waits no longer than this for a broker."""
 
@@ -33,7 +34,11 @@ def completion(shell: Shell) -> None:
         raise typer.BadParameter(f"must be one of {', '.join(SHELLS)}")
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    print(get_completion_script(prog_name="linn", complete_var=VARIABLE, shell=shell))
+    script = get_completion_script(prog_name="linn", complete_var=VARIABLE, shell=shell)
+    if shell == "bash":
+        # Behind KEY= comes the value, and no space.
+        script = script.replace("    return 0\n", f"    {_NO_SPACE}\n    return 0\n")
+    print(script)
 
 
 def prepare() -> None:

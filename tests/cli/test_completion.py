@@ -147,14 +147,18 @@ def test_every_argument_that_names_something_on_the_broker_is_completed() -> Non
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_a_real_bash_completes_a_command(within, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("linn que", "queues\n"), ("linn topics create new lea", "compopt -o nospace\nlease=\n")],
+)
+def test_a_real_bash_completes_a_command(within, tmp_path: Path, words: str, offered: str) -> None:
     (tmp_path / "linn").write_text(f'#!/bin/sh\nexec {sys.executable} -m linn "$@"\n')
     (tmp_path / "linn").chmod(0o755)
     (tmp_path / "script").write_text(within("completion", "bash").stdout)
     ask = (
-        f"source {tmp_path}/script; COMP_WORDS=(linn que); COMP_CWORD=1; _linn_completion linn; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
+        f"source {tmp_path}/script; compopt() {{ echo compopt $*; }}; COMP_WORDS=({words}); "
+        f'COMP_CWORD={words.count(" ")}; _linn_completion linn; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", ask], env=environment, capture_output=True, text=True, timeout=30)
-    assert done.stdout == "queues\n"
+    assert done.stdout == offered
