@@ -230,6 +230,14 @@ def imported(module: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def test_tables_are_made_in_one_place() -> None:
+    """There the laws of tables are kept: nothing is cropped. The demo draws a live grid beside them."""
+    makers = {
+        name_of(module) for module in MODULES for name in imported(module) if f"{name}.".startswith("rich.table.")
+    }
+    assert makers == {"linn/cli/table.py", "linn/cli/demo/view.py"}
+
+
 def module_names() -> dict[str, Path]:
     paths = {module.relative_to(ROOT).with_suffix(""): module for module in MODULES}
     return {".".join(path.parts).removesuffix(".__init__"): module for path, module in paths.items()}

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import topic_names
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 app = typer.Typer(help="Load a broker: print rates and latencies, or check that nothing is lost.", no_args_is_help=True)
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="An existing topic.", autocompletion=topic_names)]
 CountMax = Annotated[int, typer.Option("--count", min=1, metavar="COUNT", help="Messages.")]
 Size = Annotated[int, typer.Option("--size", min=0, metavar="BYTES", help="Bytes of a message.")]
 NumberedSize = Annotated[

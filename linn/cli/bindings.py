@@ -6,15 +6,28 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import exchange_names, target_names
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 app = noun("Look at what exchanges send to whom; make bindings and take them back.")
 
-Exchange = Annotated[str, typer.Argument(metavar="EXCHANGE", help="The exchange that sends.")]
-AnyExchange = Annotated[str | None, typer.Argument(metavar="[EXCHANGE]", help="Of this exchange only.")]
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="The topic, or with --to-exchange the exchange.")]
-AnyTarget = Annotated[str | None, typer.Argument(metavar="[TARGET]", help="The topic or exchange that it sends to.")]
+Exchange = Annotated[
+    str, typer.Argument(metavar="EXCHANGE", help="The exchange that sends.", autocompletion=exchange_names)
+]
+AnyExchange = Annotated[
+    str | None, typer.Argument(metavar="[EXCHANGE]", help="Of this exchange only.", autocompletion=exchange_names)
+]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET", help="The topic, or with --to-exchange the exchange.", autocompletion=target_names
+    ),
+]
+AnyTarget = Annotated[
+    str | None,
+    typer.Argument(metavar="[TARGET]", help="The topic or exchange that it sends to.", autocompletion=target_names),
+]
 Key = Annotated[
     str, typer.Option("--key", metavar="KEY", help="Routing key or pattern, as the exchange's type reads it.")
 ]

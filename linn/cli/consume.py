@@ -6,10 +6,14 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import group_names, topic_names
 from linn.cli.options import DEFAULT_URL, CountMax, Url, Where
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.")]
-Group = Annotated[str, typer.Option("--group", metavar="NAME", help="On a stream: go on where this group is.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.", autocompletion=topic_names)]
+Group = Annotated[
+    str,
+    typer.Option("--group", metavar="NAME", help="On a stream: go on where this group is.", autocompletion=group_names),
+]
 Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings none.")]
 Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack what was printed, or leave it in the queue.")]
 Exec = Annotated[

@@ -6,16 +6,27 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import queue_names, topic_names
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, CountMax, DryRun, Json, Url, Where
 
 app = noun("Look at what no consumer could deal with, and send it back to where it came from.")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that takes dead letters.")]
-Only = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one, and each message in it.")]
+Topic = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic that takes dead letters.", autocompletion=queue_names)
+]
+Only = Annotated[
+    str | None,
+    typer.Argument(metavar="[TOPIC]", help="Only this one, and each message in it.", autocompletion=queue_names),
+]
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="TOPIC", help="Send them here, instead of to the topic that each came from."),
+    typer.Option(
+        "--to",
+        metavar="TOPIC",
+        help="Send them here, instead of to the topic that each came from.",
+        autocompletion=topic_names,
+    ),
 ]
 Shown = Annotated[int, typer.Option("--count", min=1, metavar="COUNT", help="Of one topic: so many messages at most.")]
 

@@ -158,7 +158,7 @@ def _broker(url: str) -> Iterator[Finding]:
         return
     yield Finding("broker", "ok", said)
     for topic in damaged:
-        advice = f"linn subscriptions describe {topic} says which; restore the topic's folder from a backup"
+        advice = f"linn queues describe {topic} says which; restore the topic's folder from a backup"
         yield Finding("damaged records", "error", f"records of {topic} can't be read from the disk", advice)
 
 

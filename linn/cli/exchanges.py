@@ -6,16 +6,23 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import exchange_names, setting_keys
 from linn.cli.consent import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
+from linn.cli.setting_options import ExchangeSettingsCommand
 
 app = noun("Look at exchanges, make and delete them.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The exchange.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The exchange.", autocompletion=exchange_names)]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="The exchange.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings as in TOML: type=topic alternate=unrouted"),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings as in TOML: type=topic alternate=unrouted, or --type topic ...",
+        autocompletion=setting_keys,
+    ),
 ]
 
 
@@ -35,8 +42,8 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     describe_one(url, name, as_json=as_json)
 
 
-@app.command("create")
-def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+@app.command("create", cls=ExchangeSettingsCommand)
+def create(name: NewName, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Make an exchange. Where it exists with the same settings, nothing happens."""
     from linn.cli.exchange_admin import create_one
     from linn.cli.typed_value import named_values

@@ -6,15 +6,18 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import group_names, stream_names
 from linn.cli.consent import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
 app = noun("Look at consumer groups of streams, move and delete them.")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The stream.")]
-AnyTopic = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Of this stream only.")]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The stream.", autocompletion=stream_names)]
+AnyTopic = Annotated[
+    str | None, typer.Argument(metavar="[TOPIC]", help="Of this stream only.", autocompletion=stream_names)
+]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=group_names)]
 To = Annotated[
     str,
     typer.Option(

@@ -40,7 +40,7 @@ _GROUP_PLACE = {
     "member": "text?",
 }
 _STATES = {"ready": "number", "returned": "number", "leased": "number", "delayed": "number", "dead": "number"}
-_SUBSCRIPTION = {"topic": "text", "unsettled": "number", **_STATES, "damaged": "number", "consumers": "number"}
+_QUEUE = {"topic": "text", "unsettled": "number", **_STATES, "damaged": "number", "consumers": "number"}
 _DEAD_LETTER = {
     "partition": "number",
     "offset": "number",
@@ -172,9 +172,9 @@ SHAPES: Mapping[str, Any] = {
     "linn groups describe": [_GROUP_PLACE],
     "linn groups reset": [_GROUP_PLACE],
     "linn groups delete": {"deleted": "text"},
-    "linn subscriptions list": [_SUBSCRIPTION],
-    "linn subscriptions describe": {
-        **_SUBSCRIPTION,
+    "linn queues list": [_QUEUE],
+    "linn queues describe": {
+        **_QUEUE,
         "by_partition": [
             {
                 "partition": "number",

@@ -6,14 +6,22 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import exchange_names, queue_names, topic_names
 from linn.cli.options import DEFAULT_URL, CountMax, DryRun, Json, Url, Where
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="The queue.")]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="The queue.", autocompletion=queue_names)]
 Target = Annotated[
     str | None,
-    typer.Argument(metavar="TARGET", help="The topic where to, unless --exchange says it.", show_default=False),
+    typer.Argument(
+        metavar="TARGET",
+        help="The topic where to, unless --exchange says it.",
+        show_default=False,
+        autocompletion=topic_names,
+    ),
 ]
-Exchange = Annotated[str | None, typer.Option("--exchange", metavar="NAME", help="Move to this exchange.")]
+Exchange = Annotated[
+    str | None, typer.Option("--exchange", metavar="NAME", help="Move to this exchange.", autocompletion=exchange_names)
+]
 
 
 def move(

@@ -7,13 +7,21 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import exchange_names, published_to
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="TOPIC [VALUE]...", help="Where to, unless --exchange says it; then the messages."),
+    typer.Argument(
+        metavar="TOPIC [VALUE]...",
+        help="Where to, unless --exchange says it; then the messages.",
+        autocompletion=published_to,
+    ),
 ]
-Exchange = Annotated[str | None, typer.Option("--exchange", metavar="NAME", help="Publish to this exchange.")]
+Exchange = Annotated[
+    str | None,
+    typer.Option("--exchange", metavar="NAME", help="Publish to this exchange.", autocompletion=exchange_names),
+]
 Key = Annotated[str | None, typer.Option("--key", metavar="TEXT", help="What partitions and key order go by.")]
 RoutingKey = Annotated[str, typer.Option("--routing-key", metavar="KEY", help="What exchanges go by.")]
 Label = Annotated[

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import queue_names
 from linn.cli.consent import confirm
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.", autocompletion=queue_names)]
 
 
 def purge(topic: Topic, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:

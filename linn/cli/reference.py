@@ -33,6 +33,10 @@ question.
 A noun without a verb lists: `linn topics --json` is `linn topics list --json`. `show` is another word for `describe`.
 Options stand behind the verb.
 
+Names in tables fold and are never cropped: joined, the lines of a cell are the whole name. On a terminal of less than
+100 columns the least important columns are left out. In a pipe a row is one line, with all columns, whatever the
+terminal; the environment variable `COLUMNS` sets a width there, too. `--json` has everything.
+
 With `--json` a command prints what the page shows for it: `"text"`, `"number"`, `"boolean"` or `"any"` stand for
 values, a `?` for one that may be null, a key in capitals for any key; a list holds any number of its one item. A key
 that does not apply is left out: `queue` of a stream, `topic` or `exchange` of a binding, `messages` where no one topic

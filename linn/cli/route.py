@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import exchange_names
 from linn.cli.exit_code import ExitCode, complain, exit_code_of
 from linn.cli.options import DEFAULT_URL, Json, Url
 from linn.core.errors.tree import LinnError
@@ -13,7 +14,13 @@ from linn.core.errors.tree import LinnError
 app = typer.Typer(help="See where messages go, why, and what would change.", no_args_is_help=True)
 
 Exchange = Annotated[
-    str, typer.Option("--exchange", metavar="NAME", help='The exchange that is published to; "" is the default one.')
+    str,
+    typer.Option(
+        "--exchange",
+        metavar="NAME",
+        help='The exchange that is published to; "" is the default one.',
+        autocompletion=exchange_names,
+    ),
 ]
 Config = Annotated[
     str | None, typer.Option("--config", metavar="FILE", help="Ask this configuration instead of a broker.")

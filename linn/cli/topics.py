@@ -6,16 +6,23 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import setting_keys, topic_names
 from linn.cli.consent import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
+from linn.cli.setting_options import TopicSettingsCommand
 
 app = noun("Look at topics, make, change and delete them.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", autocompletion=topic_names)]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings as in TOML: kind=stream partitions=4 retention=14d"),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings as in TOML: kind=stream retention=14d, or --kind stream --retention 14d",
+        autocompletion=setting_keys,
+    ),
 ]
 Write = Annotated[
     str | None,
@@ -39,8 +46,8 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     describe_one(url, name, as_json=as_json)
 
 
-@app.command("create")
-def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+@app.command("create", cls=TopicSettingsCommand)
+def create(name: NewName, settings: Settings = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """Make a topic. Where it exists with the same settings, nothing happens."""
     from linn.cli.topic_admin import create_one
     from linn.cli.typed_value import named_values
@@ -48,7 +55,7 @@ def create(name: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_jso
     create_one(url, name, named_values(settings or (), "KEY=VALUE"), as_json=as_json)
 
 
-@app.command("alter")
+@app.command("alter", cls=TopicSettingsCommand)
 def alter(
     name: Name, settings: Settings = None, write: Write = None, url: Url = DEFAULT_URL, as_json: Json = False
 ) -> None:

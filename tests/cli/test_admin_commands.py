@@ -1,4 +1,4 @@
-"""Groups, subscriptions, exchanges, bindings and plugins, looked at and changed from the command line."""
+"""Groups, queues, exchanges, bindings and plugins, looked at and changed from the command line."""
 
 import json
 import subprocess
@@ -75,17 +75,15 @@ def test_a_queue_shows_what_is_ready_and_what_a_consumer_holds(quick, broker: Br
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holding:
         assert holding.stdout is not None
         assert [holding.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
-        shown = json.loads(quick("subscriptions", "describe", "desk", "--json").stdout)
+        shown = json.loads(quick("queues", "describe", "desk", "--json").stdout)
         assert (shown["leased"], shown["ready"], shown["consumers"]) == (3, 0, 1)
         assert [consumer["leased"] for consumer in shown["by_consumer"]] == [3]
         assert quick("browse", "desk").stdout == "a\nb\nc\n", "browsing shows what is held as well"
         holding.kill()
     assert quick("consume", "desk", "--count", "1").stdout == "a\n"
-    (desk,) = [
-        queue for queue in json.loads(quick("subscriptions", "list", "--json").stdout) if queue["topic"] == "desk"
-    ]
+    (desk,) = [queue for queue in json.loads(quick("queues", "list", "--json").stdout) if queue["topic"] == "desk"]
     assert (desk["ready"], desk["returned"], desk["leased"]) == (2, 2, 0)
-    row = next(line for line in quick("subscriptions", "list").stdout.splitlines() if "desk" in line)
+    row = next(line for line in quick("queues", "list").stdout.splitlines() if "desk" in line)
     assert "2" in row
 
 

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from linn.testing.process import BrokerProcess
 
 
@@ -22,6 +24,53 @@ def test_topics_are_made_shown_changed_and_deleted(linn, quick) -> None:
     assert "stream" in row
     assert quick("topics", "delete", "orders", "--yes").stdout == "deleted orders\n"
     assert "orders" not in [topic["name"] for topic in json.loads(quick("topics", "list", "--json").stdout)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        (["NAME", "--kind", "stream"], {"kind": "stream"}),
+        (["--kind=stream", "--retention", "3d", "NAME", "--json"], {"kind": "stream", "retention": "3d"}),
+        (["--dead-letter", "graves", "NAME", "--max_deliveries=3", "lease=5s"], {"lease": "5s", "max_deliveries": 3}),
+        (["--kind", "both", "--", "NAME", "partitions=2"], {"kind": "both", "partitions": 2}),
+    ],
+    ids=" ".join,
+)
+def test_settings_are_options_too(quick, arguments: list[str], settings: dict[str, object]) -> None:
+    quick("topics", "create", "graves")
+    name = "made-" + "-".join(settings)
+    done = quick("topics", "create", *(name if word == "NAME" else word for word in arguments))
+    assert (done.stderr, done.returncode) == ("", 0)
+    made = json.loads(quick("topics", "describe", name, "--json").stdout)["settings"]
+    assert made | settings == made
+    assert quick("topics", "alter", name, "--message-bytes-max", "1 KiB").stdout == "changed message_bytes_max\n"
+
+
+def test_the_type_of_an_exchange_is_an_option_too(quick) -> None:
+    assert quick("exchanges", "create", "--type", "topic", "typed", "--alternate=rest").returncode == 1, (
+        "no such exchange"
+    )
+    assert quick("exchanges", "create", "--type", "topic", "typed").returncode == 0
+    assert json.loads(quick("exchanges", "describe", "typed", "--json").stdout)["type"] == "topic"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topics", "create", "t", "--knd", "stream"], 'did you mean "kind"?'),
+        (["topics", "create", "t", "--kind"], "--kind VALUE, or kind=VALUE"),
+        (["topics", "create", "t", "--kind", "--json"], "--kind VALUE, or kind=VALUE"),
+        (["topics", "create", "t", "--kind", "stream", "kind=queue"], "'kind' is given twice"),
+        (["exchanges", "create", "x", "--tpe", "topic"], 'did you mean "type"?'),
+        (["exchanges", "create", "x", "--when", "later"], "settings are --KEY VALUE or KEY=VALUE"),
+        (["topics", "delete", "t", "--kind", "stream"], "No such option"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) else part,
+)
+def test_an_option_that_is_no_setting_says_the_right_form(within, arguments: list[str], said: str) -> None:
+    done = within(*arguments)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_change_that_is_refused_says_why(quick, line_of) -> None:

@@ -33,7 +33,7 @@ def test_a_bit_that_flips_under_a_running_broker_costs_one_batch_and_is_named(tm
                 assert consumer.get(timeout_s=0.3) is None
         assert got == [b"%d.%d" % (number, index) for number in (0, 1, 3, 4) for index in range(4)]
         assert broker.log_text().count("are damaged, and are not delivered") == 1
-        described = run("subscriptions", "describe", "jobs", url=broker.url)
+        described = run("queues", "describe", "jobs", url=broker.url)
         assert "partition 0: the records from 8 to 11 are damaged" in described.stdout
         doctor = run("doctor", "--json", url=broker.url, cwd=tmp_path)
         found = [each for each in json.loads(doctor.stdout)["findings"] if each["name"] == "damaged records"]

@@ -49,7 +49,7 @@ def test_a_noun_without_a_verb_lists(quick: Any, name: str) -> None:
 @pytest.mark.usefixtures("furnished")
 def test_show_is_describe(quick: Any, name: str) -> None:
     arguments = {
-        "subscriptions": ["pond"],
+        "queues": ["pond"],
         "exchanges": ["front"],
         "bindings": ["front"],
         "groups": ["river", "readers"],

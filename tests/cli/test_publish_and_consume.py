@@ -478,7 +478,7 @@ def test_what_a_command_is_given_is_acked_once_it_ends_with_0(linn, quick, tmp_p
     assert done.stderr == f"linn: cat >> {seen}; exit 3 ended with 3: what it was given is not acked\n"
     assert linn("consume", "given", "--count", "1", "--exec", "kill -9 $$").stderr.count("was ended by signal 9") == 1
     assert linn("consume", "given", "--no-follow", "--no-ack", "--exec", "true").returncode == 0
-    left = json.loads(quick("subscriptions", "describe", "given", "--json").stdout)["unsettled"]
+    left = json.loads(quick("queues", "describe", "given", "--json").stdout)["unsettled"]
     assert left == 4, "a and b had two attempts"
     assert linn("consume", "given", "--count", "1", "--exec", f"cat >> {seen}").returncode == 0
     assert linn("consume", "given", "--no-follow", "--format", "{attempt} {value}", "--exec", "cat").stdout != ""

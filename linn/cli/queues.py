@@ -1,4 +1,4 @@
-"""`linn subscriptions`: what waits in queues, and what is with their consumers."""
+"""`linn queues`: what waits in queues, and what is with their consumers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.completion import queue_names
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 app = noun("Look at queues: what is ready, in flight, delivered again.")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.", autocompletion=queue_names)]
 
 
 @app.command("list")
-def list_subscriptions(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+def list_queues(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """All queues with their numbers of records."""
-    from linn.cli.subscription_admin import list_all
+    from linn.cli.queue_admin import list_all
 
     list_all(url, as_json=as_json)
 
@@ -25,6 +26,6 @@ def list_subscriptions(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
 @app.command("describe")
 def describe(topic: Topic, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     """One queue: by partition, and what each consumer holds."""
-    from linn.cli.subscription_admin import describe_one
+    from linn.cli.queue_admin import describe_one
 
     describe_one(url, topic, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Queues over the wire: what the commands of `linn subscriptions` do, and how they show it."""
+"""Queues over the wire: what the commands of `linn queues` do, and how they show it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,134 @@
+"""Tables on a terminal of 80 columns: long names fold, and nothing is cropped or wider than the terminal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import linn.sync
+from linn.cli.reference import commands
+from linn.testing.process import BrokerProcess
+
+COLUMNS = 80
+FRAME = "│┃"
+SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.toml is good")
+"""Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
+GUIDES = "│├└─ "
+"""What the trees of `linn route explain` draw in front of their texts."""
+JOBS, VISITS, GRAVES, SHOP, SPARE = (
+    f"{name}.of-the-warehouse-in-rotterdam.with-a-name-that.no-terminal-has-room-for"
+    for name in ("jobs", "visits", "graves", "shop", "spare")
+)
+GROUP = "readers-" + "of-many-things." * 6 + "end"
+LISTENER, ADDRESS = "for-the-machines-of-the-warehouse-in-rotterdam", "[2001:db8:85a3:8d3:1319:8a2e:370:7348]:15466"
+CONFIG = f"""
+[listeners.{LISTENER}]
+address = "{ADDRESS}"
+[exchanges."{SHOP}"]
+type = "topic"
+alternate = "{SPARE}"
+[exchanges."{SPARE}"]
+[topics."{GRAVES}"]
+[topics."{JOBS}"]
+dead_letter = "{GRAVES}"
+max_deliveries = 3
+bindings = [{{exchange = "{SHOP}", key = "{JOBS}"}}]
+"""
+SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    (("topics", "list"), (JOBS, VISITS)),
+    (("topics", "describe", JOBS), (GRAVES,)),
+    (("exchanges", "list"), (SHOP, SPARE)),
+    (("exchanges", "describe", SHOP), (SPARE, JOBS)),
+    (("bindings", "list"), (SHOP, SPARE, JOBS)),
+    (("bindings", "describe", SHOP), (SHOP, SPARE, JOBS)),
+    (("groups", "list"), (VISITS, GROUP)),
+    (("groups", "describe", VISITS, GROUP), ()),
+    (("queues", "list"), (JOBS, GRAVES)),
+    (("queues", "describe", JOBS), ()),
+    (("dead-letters", "list"), (GRAVES, JOBS)),
+    (("dead-letters", "list", GRAVES), (JOBS,)),
+    (("plugins", "list"), ("consistent-hash",)),
+    (("plugins", "describe", "dram"), ()),
+    (("top", "--once", "--interval", "0.1"), (JOBS, VISITS, GROUP)),
+    (("route", "explain", "--exchange", SHOP, "--routing-key", JOBS), (SHOP, JOBS)),
+    (("route", "explain", "--exchange", SHOP, "--routing-key", "else"), (SHOP, SPARE)),
+    (("route", "diff", "linn.toml", "other.toml", "--sample", "sample.json"), (SHOP, JOBS, VISITS)),
+    (("check", "linn.toml"), (SHOP, SPARE, JOBS, GRAVES, LISTENER, ADDRESS)),
+    (("doctor", "linn.toml"), (ADDRESS,)),
+    (("bench", "publish", JOBS, "--count", "10"), ()),
+    (("bench", "consume", JOBS, "--count", "10"), ()),
+    (("bench", "latency", "--count", "10"), ()),
+    (("bench", "soak", "--duration", "300ms", "--rate", "1000/s"), ()),
+]
+"""(command, names that are whole in it)"""
+WITHOUT_A_TABLE = {
+    *("serve", "init", "publish", "consume", "browse", "move", "purge", "recover", "completion"),
+    *(f"topics {verb}" for verb in ("create", "alter", "delete")),
+    *(f"exchanges {verb}" for verb in ("create", "delete")),
+    *(f"bindings {verb}" for verb in ("create", "delete")),
+    *(f"groups {verb}" for verb in ("reset", "delete")),
+    *("dead-letters replay", "plugins new", "demo"),
+}
+"""Commands that print lines, or as the demo a picture of their own."""
+
+
+@pytest.fixture(scope="module")
+def furnished(broker: BrokerProcess) -> None:
+    """One of each thing that is shown, with long names."""
+    with linn.sync.connect(broker.url) as client:
+        admin = client.admin
+        admin.create_topic(GRAVES)
+        admin.create_topic(JOBS, dead_letter=GRAVES, max_deliveries=3)
+        admin.create_topic(VISITS, kind="stream")
+        admin.create_exchange(SPARE)
+        admin.create_exchange(SHOP, type="topic", alternate=SPARE)
+        admin.bind(SHOP, JOBS, JOBS)
+        admin.perform("exchange.bind", exchange=SHOP, key="x", arguments={}, target_exchange=SPARE)
+        for topic in (JOBS, VISITS):
+            with client.producer(topic) as producer:
+                producer.publish_many([b"one", b"two"])
+        with client.consumer(JOBS) as consumer:
+            next(consumer).reject().wait()
+        with client.consumer(VISITS, group=GROUP) as consumer:
+            next(consumer).ack().wait()
+        while admin.topic(GRAVES)["queue"]["unsettled"] == 0:
+            pass  # Each look is a round trip, in which the broker goes on.
+
+
+def whole_cells(text: str) -> list[str]:
+    """The cells of each column, joined; and all lines of trees, joined."""
+    columns: dict[int, str] = {}
+    for line in text.splitlines():
+        if line[:1] in FRAME:
+            for place, cell in enumerate(line.replace("┃", "│").split("│")[1:-1]):
+                columns[place] = columns.get(place, "") + cell.strip()
+    joined = "".join(line.lstrip(GUIDES).rstrip() for line in text.splitlines())
+    return [*columns.values(), joined]
+
+
+@pytest.mark.parametrize(("command", "names"), SHOWN, ids=lambda part: " ".join(part)[:40])
+@pytest.mark.usefixtures("furnished")
+def test_names_fold_and_nothing_is_cropped(
+    quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    (tmp_path / "linn.toml").write_text(CONFIG)
+    (tmp_path / "other.toml").write_text(CONFIG.replace(f'"{JOBS}"]', f'"{VISITS}"]'))
+    (tmp_path / "sample.json").write_text(json.dumps({"value": "v", "routing_key": JOBS}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    shown = quick(*command).stdout
+    assert shown
+    assert "…" not in shown
+    assert [line for line in shown.splitlines() if len(line) > COLUMNS and not line.startswith(SENTENCES)] == []
+    assert [name for name in names if not any(name in cell for cell in whole_cells(shown))] == []
+
+
+def test_every_command_is_looked_at() -> None:
+    """A command that is new prints no table, or is shown above."""
+    paths = {path.removeprefix("linn ") for path, command in commands() if not hasattr(command, "commands")}
+    looked_at = {
+        max((path for path in paths if f"{' '.join(command)} ".startswith(f"{path} ")), key=len) for command, _ in SHOWN
+    }
+    assert looked_at | WITHOUT_A_TABLE == paths
+    assert looked_at & WITHOUT_A_TABLE == set()
