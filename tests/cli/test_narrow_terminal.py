@@ -63,7 +63,7 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
 ]
 """(command, names that are whole in it)"""
 WITHOUT_A_TABLE = {
-    *("serve", "init", "publish", "consume", "browse", "move", "purge", "recover", "completion"),
+    *("serve", "init", "publish", "consume", "browse", "move", "purge", "recover", "dump", "completion"),
     *(f"topics {verb}" for verb in ("create", "alter", "delete")),
     *(f"exchanges {verb}" for verb in ("create", "delete")),
     *(f"bindings {verb}" for verb in ("create", "delete")),
