@@ -154,8 +154,9 @@ struct Pull {
   subscription @0 :UInt32;
   recordsMax   @1 :UInt32;
   waitMaxMs    @2 :UInt32;       # answer without batches when this time has passed
-  partition    @3 :Int32 = -1;   # shared with leases: only of this one, from offset `start` on, without waiting
-  start        @4 :Int64;
+  placed       @3 :Bool;         # shared with leases: only of this partition, from offset `start` on, without waiting
+  partition    @4 :Int32;
+  start        @5 :Int64;
 }
 
 enum Verdict { ack @0; nack @1; reject @2; extend @3; release @4; }

@@ -65,17 +65,17 @@ def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | N
     return []
 
 
-ANYWHERE = (-1, 0)
-"""The partition and offset of a pull that takes what is lowest."""
+ANYWHERE = (False, 0, 0)
+"""The place of a pull that takes what is lowest: whether it is bound to one, its partition and offset."""
 
 
-def _checked_place(partition: int | None, start: int) -> tuple[int, int]:
+def _checked_place(partition: int | None, start: int) -> tuple[bool, int, int]:
     """Raises MessageInvalid."""
     if partition is None:
         return ANYWHERE
     checked_number(partition, "partition", I32_MAX)
     checked_number(start, "start", I64_MAX)
-    return partition, start
+    return True, partition, start
 
 
 class Consumer:
@@ -535,7 +535,7 @@ class Consumer:
             await self._changed.wait()
             self._raise_errors()
 
-    async def _pull(self, records_max: int, wait_s: float, place: tuple[int, int]) -> list[Batch]:
+    async def _pull(self, records_max: int, wait_s: float, place: tuple[bool, int, int]) -> list[Batch]:
         """Ask each subscription in turn; there is more than one only after a reader's reconnection."""
         subscription, answer = self._subscriptions[0], Answer()
         wait_s = wait_s / len(self._subscriptions)
@@ -552,7 +552,7 @@ class Consumer:
             batch._handed_over()
         return batches
 
-    def _ask(self, caller: Caller, records_max: int, wait_s: float, place: tuple[int, int] = ANYWHERE) -> int:
+    def _ask(self, caller: Caller, records_max: int, wait_s: float, place: tuple[bool, int, int] = ANYWHERE) -> int:
         """Pull from the first subscription, which is the last one then; the request's number."""
         subscription = self._subscriptions.pop(0)
         self._subscriptions.append(subscription)

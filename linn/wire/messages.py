@@ -176,7 +176,8 @@ class Pull(Message):
     subscription: int
     records_max: int
     wait_max_ms: int = 0
-    partition: int = -1
+    placed: bool = False
+    partition: int = 0
     start: int = 0
 
 

@@ -28,7 +28,7 @@ FROM_CLIENT: list[m.Message] = [
     m.Subscribe("orders", "billing", 1_000, 2**40, [0, 2, 2**31 - 1], [2**62, -1, -2]),
     m.Unsubscribe(7),
     m.Credit(7, 100),
-    m.Pull(7, 500, 30_000, partition=3, start=40),
+    m.Pull(7, 500, 30_000, placed=True, partition=3, start=40),
     m.Settle(
         7,
         [

@@ -171,7 +171,7 @@ async def test_a_pull_from_an_offset_passes_over_what_is_before_it(env: SimEnv) 
         worker = await _worker(client, 0)
 
         async def pull(start: int, partition: int = 1) -> tuple[list[int], int]:
-            event = await client.ask(m.Pull(worker, 10, partition=partition, start=start))
+            event = await client.ask(m.Pull(worker, 10, placed=True, partition=partition, start=start))
             pulled.append(event)
             offsets = [offset for batch in event.batches for offset in range(batch.base_offset, batch.end_offset)]
             return offsets, event.message.attempt  # type: ignore[attr-defined]
@@ -195,7 +195,7 @@ async def test_only_a_queue_with_leases_can_be_pulled_from_an_offset(env: SimEnv
         client = await connected(env)
         for topic in ("s", "once"):
             with pytest.raises(Refused, match="wrong_kind"):
-                await client.call(m.Pull(await _worker(client, 0, topic), 1, partition=0))
+                await client.call(m.Pull(await _worker(client, 0, topic), 1, placed=True))
             await client.publish(topic, ["a"])
             assert values((await client.pull(await _worker(client, 0, topic))).batches) == ["a"], "nothing was taken"
 

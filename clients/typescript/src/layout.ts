@@ -214,14 +214,15 @@ export const STRUCTS = {
     },
   },
   Pull: {
-    words: 3,
+    words: 4,
     pointers: 0,
     fields: {
       subscription: ["u32", 0],
       recordsMax: ["u32", 4],
       waitMaxMs: ["u32", 8],
-      partition: ["i32", 12, -1],
-      start: ["i64", 16],
+      placed: ["bool", 96],
+      partition: ["i32", 16],
+      start: ["i64", 24],
     },
   },
   Refusal: {

@@ -150,7 +150,7 @@ class Subscriber:
         delivery, deadline, records_max = NOTHING, WaitDeadline(wait_s), min(pull.records_max, CREDIT_MAX)
         if records_max > 0 and not self._paused and await self._may_ask(deadline):
             try:
-                if pull.partition < 0:
+                if not pull.placed:
                     delivery = await self._next(records_max, deadline)
                 else:
                     delivery = await self._next_from(pull.partition, pull.start, records_max)
