@@ -84,14 +84,17 @@ class QueueDeliveries:
         self._altered: dict[str, None] = {}
         self._releasers: dict[str, str] = {}
         """The topic of each consumer that may release what it has not read."""
+        self._busy_s: dict[str, float] = {}
+        """When each consumer was last handed something."""
         self._released_s: dict[str, float] = {}
         """From when on records of a topic may have been released, by topic."""
 
     def observe(self, entry: Entry) -> None:
         """Take note of what concerns queues."""
         match entry.event:
-            case Delivered(delivery_id=id) if id:
+            case Delivered(delivery_id=id, consumer=consumer) if id:
                 self.deliveries.append((entry, entry.event))
+                self._busy_s[consumer] = entry.at_s
             case Asked(group=""):
                 self.settlements[entry.index] = Settlement(entry, entry.event)
             case Answered(asked, code) if asked in self.settlements:
@@ -111,7 +114,8 @@ class QueueDeliveries:
                 self._noise.append(entry)
                 self._left_last = entry.index
                 if consumer in self._releasers:
-                    self._released_from(self._releasers[consumer], entry.at_s)
+                    # What it had not read went back when it began to leave, at some time after it took the last.
+                    self._released_from(self._releasers[consumer], self._busy_s.get(consumer, entry.at_s))
             case Altered(topic):
                 self._noise.append(entry)
                 self._altered[topic] = None
