@@ -198,6 +198,7 @@ SHAPES: Mapping[str, Any] = {
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters replay": _MOVED,
     "linn browse": _MESSAGE,
+    "linn ping": {"broker": "text", "version": "text", "round_trips_ms": ["number"]},
     "linn purge": {"purged": "number"},
     "linn route explain": {
         "exchange": "text",

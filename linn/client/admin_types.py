@@ -162,9 +162,10 @@ class MetricDescription(TypedDict):
 
 
 class BrokerDescription(TypedDict):
-    """The broker: the addresses of its listeners by name, and counts."""
+    """The broker: its name, the version of linn that it runs, the addresses of its listeners by name, and counts."""
 
     name: str
+    version: str
     listeners: dict[str, str]
     connections: int
     topics: int

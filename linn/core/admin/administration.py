@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import msgspec
@@ -450,6 +451,7 @@ class Administration:
         broker = self._broker
         return {
             "name": broker.name,
+            "version": version("linn"),
             "listeners": dict(broker.addresses),
             "connections": broker.client_count,
             "topics": len(broker.topics),
