@@ -51,6 +51,8 @@ WITH_BROKER = [
     ("bench", "soak"),
     ("top", "--once"),
     ("ping",),
+    ("connections",),
+    ("connections", "list"),
     ("route", "explain", "--exchange", "x"),
 ]
 ASKING = [command[:-1] for command in WITH_BROKER if command[-1] == "--yes"]
