@@ -29,13 +29,7 @@ def list_all(url: str, *, as_json: bool) -> None:
         ]
         for one in found
     ]
-    heads: list[str | Column] = [
-        number("number"),
-        "peer",
-        wide("listener"),
-        wide("protocol"),
-        number("open s"),
-        number("received"),
-    ]
-    heads += [number("sent"), wide(number("in flight")), wide(number("unsent")), wide(number("held"))]
+    heads: list[str | Column] = [number("number"), "peer", wide("listener"), wide("protocol"), number("open s")]
+    heads += [number("received"), number("sent")]
+    heads += [wide(number(head)) for head in ("in flight", "unsent", "held")]
     print_table(heads, rows)
