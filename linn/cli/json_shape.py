@@ -198,6 +198,21 @@ SHAPES: Mapping[str, Any] = {
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters replay": _MOVED,
     "linn browse": _MESSAGE,
+    "linn connections list": [
+        {
+            "number": "number",
+            "peer": "text",
+            "listener": "text",
+            "protocol": "text",
+            "open_s": "number",
+            "received_bytes": "number",
+            "sent_bytes": "number",
+            "inflight_requests": "number",
+            "unsent_bytes": "number",
+            "held_bytes": "number",
+        }
+    ],
+    "linn ping": {"broker": "text", "version": "text", "round_trips_ms": ["number"]},
     "linn purge": {"purged": "number"},
     "linn route explain": {
         "exchange": "text",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -13,20 +14,23 @@ import linn
 from linn.client.client import Client
 from linn.client.url import address_of
 from linn.core.env.address import parse_address
-from linn.core.errors.tree import AddressInvalid, MessageInvalid, RequestUnknown
+from linn.core.errors.tree import AddressInvalid, ConnectFailed, MessageInvalid, RequestUnknown
 
 T = TypeVar("T")
 RETRIES_MAX = 2
 """One attempt more than a hiccup needs."""
 
 
-def with_client(url: str, work: Callable[[Client], Awaitable[T]], *, comes_back: bool = False) -> T:
+def with_client(
+    url: str, work: Callable[[Client], Awaitable[T]], *, comes_back: bool = False, timeout_s: float = math.inf
+) -> T:
     """Connect, do the work, disconnect.
 
     `comes_back`: where the connection is lost the client says so on stderr and waits for the broker; otherwise it gives
     up soon, as a command shall that is to answer.
 
-    Raises BadParameter where the URL is none; LinnError, alone or in groups; KeyboardInterrupt as usual.
+    Raises BadParameter where the URL is none; ConnectFailed where it takes longer than `timeout_s`; LinnError, alone
+    or in groups; KeyboardInterrupt as usual.
     """
     broker_address(url)
 
@@ -44,7 +48,12 @@ def with_client(url: str, work: Callable[[Client], Awaitable[T]], *, comes_back:
                 # What Python makes of arguments that are not UTF-8 can't be sent as a name.
                 raise MessageInvalid("an argument that must be text is not valid Unicode") from error
 
-    return anyio.run(main, backend="trio")
+    async def in_time() -> T:
+        with anyio.move_on_after(timeout_s):
+            return await main()
+        raise ConnectFailed(f"the broker at {url} did not answer within {timeout_s:g} s")
+
+    return anyio.run(in_time, backend="trio")
 
 
 def mute_client() -> None:

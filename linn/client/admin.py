@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from linn.client.admin_types import (
     BrokerDescription,
+    ConnectionDescription,
     ExchangeDescription,
     GroupDescription,
     GroupOffset,
@@ -289,6 +290,15 @@ class Admin:
             print(await client.admin.metrics("linn_topic"))
         """
         found: list[MetricDescription] = await self.perform("metrics.show", names=list(names) or [""])
+        return found
+
+    async def connections(self) -> list[ConnectionDescription]:
+        """The open connections of all listeners, the oldest first.
+
+        Example:
+            print([connection["peer"] for connection in await client.admin.connections()])
+        """
+        found: list[ConnectionDescription] = await self.perform("connection.list")
         return found
 
     async def broker(self) -> BrokerDescription:

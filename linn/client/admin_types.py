@@ -161,10 +161,26 @@ class MetricDescription(TypedDict):
     samples: list[Any]
 
 
+class ConnectionDescription(TypedDict):
+    """One open connection: its number, who and where, for how long, and what it has carried and holds."""
+
+    number: int
+    peer: str
+    listener: str
+    protocol: str
+    open_s: float
+    received_bytes: int
+    sent_bytes: int
+    inflight_requests: int
+    unsent_bytes: int
+    held_bytes: int
+
+
 class BrokerDescription(TypedDict):
-    """The broker: the addresses of its listeners by name, and counts."""
+    """The broker: its name, the version of linn that it runs, the addresses of its listeners by name, and counts."""
 
     name: str
+    version: str
     listeners: dict[str, str]
     connections: int
     topics: int

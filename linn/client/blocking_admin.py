@@ -60,4 +60,5 @@ class Admin:
     subscriptions = _blocking(asynchronous.Admin.subscriptions)
     subscription = _blocking(asynchronous.Admin.subscription)
     metrics = _blocking(asynchronous.Admin.metrics)
+    connections = _blocking(asynchronous.Admin.connections)
     broker = _blocking(asynchronous.Admin.broker)

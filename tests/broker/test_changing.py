@@ -6,6 +6,7 @@ import pytest
 import trio
 from raw_client import ALWAYS, HEAD, RawClient, Refused, broker_on, connected, records, simulated, values
 
+from linn import __version__
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -404,6 +405,7 @@ async def test_shows_say_how_things_are(env: SimEnv) -> None:
         shown = await client.administer("broker.show")
         assert shown == {
             "name": "linn",
+            "version": __version__,
             "listeners": dict(broker.addresses),
             "connections": 1,
             "topics": 2,

@@ -50,6 +50,9 @@ WITH_BROKER = [
     ("bench", "latency"),
     ("bench", "soak"),
     ("top", "--once"),
+    ("ping",),
+    ("connections",),
+    ("connections", "list"),
     ("route", "explain", "--exchange", "x"),
 ]
 ASKING = [command[:-1] for command in WITH_BROKER if command[-1] == "--yes"]

@@ -52,6 +52,8 @@ SCENE = [
     ("dead-letters", "list", "graves", "--json"),
     ("dead-letters", "replay", "graves", "--json"),
     ("move", "queue", "passing", "--count", "1", "--json"),
+    ("connections", "list", "--json"),
+    ("ping", "--count", "2", "--json"),
     ("purge", "queue", "--yes", "--json"),
     ("topics", "delete", "passing", "--yes", "--json"),
     ("plugins", "list", "--json"),

@@ -19,6 +19,7 @@ from linn.client import (
     BulkReceipt,
     Client,
     ClientOptions,
+    ConnectionDescription,
     Consumer,
     ExchangeDescription,
     FetchedBatches,
@@ -123,6 +124,7 @@ async def administer(admin: Admin, topic: str) -> None:
     await admin.unbind(f"{topic}-x", topic, "a.#")
     await admin.delete_exchange(f"{topic}-x")
     assert_type(await admin.groups(topic), list[GroupDescription])
+    assert_type(await admin.connections(), list[ConnectionDescription])
     assert_type(await admin.broker(), BrokerDescription)
 
 

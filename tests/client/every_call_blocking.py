@@ -17,6 +17,7 @@ from linn.sync import (
     BrokerDescription,
     BulkReceipt,
     Client,
+    ConnectionDescription,
     Consumer,
     ExchangeDescription,
     FetchedBatches,
@@ -121,6 +122,7 @@ def administer(admin: Admin, topic: str) -> None:
     admin.unbind(f"{topic}-x", topic, "a.#")
     admin.delete_exchange(f"{topic}-x")
     assert_type(admin.groups(topic), list[GroupDescription])
+    assert_type(admin.connections(), list[ConnectionDescription])
     assert_type(admin.broker(), BrokerDescription)
 
 

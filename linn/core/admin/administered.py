@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from linn.core.config.config import Config
 from linn.core.config.kinds import Kinds
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.errors.tree import SyncFailed
 from linn.core.log.metadata import MetadataStore
@@ -51,6 +52,8 @@ class Administered(Protocol):
     def metadata(self) -> MetadataStore: ...
     @property
     def metrics(self) -> MetricRegistry: ...
+    @property
+    def connections(self) -> Connections: ...
     @property
     def client_count(self) -> int: ...
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import msgspec
@@ -104,6 +105,7 @@ class Administration:
             "group.delete": Verb(self._subscriptions.delete_group, ("topic", "group", "validate_only")),
             "subscription.list": Verb(self._subscriptions.list_subscriptions, (), changes=False),
             "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",), changes=False),
+            "connection.list": Verb(self._list_connections, (), changes=False),
             "broker.show": Verb(self._show_broker, (), changes=False),
             "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
         }
@@ -446,10 +448,14 @@ class Administration:
             raise LimitExceeded(f"{len(names)} names of metrics, more than {METRIC_NAMES_MAX}")
         return await metric_report(self._broker.metrics, self._broker.env.clock, arguments)
 
+    async def _list_connections(self, arguments: Arguments) -> Any:
+        return self._broker.connections.as_json()
+
     async def _show_broker(self, arguments: Arguments) -> Any:
         broker = self._broker
         return {
             "name": broker.name,
+            "version": version("linn"),
             "listeners": dict(broker.addresses),
             "connections": broker.client_count,
             "topics": len(broker.topics),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import trio
 
@@ -23,12 +24,13 @@ class Connections:
         """Set when the broker begins to stop."""
         self.drained = trio.Event()
         """Set when a stop has no client to wait for any more: protocols that only watch end now."""
+        self._monotonic = monotonic
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}
         self._numbers = itertools.count(1)
 
     def opened(self, stream: AcceptedStream, traffic: ListenerTraffic) -> None:
         """A client was let in by a listener."""
-        traffic.connected(stream, next(self._numbers))
+        traffic.connected(stream, next(self._numbers), self._monotonic())
         self._streams[stream] = traffic
 
     def closed(self, stream: AcceptedStream, error_code: str | None) -> None:
@@ -39,3 +41,19 @@ class Connections:
         """Have the metrics ask `read` what a connection carries; a stream of no listener is passed over."""
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The open connections, the oldest first."""
+        now_s = self._monotonic()
+        found = [
+            {
+                "number": connection.number,
+                "peer": connection.peer,
+                "listener": traffic.listener,
+                "protocol": traffic.protocol,
+                "open_s": round(now_s - connection.opened_s, 3),
+                **connection.read()._asdict(),
+            }
+            for traffic, connection in ((traffic, traffic.open[stream]) for stream, traffic in self._streams.items())
+        ]
+        return sorted(found, key=lambda connection: connection["number"])

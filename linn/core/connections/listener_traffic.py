@@ -27,12 +27,14 @@ ReadTraffic = Callable[[], Traffic]
 class OpenConnection:
     """A connection while it is open. `read` is what its protocol reports, or nothing."""
 
-    __slots__ = ("number", "peer", "read")
+    __slots__ = ("number", "opened_s", "peer", "read")
 
-    def __init__(self, number: int, peer: str) -> None:
+    def __init__(self, number: int, peer: str, opened_s: float) -> None:
         self.number = number
         """No two connections of one broker's life have the same."""
         self.peer = peer
+        self.opened_s = opened_s
+        """By the monotonic clock."""
         self.read: ReadTraffic = Traffic
 
 
@@ -50,10 +52,10 @@ class ListenerTraffic:
         self.open: dict[AcceptedStream, OpenConnection] = {}
         self._closed = Traffic()
 
-    def connected(self, stream: AcceptedStream, number: int) -> None:
+    def connected(self, stream: AcceptedStream, number: int, now_s: float) -> None:
         """A client has come."""
         self.opened += 1
-        self.open[stream] = OpenConnection(number, stream.peer)
+        self.open[stream] = OpenConnection(number, stream.peer, now_s)
 
     def left(self, stream: AcceptedStream, error_code: str | None) -> None:
         """A client is gone; what it carried stays in the totals."""
