@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from linn.cli.console import tell
 from linn.cli.session import with_client
 from linn.cli.table import Column, number, print_table, wide
 
@@ -33,3 +34,9 @@ def list_all(url: str, *, as_json: bool) -> None:
     heads += [number("received"), number("sent")]
     heads += [wide(number(head)) for head in ("in flight", "unsent", "held")]
     print_table(heads, rows)
+
+
+def close_one(url: str, number: int, reason: str, *, as_json: bool) -> None:
+    """Close a connection, and say so. Raises LinnError."""
+    with_client(url, lambda client: client.admin.close_connection(number, reason))
+    tell({"closed": number}, f"closed connection {number}", as_json=as_json)

@@ -198,6 +198,7 @@ SHAPES: Mapping[str, Any] = {
     "linn dead-letters list": [_DEAD_LETTERS],
     "linn dead-letters replay": _MOVED,
     "linn browse": _MESSAGE,
+    "linn connections close": {"closed": "number"},
     "linn connections list": [
         {
             "number": "number",

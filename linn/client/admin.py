@@ -301,6 +301,18 @@ class Admin:
         found: list[ConnectionDescription] = await self.perform("connection.list")
         return found
 
+    async def close_connection(self, number: int, reason: str = "") -> None:
+        """Close a connection; its client is told the reason, and its leases end. A linn client connects again.
+
+        Raises ConnectionUnknown.
+
+        Example:
+            for connection in await client.admin.connections():
+                if connection["held_bytes"] > 1 << 30:
+                    await client.admin.close_connection(connection["number"], "it holds too much")
+        """
+        await self.perform("connection.close", number=number, reason=reason)
+
     async def broker(self) -> BrokerDescription:
         """The broker's name, listeners, and counts of what it has.
 

@@ -61,4 +61,5 @@ class Admin:
     subscription = _blocking(asynchronous.Admin.subscription)
     metrics = _blocking(asynchronous.Admin.metrics)
     connections = _blocking(asynchronous.Admin.connections)
+    close_connection = _blocking(asynchronous.Admin.close_connection)
     broker = _blocking(asynchronous.Admin.broker)

@@ -1,8 +1,12 @@
-"""`linn connections`: who is connected."""
+"""`linn connections`: who is connected, and closing a connection."""
 
 import json
+import logging
+
+import pytest
 
 import linn.sync
+from linn.errors import ConnectionUnknown
 
 
 def test_a_client_is_listed_while_it_is_there(quick, broker) -> None:
@@ -19,3 +23,46 @@ def test_a_client_is_listed_while_it_is_there(quick, broker) -> None:
         # The broker sees that a client is gone when its turn comes.
         lists = ({one["number"] for one in watching.admin.connections()} for _ in range(10_000))
         assert any(mine["number"] not in numbers for numbers in lists)
+
+
+def number_of(client: linn.sync.Client, others: set[int]) -> int:
+    (mine,) = {one["number"] for one in client.admin.connections()} - others
+    return mine
+
+
+def test_a_connection_is_closed_and_what_it_held_goes_back_at_once(within, broker, caplog) -> None:
+    caplog.set_level(logging.WARNING, "linn.client")  # Commands in this process may have turned it off.
+    with linn.sync.connect(broker.url) as watching:
+        watching.admin.create_topic("held", lease="1h")
+        others = {one["number"] for one in watching.admin.connections()}
+        with linn.sync.connect(broker.url) as client, client.consumer("held") as consumer:
+            with client.producer("held") as producer:
+                producer.publish(b"job")
+            assert next(consumer).attempt == 1
+            number = number_of(client, others)
+            with watching.consumer("held") as other:
+                done = within("connections", "close", str(number), "--reason", "for a test", "--yes", url=broker.url)
+                assert done.stdout == f"closed connection {number}\n"
+                message = next(other)  # Its lease would have lasted an hour.
+                assert message.attempt == 2
+                message.ack().wait()
+            assert number_of(client, others) > number, "the client has connected again by itself"
+        told = [record.getMessage() for record in caplog.records if record.name == "linn.client"]
+        assert any("an operator closed the connection: for a test" in line for line in told)
+
+
+def test_what_closes_itself_is_answered_first(broker) -> None:
+    with linn.sync.connect(broker.url) as watching:
+        others = {one["number"] for one in watching.admin.connections()}
+        with linn.sync.connect(broker.url) as client:
+            client.admin.close_connection(number_of(client, others))
+            assert client.describe().broker
+
+
+def test_only_a_connection_that_there_is_can_be_closed(quick, within, broker) -> None:
+    done = within("connections", "close", "123456789", url=broker.url)
+    assert (done.returncode, done.stderr) == (
+        1, "linn: there is no open connection 123456789 [connection.unknown]\n"
+    )  # fmt: skip
+    with linn.sync.connect(broker.url) as client, pytest.raises(ConnectionUnknown):
+        client.admin.close_connection(0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import linn.sync
 from linn.cli.json_shape import EACH_LINE, OPTIONAL, SHAPES
 from linn.cli.reference import commands
 from linn.core.batch.batch import RecordBatch
@@ -47,6 +48,7 @@ SCENE = [
     ("groups", "describe", "stream", "readers", "--json"),
     ("groups", "reset", "stream", "readers", "--to", "earliest", "--yes", "--json"),
     ("groups", "delete", "stream", "readers", "--yes", "--json"),
+    ("connections", "close", "NUMBER", "--yes", "--json"),
     ("top", "--once", "--interval", "0.1", "--json"),
     ("move", "queue", "graves", "--count", "1", "--json"),
     ("dead-letters", "list", "graves", "--json"),
@@ -111,8 +113,15 @@ def test_every_command_prints_the_shape_that_the_page_has(
     batch.stamp(base_offset=0, append_time_ms=1)
     (tmp_path / "segment.log").write_bytes(batch.message)
     monkeypatch.chdir(tmp_path)
+    with linn.sync.connect(broker.url) as idle:
+        number = str(idle.admin.connections()[0]["number"])
+        check_shapes(within, broker.url, number)
+
+
+def check_shapes(within, url: str, number: str) -> None:
+    """Run the scene; `number` is that of a connection which may be closed."""
     for command in SCENE:
-        done = within(*command, url=broker.url)
+        done = within(*[number if word == "NUMBER" else word for word in command], url=url)
         assert (done.stderr, done.returncode) == ("", 0), command
         path = path_of(command)
         for data in done.stdout.splitlines() if path in EACH_LINE else [done.stdout]:

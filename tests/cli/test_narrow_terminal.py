@@ -48,6 +48,7 @@ SHOWN: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("queues", "describe", JOBS), ()),
     (("dead-letters", "list"), (GRAVES, JOBS)),
     (("dead-letters", "list", GRAVES), (JOBS,)),
+    (("connections", "list"), ()),
     (("plugins", "list"), ("consistent-hash",)),
     (("plugins", "describe", "dram"), ()),
     (("top", "--once", "--interval", "0.1"), (JOBS, VISITS, GROUP)),
@@ -68,6 +69,7 @@ WITHOUT_A_TABLE = {
     *(f"exchanges {verb}" for verb in ("create", "delete")),
     *(f"bindings {verb}" for verb in ("create", "delete")),
     *(f"groups {verb}" for verb in ("reset", "delete")),
+    *("connections close", "ping"),
     *("dead-letters replay", "plugins new", "demo"),
 }
 """Commands that print lines, or as the demo a picture of their own."""

@@ -125,6 +125,7 @@ async def administer(admin: Admin, topic: str) -> None:
     await admin.delete_exchange(f"{topic}-x")
     assert_type(await admin.groups(topic), list[GroupDescription])
     assert_type(await admin.connections(), list[ConnectionDescription])
+    await admin.close_connection(1, "reason")
     assert_type(await admin.broker(), BrokerDescription)
 
 

@@ -123,6 +123,7 @@ def administer(admin: Admin, topic: str) -> None:
     admin.delete_exchange(f"{topic}-x")
     assert_type(admin.groups(topic), list[GroupDescription])
     assert_type(admin.connections(), list[ConnectionDescription])
+    admin.close_connection(1, "reason")
     assert_type(admin.broker(), BrokerDescription)
 
 

@@ -66,6 +66,8 @@ from linn.core.topics.topic import Topic
 
 logger = logging.getLogger("linn.administration")
 
+REASON_CHARACTERS_MAX = 1_000
+"""Of what a client is told whose connection is closed."""
 METRIC_NAMES_MAX = 256
 """That `metrics.show` takes: each is held against the name of every metric, and there are not that many."""
 T = TypeVar("T")
@@ -106,6 +108,7 @@ class Administration:
             "subscription.list": Verb(self._subscriptions.list_subscriptions, (), changes=False),
             "subscription.show": Verb(self._subscriptions.show_subscription, ("topic",), changes=False),
             "connection.list": Verb(self._list_connections, (), changes=False),
+            "connection.close": Verb(self._close_connection, ("number", "reason", "validate_only")),
             "broker.show": Verb(self._show_broker, (), changes=False),
             "metrics.show": Verb(self._show_metrics, ("names",), changes=False),
         }
@@ -450,6 +453,17 @@ class Administration:
 
     async def _list_connections(self, arguments: Arguments) -> Any:
         return self._broker.connections.as_json()
+
+    async def _close_connection(self, arguments: Arguments) -> Any:
+        number, reason = arguments.get("number"), text_of(arguments, "reason", "")
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise ConfigError('the argument "number" is a whole number')
+        if len(reason) > REASON_CHARACTERS_MAX:
+            raise LimitExceeded(f"a reason of more than {REASON_CHARACTERS_MAX} characters")
+        self._broker.connections.check(number)
+        if not only_validates(arguments):
+            self._broker.connections.close(number, reason)
+        return {}
 
     async def _show_broker(self, arguments: Arguments) -> Any:
         broker = self._broker

@@ -176,7 +176,9 @@ class Listening:
         observers.connection_opened(protocol, stream.peer)
         reason, code = "", None
         try:
-            await self._serve_until_out(listener, stream)
+            with trio.CancelScope() as scope:
+                self._connections.ends_by(stream, lambda _: scope.cancel())
+                await self._serve_until_out(listener, stream)
         except LinnError as error:
             reason, code = str(error), error.code
             logger.info("%(connection)s: %(error)s", self._about(listener, stream) | log_fields(error))

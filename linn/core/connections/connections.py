@@ -8,8 +8,9 @@ from typing import Any
 
 import trio
 
-from linn.core.connections.listener_traffic import ListenerTraffic, ReadTraffic
+from linn.core.connections.listener_traffic import End, ListenerTraffic, OpenConnection, ReadTraffic
 from linn.core.env.env import AcceptedStream
+from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
 from linn.core.loop.close_throttle import CloseThrottle
 
 
@@ -41,6 +42,23 @@ class Connections:
         """Have the metrics ask `read` what a connection carries; a stream of no listener is passed over."""
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
+
+    def ends_by(self, stream: AcceptedStream, end: End) -> None:
+        """Have `close` call `end` for a connection; a stream of no listener is passed over."""
+        if stream in self._streams:
+            self._streams[stream].open[stream].end = end
+
+    def check(self, number: int) -> OpenConnection:
+        """The open connection of that number. Raises ConnectionUnknown."""
+        for stream, traffic in self._streams.items():
+            if traffic.open[stream].number == number:
+                return traffic.open[stream]
+        raise ConnectionUnknown(f"there is no open connection {number}")
+
+    def close(self, number: int, reason: str) -> None:
+        """End a connection; its client hears the reason where its protocol can say so. Raises ConnectionUnknown."""
+        said = "an operator closed the connection" + (f": {reason}" if reason else "")
+        self.check(number).end(ConnectionClosed(said))
 
     def as_json(self) -> list[dict[str, Any]]:
         """The open connections, the oldest first."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from linn.core.env.env import AcceptedStream
+from linn.core.errors.tree import LinnError
 
 
 class Traffic(NamedTuple):
@@ -22,12 +23,18 @@ class Traffic(NamedTuple):
 
 
 ReadTraffic = Callable[[], Traffic]
+End = Callable[[LinnError], None]
+"""Ends a connection soon, and tells its client why where the protocol can. Does not wait."""
+
+
+def no_end(error: LinnError) -> None:
+    """Do nothing: the connection is not served yet."""
 
 
 class OpenConnection:
     """A connection while it is open. `read` is what its protocol reports, or nothing."""
 
-    __slots__ = ("number", "opened_s", "peer", "read")
+    __slots__ = ("end", "number", "opened_s", "peer", "read")
 
     def __init__(self, number: int, peer: str, opened_s: float) -> None:
         self.number = number
@@ -36,6 +43,7 @@ class OpenConnection:
         self.opened_s = opened_s
         """By the monotonic clock."""
         self.read: ReadTraffic = Traffic
+        self.end: End = no_end
 
 
 class ListenerTraffic:

@@ -357,6 +357,18 @@ class ClientClosed(ConnectionLost):
     retriable = False
 
 
+class ConnectionClosed(ConnectionLost):
+    """An operator closed the connection; the text gives the reason. A client may connect again."""
+
+    code = "connection.closed"
+
+
+class ConnectionUnknown(LinnError):
+    """The broker has no connection with this number."""
+
+    code = "connection.unknown"
+
+
 class ConnectFailed(ConnectionLost):
     """No broker answered at the address."""
 

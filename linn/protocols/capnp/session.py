@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import trio
@@ -121,6 +122,7 @@ class Session:
             await self._shake_hands()
             async with trio.open_nursery() as self.nursery:
                 try:
+                    self.gateway.connections.ends_by(self.stream, self._end_soon)
                     self._keepalive.join(self)
                     await self._read()
                     self._end_waits()
@@ -232,6 +234,18 @@ class Session:
         self._reservation.give_way()
         self._subscribing.pause()
         self._reading.end_waits()
+
+    def _end_soon(self, error: LinnError) -> None:
+        """Somebody else ends the connection."""
+        self.spawn(partial(self._end_for, error))
+
+    async def _end_for(self, error: LinnError) -> None:
+        """Answer what is under way, tell the client why the connection ends, and end it."""
+        self._end_waits()
+        await wait_while(lambda: self._inflight, self.gateway.env.clock, LAST_WORDS_S)
+        self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
+        await wait_while(lambda: self.outbox.waiting_bytes, self.gateway.env.clock, LAST_WORDS_S)
+        self.end()
 
     async def _last_words(self, error: LinnError) -> None:
         """Answer what is under way, then say what was wrong."""
