@@ -7,6 +7,7 @@ It has the names of `linn.client`, without `await`, and any number of threads ma
 from linn.client.admin_types import (
     BindingDescription,
     BrokerDescription,
+    ConnectionDescription,
     ExchangeDescription,
     GroupDescription,
     GroupOffset,
@@ -36,6 +37,7 @@ __all__ = [
     "BrokerDescription",
     "BulkReceipt",
     "Client",
+    "ConnectionDescription",
     "Consumer",
     "ExchangeDescription",
     "FetchedBatches",

@@ -4,6 +4,7 @@ from linn.client.admin import Admin
 from linn.client.admin_types import (
     BindingDescription,
     BrokerDescription,
+    ConnectionDescription,
     ExchangeDescription,
     GroupDescription,
     GroupOffset,
@@ -37,6 +38,7 @@ __all__ = [
     "Client",
     "ClientEnv",
     "ClientOptions",
+    "ConnectionDescription",
     "Consumer",
     "ExchangeDescription",
     "FetchedBatches",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import assert_type
 from uuid import UUID
@@ -32,7 +33,7 @@ from linn.client import (
     TopicDescription,
 )
 from linn.core.batch.record import LabelValue, Record
-from linn.core.errors.tree import LimitExceeded
+from linn.errors import ConnectionUnknown, LimitExceeded
 
 
 async def publish(producer: Producer) -> None:
@@ -125,7 +126,8 @@ async def administer(admin: Admin, topic: str) -> None:
     await admin.delete_exchange(f"{topic}-x")
     assert_type(await admin.groups(topic), list[GroupDescription])
     assert_type(await admin.connections(), list[ConnectionDescription])
-    await admin.close_connection(1, "reason")
+    with suppress(ConnectionUnknown):
+        await admin.close_connection(0, "reason")
     assert_type(await admin.broker(), BrokerDescription)
 
 

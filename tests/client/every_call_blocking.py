@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import assert_type
 from uuid import UUID
 
 import linn
 from linn.core.batch.record import LabelValue, Record
-from linn.core.errors.tree import LimitExceeded
+from linn.errors import ConnectionUnknown, LimitExceeded
 from linn.sync import (
     Admin,
     Batch,
@@ -123,7 +124,8 @@ def administer(admin: Admin, topic: str) -> None:
     admin.delete_exchange(f"{topic}-x")
     assert_type(admin.groups(topic), list[GroupDescription])
     assert_type(admin.connections(), list[ConnectionDescription])
-    admin.close_connection(1, "reason")
+    with suppress(ConnectionUnknown):
+        admin.close_connection(0, "reason")
     assert_type(admin.broker(), BrokerDescription)
 
 
