@@ -6,6 +6,7 @@ Law: importing this loads nothing slow, so that Ctrl-C is Ctrl-C from the first 
 from __future__ import annotations
 
 import sys
+import warnings
 
 from linn.cli.standard_streams import open_closed_streams
 
@@ -15,6 +16,8 @@ _INTERRUPTED = 130
 
 def main() -> None:
     """Run a command. Ends the process with one of `exit_code.ExitCode`."""
+    # Ctrl-C may come between the making of a coroutine and its first step: that is no news for whoever pressed it.
+    warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)
     try:
         open_closed_streams()
         from linn.cli.app import run
