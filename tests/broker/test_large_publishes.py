@@ -140,19 +140,19 @@ async def test_while_memory_is_short_one_large_publish_is_taken_apart_after_the_
 async def test_a_plan_does_not_hold_once_a_topic_of_it_has_changed_or_is_gone(env: SimEnv) -> None:
     async with broker_on(env, CONFIG) as broker:
         admin = await connected(env)
-        altered = broker.publisher.plan(PublishRequest("d", [by_pairs()], to_exchange=True))
-        ((destinations, _),) = run_steps(altered.steps)
+        altered, steps = broker.publisher.begin(PublishRequest("d", [by_pairs()], to_exchange=True))
+        ((destinations, _),) = run_steps(steps)
         assert [(each.topic.name, each.batch.count) for each in destinations] == [("ab", 150), ("bc", 150)]
         assert altered.is_current()
         await admin.administer("topic.alter", name="ab", settings={"partitions": 2})
         assert not altered.is_current()
-        late = broker.publisher.plan(PublishRequest("d", [by_pairs()], to_exchange=True))
+        late, steps = broker.publisher.begin(PublishRequest("d", [by_pairs()], to_exchange=True))
         for _ in range(5):  # All four pairs have been asked about.
-            next(late.steps)
+            next(steps)
         assert not late.may_have_lost_a_topic()
         await admin.administer("topic.delete", name="bc")
         with pytest.raises(TopicUnknown):
-            run_steps(late.steps)
+            run_steps(steps)
         assert late.may_have_lost_a_topic()
 
 

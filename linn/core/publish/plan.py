@@ -33,7 +33,7 @@ Planned = tuple[list[Destination], list[int]]
 class Plan:
     """One attempt to find where a publish goes. Nothing is stored by it."""
 
-    __slots__ = ("_catalog", "_limits", "_request", "_seen", "_version", "budget", "steps")
+    __slots__ = ("_catalog", "_limits", "_request", "_seen", "_version", "budget")
 
     def __init__(self, catalog: Catalog, limits: BatchLimits, request: PublishRequest) -> None:
         self._catalog = catalog
@@ -42,15 +42,14 @@ class Plan:
         self._version = catalog.exchanges.version
         self._seen: list[tuple[Topic, tuple[object, ...]]] = []
         self.budget = PublishBudget()
-        self.steps = self._made()
-        """Run them to the end.
+
+    def made(self) -> Steps[list[Planned]]:
+        """Find where each batch goes; run the steps to their end.
 
         Raises:
             BatchError, TopicUnknown, ExchangeUnknown, PartitionUnknown, TopicError, InterceptorFailed, ...
             LimitExceeded: it is over the budget of one publish.
         """
-
-    def _made(self) -> Steps[list[Planned]]:
         request, found = self._request, list[Planned]()
         for batch in request.batches:
             batch.verify(self._limits)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import trio
 
 from linn.core.batch.batch import BatchLimits, RecordBatch
-from linn.core.batch.steps import TURN_S
+from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.partition import Partition
@@ -34,6 +34,11 @@ INLINE_STEPS_MAX = 64
 """Steps that a request may take where it is read, if they are over within a turn: small publishes need one to three."""
 WAITING_BYTES = BATCH_BYTES = 512
 """What a publish that waits takes beside what came, and what each of its batches does."""
+
+BegunPlan = tuple[Plan, Steps[list[Planned]]]
+"""A plan, and its steps that are still to be done."""
+Stored = tuple[list[PublishResult], list[tuple[Partition, int]]]
+"""The result of each batch; and the partitions that confirm them, each by committing up to its offset."""
 
 
 class Publisher:
@@ -69,28 +74,76 @@ class Publisher:
 
         Raises LinnError. Cancellation: what is stored by then stays.
         """
-        answer = _OneAnswer()
-        async with trio.open_nursery() as nursery:
-            lane = self.lane(answer, nursery.start_soon)
-            lane.publish(request, 0)
-            await answer.came.wait()
-            lane.close()
-            nursery.cancel_scope.cancel()
-        if answer.error is not None:
-            raise answer.error
-        for partition, end in answer.awaits:
+        with self._counted(_held_bytes(request)):
+            try:
+                results, awaits = await self.carry_out(request)
+            except LinnError as error:
+                self.count_refused(request, error)
+                raise
+        for partition, end in awaits:
             await partition.wait_committed(end)
-        return answer.results
+        return results
 
-    def plan(self, request: PublishRequest) -> Plan:
+    async def carry_out(self, request: PublishRequest, begun: BegunPlan | None = None) -> Stored:
+        """Publish, with others having their turn meanwhile: what was stored, and what confirms it.
+
+        `begun`: a plan whose first steps are done. Raises LinnError. Cancellation: nothing is stored.
+        """
+        if self.wants_topic(request):
+            assert self.make_topic is not None
+            await self.make_topic(request.target)
+        is_long = begun is not None
+        while True:
+            full = None
+            plan, steps = begun or self.begin(request)
+            begun = None
+            task = self.long_work.task(immediate=not is_long)
+            with PartsMemory(plan.budget, task, self.memory, self.parts_turn) as parts:
+                try:
+                    planned = await parts.in_turns(steps)
+                except TopicUnknown:
+                    if not plan.may_have_lost_a_topic():
+                        raise
+                    continue
+                # From here to the end of `store` nobody else has a turn: what was checked holds.
+                if plan.is_current():
+                    full = without_room(planned)
+                    if full is None:
+                        return self.store(request, planned)
+                planned.clear()  # Before others are made.
+            if full is not None:
+                await self._wait_room(request, full)
+
+    async def _wait_room(self, request: PublishRequest, full: Destination) -> None:
+        """Wait until a topic has room for a part, of which its size counts: all parts are made anew then."""
+        topic, _, part = full
+        topics = self.catalog.topics
+        with self._counted(0 if any(part is batch for batch in request.batches) else part.size):
+            while topics.get(topic.name) is topic and not self.long_work.is_stopping and not topic.has_room(part):
+                await topic.wait_room()
+
+    @contextmanager
+    def _counted(self, size: int) -> Iterator[None]:
+        self.memory.used_bytes += size
+        try:
+            yield
+        finally:
+            self.memory.give_back(size)
+
+    def begin(self, request: PublishRequest) -> BegunPlan:
         """An attempt to find where a publish goes. Raises BrokerStopping."""
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
-        return Plan(self.catalog, self.limits, request)
+        plan = Plan(self.catalog, self.limits, request)
+        return plan, plan.made()
 
     def wants_topic(self, request: PublishRequest) -> bool:
         """Whether the topic has to be made first."""
         return self.make_topic is not None and not request.to_exchange and request.target not in self.catalog.topics
+
+    def count_refused(self, request: PublishRequest, error: LinnError) -> None:
+        """Count a publish that was refused, for the metrics."""
+        self.count_error(None if request.to_exchange else request.target, error)
 
     def count_error(self, topic_name: str | None, error: LinnError) -> None:
         """Count a request that failed, for the metrics: to a topic, or to an exchange (None)."""
@@ -99,9 +152,7 @@ class Publisher:
         if topic is not None:
             topic.publish_errors += 1
 
-    def store(
-        self, request: PublishRequest, planned: Sequence[Planned]
-    ) -> tuple[list[PublishResult], list[tuple[Partition, int]]]:
+    def store(self, request: PublishRequest, planned: Sequence[Planned]) -> Stored:
         """Store what a current plan says: the results, and what confirms them, which is up to each topic's semantics.
 
         Raises StorageError: a destination could not store it; earlier ones have.
@@ -149,8 +200,8 @@ class _Waiting(NamedTuple):
     request: PublishRequest
     ticket: int
     bytes: int
-    plan: Plan | None
-    """One that has begun, and takes long."""
+    begun: BegunPlan | None
+    """A plan that takes long."""
 
 
 class PublishLane:
@@ -180,24 +231,23 @@ class PublishLane:
 
     def publish(self, request: PublishRequest, ticket: int) -> None:
         """Carry out a publish, or put it behind those that wait; `answers` hears what became of it, perhaps at once."""
-        plan = None
+        begun = None
         try:
             if not self._waiting and not self._publisher.wants_topic(request):
-                plan = self._publisher.plan(request)
-                planned = self._planned_inline(plan)
+                begun = self._publisher.begin(request)
+                planned = self._planned_inline(begun[1])
                 if planned is not None:
-                    plan = None
+                    begun = None
                     if without_room(planned) is None:
                         self._answers.stored(ticket, *self._publisher.store(request, planned))
                         return
         except LinnError as error:
             self._refuse(request, ticket, error)
             return
-        self._wait(request, ticket, plan)
+        self._wait(request, ticket, begun)
 
-    def _planned_inline(self, plan: Plan) -> list[Planned] | None:
-        """What a plan finds within a turn; None: it takes longer."""
-        steps = plan.steps
+    def _planned_inline(self, steps: Steps[list[Planned]]) -> list[Planned] | None:
+        """Do the steps of a plan that fit into a turn: what it finds; None where it takes longer."""
         try:
             next(steps)
             until_s = self._monotonic() + TURN_S
@@ -215,14 +265,14 @@ class PublishLane:
         self._publisher.count_error(topic, error)
 
     def _refuse(self, request: PublishRequest, ticket: int, error: LinnError) -> None:
-        self._publisher.count_error(None if request.to_exchange else request.target, error)
+        self._publisher.count_refused(request, error)
         self._answers.refused(ticket, error)
 
     # --- waiting ---
 
-    def _wait(self, request: PublishRequest, ticket: int, plan: Plan | None) -> None:
+    def _wait(self, request: PublishRequest, ticket: int, begun: BegunPlan | None) -> None:
         size = _held_bytes(request)
-        self._waiting.append(_Waiting(request, ticket, size, plan))
+        self._waiting.append(_Waiting(request, ticket, size, begun))
         self.waiting_bytes += size
         self._memory.used_bytes += size
         if len(self._waiting) == 1:
@@ -232,9 +282,10 @@ class PublishLane:
         """Publish in order what had to wait."""
         waiting = self._waiting
         while waiting:
-            request, ticket, size, plan = waiting[0]
+            request, ticket, size, begun = waiting[0]
             try:
-                await self._carry_out(request, ticket, plan)
+                # No checkpoint between the two: what is stored is answered.
+                self._answers.stored(ticket, *await self._publisher.carry_out(request, begun))
             except LinnError as error:
                 self._refuse(request, ticket, error)
             except Exception as error:
@@ -243,76 +294,6 @@ class PublishLane:
             self.waiting_bytes -= size
             self._memory.give_back(size)
             self._answers.room()
-
-    async def _carry_out(self, request: PublishRequest, ticket: int, plan: Plan | None) -> None:
-        """Publish, with others having their turn meanwhile. Raises LinnError. Cancellation: nothing is stored."""
-        publisher = self._publisher
-        if publisher.wants_topic(request):
-            assert publisher.make_topic is not None
-            await publisher.make_topic(request.target)
-        is_long = plan is not None
-        while True:
-            plan = plan or publisher.plan(request)
-            task = publisher.long_work.task(immediate=not is_long)
-            with PartsMemory(plan.budget, task, self._memory, publisher.parts_turn) as parts:
-                try:
-                    planned = await parts.in_turns(plan.steps)
-                except TopicUnknown:
-                    if not plan.may_have_lost_a_topic():
-                        raise
-                    plan = None
-                    continue
-                # From here to the end of `store` nobody else has a turn: what was checked holds.
-                full = None
-                if plan.is_current():
-                    full = without_room(planned)
-                    if full is None:
-                        self._answers.stored(ticket, *publisher.store(request, planned))
-                        return
-                plan = None
-                planned.clear()  # Before others are made.
-            if full is not None:
-                await self._wait_room(request, full)
-
-    async def _wait_room(self, request: PublishRequest, full: Destination) -> None:
-        """Wait until a topic has room for a part, of which its size counts: all parts are made anew then."""
-        topic, _, part = full
-        topics, long_work = self._publisher.catalog.topics, self._publisher.long_work
-        with self._counted(0 if any(part is batch for batch in request.batches) else part.size):
-            while topics.get(topic.name) is topic and not long_work.is_stopping and not topic.has_room(part):
-                await topic.wait_room()
-
-    @contextmanager
-    def _counted(self, size: int) -> Iterator[None]:
-        self._memory.used_bytes += size
-        try:
-            yield
-        finally:
-            self._memory.give_back(size)
-
-
-class _OneAnswer:
-    """What became of one publish."""
-
-    def __init__(self) -> None:
-        self.came = trio.Event()
-        self.error: Exception | None = None
-        self.results: Sequence[PublishResult] = ()
-        self.awaits: Sequence[tuple[Partition, int]] = ()
-
-    def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Partition, int]]) -> None:
-        self.results, self.awaits = results, awaits
-        self.came.set()
-
-    def refused(self, ticket: int, error: LinnError) -> None:
-        self.failed(ticket, error)
-
-    def failed(self, ticket: int, error: Exception) -> None:
-        self.error = error
-        self.came.set()
-
-    def room(self) -> None:
-        """Nobody waits for it."""
 
 
 def _held_bytes(request: PublishRequest) -> int:
