@@ -1,4 +1,4 @@
-"""The connections of a broker: what each carries, how many leave at a time, and when all are asked to."""
+"""The connections of a broker: what each carries, and when all are asked to leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import trio
 from linn.core.connections.listener_traffic import End, ListenerTraffic, OpenConnection, ReadTraffic
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
-from linn.core.loop.close_throttle import CloseThrottle
 
 
 class Connections:
@@ -20,7 +19,6 @@ class Connections:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.traffic: dict[str, ListenerTraffic] = {}
         """By listener."""
-        self.closing: CloseThrottle = CloseThrottle(monotonic)
         self.draining = trio.Event()
         """Set when the broker begins to stop."""
         self.drained = trio.Event()

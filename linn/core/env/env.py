@@ -238,9 +238,6 @@ class Process(Protocol):
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""
 
-    def thread_processor_s(self) -> float:
-        """Of that what the calling thread used. Cheap; measures work, which other processes make no longer."""
-
 
 class Env(Protocol):
     """Everything that a broker takes from outside."""

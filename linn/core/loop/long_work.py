@@ -8,18 +8,11 @@ from typing import TypeVar
 import trio
 
 from linn.core.batch.steps import TURN_S, Steps
-from linn.core.env.env import Clock
 
 TURNS_OF_OTHERS = 3
 """Turns of the loop for each of long work: small requests need many."""
 TURNS_OF_OTHERS_MAX = 30
 """After a step that could not be made as short as a turn."""
-LONG_STEP_S = 4 * TURN_S
-REST = 0.5
-"""Of a step that took so long: who waited for its end asks for the next thing only when its answer has come, and would
-wait for the end of another step each time."""
-REST_S_MAX = 0.02
-"""Enough for a few requests, one after the other."""
 T = TypeVar("T")
 
 
@@ -39,8 +32,8 @@ async def let_others_on(monotonic: Callable[[], float], worked_s: float = TURN_S
 class LongWork:
     """Cooperative scheduling of long CPU-bound work: of all tasks that have some, one has a turn at a time."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
         self.turn = trio.Lock()
         """Held by the task whose turn is next."""
         self.is_stopping = False
@@ -68,7 +61,7 @@ class LongTask:
     def __init__(self, work: LongWork, immediate: bool = False) -> None:
         """`immediate`: the first turn is now, because those who begin do so a few at a time."""
         self._work = work
-        self._monotonic = work.clock.monotonic
+        self._monotonic = work.monotonic
         self._began_s = self._until_s = self._monotonic()
         if immediate:
             self._until_s += TURN_S
@@ -76,8 +69,8 @@ class LongTask:
     async def give_turn(self) -> None:
         """Where this turn is over, let others go on; between two turns of theirs one goes on of all that takes long.
 
-        They have several turns for each, or the time of these: where each turn is long, that is less. After a step of
-        several turns there is a rest. Once the broker stops nobody has to be let on.
+        They have several turns for each, or the time of these: where each turn is long, that is less. Once the broker
+        stops nobody has to be let on.
 
         Cancellation: a checkpoint, if there is one.
         """
@@ -89,12 +82,5 @@ class LongTask:
         else:
             async with self._work.turn:
                 await let_others_on(self._monotonic, now_s - self._began_s)
-                await self._rest(now_s)
         self._began_s = self._monotonic()
         self._until_s = self._began_s + TURN_S
-
-    async def _rest(self, ended_s: float) -> None:
-        worked_s = ended_s - self._began_s
-        rest_s = min(REST * worked_s, REST_S_MAX) - (self._monotonic() - ended_s)
-        if worked_s >= LONG_STEP_S and rest_s > 0:
-            await self._work.clock.sleep(rest_s)
