@@ -267,7 +267,7 @@ def test_tables_are_made_in_one_place() -> None:
     makers = {
         name_of(module) for module in MODULES for name in imported(module) if f"{name}.".startswith("rich.table.")
     }
-    assert makers == {"linn/cli/table.py", "linn/cli/demo/view.py"}
+    assert makers == {"linn/cli/render/table.py", "linn/cli/demo/view.py"}
 
 
 def module_names() -> dict[str, Path]:

@@ -12,11 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from linn import __version__
-from linn.cli import (
+from linn.cli import completion
+from linn.cli.commands import (
     bench,
     bindings,
     check,
-    completion,
     connections,
     consume,
     dead_letters,

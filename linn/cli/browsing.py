@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 
-from linn.cli.message_format import LineOf
 from linn.cli.moment import Place
+from linn.cli.render.message_format import LineOf
 from linn.cli.selection import Selects, selection
 from linn.cli.session import with_client
 from linn.cli.waiting import Waiting

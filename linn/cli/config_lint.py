@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from linn.cli.binding_doubts import doubt
-from linn.cli.machine import disk_space, memory_bytes
+from linn.cli.doctor.machine import disk_space, memory_bytes
 from linn.core.config.config import Config
 from linn.core.config.problem import Problems
 from linn.core.config.toml_source import Path

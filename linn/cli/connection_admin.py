@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from linn.cli.console import tell
+from linn.cli.render.console import tell
+from linn.cli.render.table import Column, number, print_table, wide
 from linn.cli.session import with_client
-from linn.cli.table import Column, number, print_table, wide
 
 
 def list_all(url: str, *, as_json: bool) -> None:

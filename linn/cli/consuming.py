@@ -17,8 +17,8 @@ import trio
 import typer
 
 from linn.cli.exit_code import complain
-from linn.cli.message_format import LineOf
 from linn.cli.moment import Place
+from linn.cli.render.message_format import LineOf
 from linn.cli.selection import Selects, selection
 from linn.cli.session import with_client
 from linn.client.client import Client

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from linn.cli.exit_code import complain
-from linn.cli.message_format import readable
 from linn.cli.moving import Move, Moving, Target
+from linn.cli.render.message_format import readable
+from linn.cli.render.table import number, print_table, wide
 from linn.cli.selection import selection
 from linn.cli.session import with_client
-from linn.cli.table import number, print_table, wide
 from linn.cli.waiting import Waiting
 from linn.client.client import Client
 from linn.client.message import Message

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from linn.cli.console import tell
+from linn.cli.render.console import tell
+from linn.cli.render.table import number, print_table
 from linn.cli.session import with_client
-from linn.cli.table import number, print_table
 from linn.cli.topic_admin import print_settings
 
 Exchange = Mapping[str, Any]

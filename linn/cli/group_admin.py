@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from linn.cli.console import tell
 from linn.cli.moment import Place
+from linn.cli.render.console import tell
+from linn.cli.render.table import Column, number, numbers, print_table, wide
 from linn.cli.session import with_client
-from linn.cli.table import Column, number, numbers, print_table, wide
 from linn.client.admin_types import GroupOffset
 
 

@@ -14,9 +14,9 @@ import msgspec
 from rich.markup import escape
 from rich.text import Text
 
-from linn.cli.console import console
-from linn.cli.listener_trial import unmade
-from linn.cli.table import Cell, print_table, wide
+from linn.cli.doctor.listener_trial import unmade
+from linn.cli.render.console import console
+from linn.cli.render.table import Cell, print_table, wide
 from linn.core.config.config import plugin_settings, read_toml
 from linn.core.config.decoder import encode_value, meta_of, unit_of
 from linn.core.config.kinds import Kind

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import typer
 
-from linn.cli.console import tell
 from linn.cli.exit_code import complain, told_when_interrupted
+from linn.cli.render.console import tell
 from linn.cli.selection import Selects
 from linn.cli.session import with_client
 from linn.client.client import Client

@@ -11,11 +11,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from linn.cli.console import tell
+from linn.bench.pace import Pace
 from linn.cli.exit_code import complain, told_when_interrupted
 from linn.cli.outgoing import Outgoing
-from linn.cli.pace import Pace
-from linn.cli.progress import Advance, progress
+from linn.cli.render.console import tell
+from linn.cli.render.progress import Advance, progress
 from linn.cli.session import with_client
 from linn.cli.source import Source
 from linn.client.client import Client

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from linn.cli.render.table import number, numbers, print_table, wide
 from linn.cli.session import with_client
-from linn.cli.table import number, numbers, print_table, wide
 
 _STATES = {
     "ready": "ready",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import trio
 
-from linn.cli.server import configuration, overridden
+from linn.cli.server.server import configuration, overridden
 from linn.core.config.config import Config, load_config, plugin_settings
 from linn.core.env.env import Env
 from linn.core.env.real.env import RealEnv

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 import typer
 
-from linn.cli.message_format import readable
 from linn.cli.moment import moment_text
+from linn.cli.render.message_format import readable
 from linn.core.batch.batch import Codec, Format, RecordBatch, sealed_crc
 from linn.core.batch.record import Record
 from linn.core.errors.texts import counted, one_line

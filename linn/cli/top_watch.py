@@ -19,10 +19,10 @@ import trio
 from rich.live import Live
 
 import linn
-from linn.cli.console import console
+from linn.cli.render.console import console
+from linn.cli.render.top_screen import screen
+from linn.cli.render.top_view import NAMES, Reading, View, view_of
 from linn.cli.session import RETRIES_MAX, broker_address, mute_client
-from linn.cli.top_screen import screen
-from linn.cli.top_view import NAMES, Reading, View, view_of
 from linn.client.client import Client
 from linn.core.errors.tree import BrokerStopping, ConnectionLost, RequestTimeout, RequestUnknown
 

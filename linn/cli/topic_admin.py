@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from linn.cli.console import tell
 from linn.cli.exit_code import complain
+from linn.cli.render.console import tell
+from linn.cli.render.table import number, numbers, print_table, wide
 from linn.cli.session import with_client
-from linn.cli.table import number, numbers, print_table, wide
 from linn.client.client import Client
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import ConfigError

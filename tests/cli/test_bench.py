@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from linn.cli.fleet import is_well
-from linn.cli.saturation import Sample, first_full, shares
-from linn.cli.soak import Soak
+from linn.bench.coordinator import is_well
+from linn.bench.saturation import Sample, first_full, shares
+from linn.bench.soak import Soak
 from linn.client.message import Batch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record

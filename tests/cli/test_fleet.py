@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import linn
-from linn.cli.fleet import Fleet
+from linn.bench.coordinator import Fleet
 from linn.core.errors.tree import RequestTimeout
 from linn.testing.process import BrokerProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from linn.cli import config_lint
-from linn.cli.machine import DiskSpace, existing_part, file_limits, memory_bytes
+from linn.cli.doctor.machine import DiskSpace, existing_part, file_limits, memory_bytes
 
 EXCHANGE = '[exchanges.x]\ntype = "{type}"\n[topics.t]\n[[topics.t.bindings]]\nexchange = "x"\n{binding}\n'
 

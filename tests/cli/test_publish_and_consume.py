@@ -16,10 +16,10 @@ import pytest
 import typer
 
 import linn.sync as linn_client
-from linn.cli.message_format import FIELDS
+from linn.bench.pace import rate_of
 from linn.cli.moment import place_of, seconds_of
 from linn.cli.outgoing import Outgoing, from_json
-from linn.cli.pace import rate_of
+from linn.cli.render.message_format import FIELDS
 from linn.client.bulk import BulkColumns
 from linn.core.errors.tree import MessageInvalid, MessageTooLarge
 from linn.testing.process import BrokerProcess

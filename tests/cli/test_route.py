@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.cli.route_map import RouteMap, map_of_config, map_of_description
-from linn.cli.route_trace import trace_of
+from linn.cli.routing.route_map import RouteMap, map_of_config, map_of_description
+from linn.cli.routing.route_trace import trace_of
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.errors.tree import PluginUnknown

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from linn.cli import top_view
-from linn.cli.top_screen import _TOPIC_COLUMNS, screen
-from linn.cli.top_view import NAMES, Reading, View, view_of
+from linn.cli.render import top_view
+from linn.cli.render.top_screen import _TOPIC_COLUMNS, screen
+from linn.cli.render.top_view import NAMES, Reading, View, view_of
 from linn.core.metrics.registry import METRICS
 from linn.testing.process import BrokerProcess
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from linn.cli.plugin_new import KINDS
+from linn.cli.commands.plugin_new import KINDS
 from linn.cli.plugin_skeleton import FACTS, PluginSkeleton, name_mistake
 from linn.core.config.config import check_config, plugin_settings
 from linn.core.config.toml_source import TomlSource

@@ -6,12 +6,12 @@ import signal
 
 import anyio
 
-from linn.cli.console import console
 from linn.cli.demo.flights import FLIGHTS
 from linn.cli.demo.progress import Progress
 from linn.cli.demo.story import Story
 from linn.cli.demo.tally import Count
 from linn.cli.demo.view import View, show_counts, show_rates
+from linn.cli.render.console import console
 
 
 def run_demo(flights: int | None) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from linn.cli.demo.progress import Progress, Stretch
 from linn.cli.demo.tally import Count
-from linn.cli.table import Cell, numbers, print_table
+from linn.cli.render.table import Cell, numbers, print_table
 
 LINE_INTERVAL_S = 2.0
 """How often a view without a terminal says where things stand."""

@@ -1,0 +1,1 @@
+"""The load engine behind `linn bench`."""

@@ -1,0 +1,176 @@
+"""What `linn doctor` finds: one finding per thing that it looks at, with what to do where that is needed."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from rich.text import Text
+
+from linn import __version__
+from linn.cli.doctor.capacity import Capacity, Speed, capacity, capacity_findings
+from linn.cli.doctor.capacity_trial import measure
+from linn.cli.doctor.disk_trial import disk_findings
+from linn.cli.doctor.finding import Finding
+from linn.cli.doctor.kernel_trial import kernel_findings
+from linn.cli.doctor.listener_trial import listener_findings
+from linn.cli.doctor.machine import file_limits, memory_bytes
+from linn.cli.render.console import console
+from linn.cli.render.progress import progress
+from linn.cli.render.table import WIDE, Cell, print_table
+from linn.cli.server.server import configuration, descriptors_wanted
+from linn.cli.session import with_client
+from linn.client.client import Client
+from linn.core.config.config import Config, check_config, plugin_settings
+from linn.core.errors.texts import counted
+from linn.core.errors.tree import LinnError
+from linn.core.plugins.manager import PluginManager, installed
+
+_MEMORY_BYTES_MIN = 512 << 20
+"""A broker takes 60 MiB and its buffers; below this the page cache, which reading lives on, has no room."""
+_BUDGET_SHARE = 0.75
+"""A larger part of the memory for what waits leaves too little for the rest."""
+_NOTHING_KNOWN: dict[str, Any] = dict.fromkeys(Capacity(0, "", 0, 0, None, None).data())
+_DEPENDENCIES = ("trio", "anyio", "pycapnp", "msgspec", "crc32c", "zstandard")
+_EXTRAS = {"metrics": ("hypercorn", "prometheus-client")}
+_COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+def diagnose(file: str | None, url: str, *, rate: float, size: int, measures: bool, as_json: bool) -> bool:
+    """Look at everything and print it; whether nothing is an error.
+
+    `rate`, `size`: the messages a second, and the bytes of each, that it is to say about how long they fit. `measures`:
+    whether a broker may be started to see how fast it is.
+    """
+    config, plugins, finding = _configuration(file)
+    findings = [*_versions(), finding, *_surroundings(config, plugins), *_broker(url)]
+    holds = _NOTHING_KNOWN | {"rate_per_s": rate, "size": size}
+    if config is not None:
+        speed, failed = _measured(config, size) if measures else (None, None)
+        found = capacity(config, rate, size, speed)
+        findings += capacity_findings(config, found) if failed is None else [failed]
+        holds = found.data()
+    ok = all(finding.state != "error" for finding in findings)
+    if as_json:
+        shown = {"ok": ok, "findings": [finding._asdict() for finding in findings], "holds": holds}
+        print(json.dumps(shown, indent=2))
+    else:
+        _show(findings)
+    return ok
+
+
+def _surroundings(config: Config | None, plugins: PluginManager | None) -> Iterator[Finding]:
+    """The machine, and what the configuration wants of it."""
+    yield _memory(config)
+    if config is not None and plugins is not None:
+        yield _descriptors(config)
+        yield from disk_findings(config.broker.data_dir)
+        yield from kernel_findings(config.broker.data_dir)
+        yield from listener_findings(config, plugins)
+
+
+def _measured(config: Config, size: int) -> tuple[Speed | None, Finding | None]:
+    """How fast a broker is here, or why that could not be seen."""
+    try:
+        with progress("measuring", None):
+            return measure(config.broker.data_dir, size), None
+    except (LinnError, OSError) as error:
+        said = f"could not be measured: {error}"
+        return None, Finding("holds messages per second", "error", said, "see the findings above")
+
+
+def _versions() -> Iterator[Finding]:
+    found = [f"linn {__version__}", f"Python {platform.python_version()}", *map(_installed, _DEPENDENCIES)]
+    system = f"{platform.system()} {platform.release()}"
+    yield Finding("versions", "ok", ", ".join([*found, system]))
+    for extra, packages in _EXTRAS.items():
+        missing = [package for package in packages if _installed(package).endswith("missing")]
+        if missing:
+            advice = f"for that, {sys.executable} -m pip install 'linn[{extra}]'"
+            yield Finding(f"extra {extra}", "ok", f"not installed: {', '.join(missing)}", advice)
+
+
+def _installed(package: str) -> str:
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"{package} missing"
+
+
+def _configuration(file: str | None) -> tuple[Config | None, PluginManager | None, Finding]:
+    try:
+        source = configuration(file)
+        plugins = PluginManager(plugin_settings(source), installed())
+        config, problems = check_config(source, plugins)
+    except LinnError as error:
+        advice = "correct it; `linn plugins list` if it is a plugin"
+        return None, None, Finding("configuration", "error", str(error), advice)
+    if config is None:
+        said = f"{counted(problems.error_count, 'error')}, such as {problems.describe(problems.in_order()[0])}"
+        return None, plugins, Finding("configuration", "error", said, f"linn check {source.file}")
+    if problems.found:
+        said = counted(len(problems.found), "warning")
+        return config, plugins, Finding("configuration", "warning", said, f"linn check {source.file}")
+    topics = counted(len(config.topics), "topic")
+    return config, plugins, Finding("configuration", "ok", f"{source.file}: {topics}")
+
+
+def _memory(config: Config | None) -> Finding:
+    memory = memory_bytes()
+    found = f"{memory >> 20:,} MiB"
+    budget = None if config is None else config.broker.memory_bytes_max
+    if budget is not None:
+        found += f"; the broker may fill {budget >> 20:,} MiB with what waits"
+        if budget > _BUDGET_SHARE * memory:
+            advice = 'memory_bytes_max = "auto", or less: the broker itself and the page cache need the rest'
+            return Finding("memory", "warning", found, advice)
+    if memory < _MEMORY_BYTES_MIN:
+        return Finding("memory", "warning", found, f"give it {_MEMORY_BYTES_MIN >> 20} MiB or more")
+    return Finding("memory", "ok", found)
+
+
+def _descriptors(config: Config) -> Finding:
+    limit, needed = file_limits().hard, descriptors_wanted(config)
+    found = f"{limit:,} files may be open"
+    if limit >= needed:
+        return Finding("descriptors", "ok", found)
+    of = f"connections_max = {config.broker.connections_max} and the topics' files want {needed:,}"
+    advice = f"ulimit -Hn {needed}, or LimitNOFILE={needed} in systemd; or a smaller connections_max"
+    return Finding("descriptors", "warning", f"{found}; {of}", advice)
+
+
+def _broker(url: str) -> Iterator[Finding]:
+    async def ask(client: Client) -> tuple[str, list[str]]:
+        shown = await client.admin.broker()
+        said = f"{shown['name']} answers at {url}: {counted(shown['topics'], 'topic')}, "
+        said += counted(shown["connections"], "connection")
+        damaged = [queue["topic"] for queue in await client.admin.subscriptions() if queue["damaged"]]
+        return said, damaged
+
+    try:
+        said, damaged = with_client(url, ask)
+    except LinnError as error:
+        yield Finding("broker", "warning", str(error), "linn serve starts one; --url or LINN_URL say where it is")
+        return
+    yield Finding("broker", "ok", said)
+    for topic in damaged:
+        advice = f"linn queues describe {topic} says which; restore the topic's folder from a backup"
+        yield Finding("damaged records", "error", f"records of {topic} can't be read from the disk", advice)
+
+
+def _show(findings: list[Finding]) -> None:
+    """On a narrow terminal the advice, which is often a command to be typed, stands below what was found."""
+    narrow = console().width < WIDE
+    rows: list[list[Cell]] = []
+    for finding in findings:
+        said = [finding.found, finding.advice]
+        if narrow:
+            said = [finding.found]
+        rows.append([Text(finding.state, _COLOURS[finding.state]), finding.name, *said])
+        if narrow and finding.advice:
+            rows.append(["", "", finding.advice])
+    print_table(["", "", "found, and what to do"] if narrow else ["", "", "found", "what to do"], rows)

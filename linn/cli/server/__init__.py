@@ -1,0 +1,1 @@
+"""The broker process that `linn serve` runs."""
