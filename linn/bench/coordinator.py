@@ -1,7 +1,7 @@
-"""A load of many producers, each with its own connection: what share of it a broker takes, and what is full first.
+"""Load of many producers, each with its own connection: the share that a broker confirms, and the first bottleneck.
 
-Laws: it ends in bounded time, and leaves no process and no topic behind, however it ends. The processes of the load end
-with this one, also where this one is killed.
+Laws: a run ends in bounded time, and leaves no process and no topic behind, however it ends. The workers end with this
+process, even if it is killed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 import anyio
@@ -22,51 +21,44 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from linn.bench.saturation import (
     METRICS,
-    NOTHING,
     REACHED,
-    TEXTS,
-    WAITING,
     Sample,
     broker_use,
     disk_waited_s,
-    first_full,
+    first_saturated,
     machine_busy_s,
-    shares,
+    utilization,
 )
 from linn.bench.temporary_topic import temporary_topic
-from linn.bench.worker import CONNECT_S, LAST_ANSWERS_S, Plan, bound_ms
-from linn.cli.doctor.machine import file_limits, memory_bytes
-from linn.cli.exit_code import told_when_interrupted
-from linn.cli.render.console import console
-from linn.cli.render.progress import Advance, progress
-from linn.cli.render.table import number, print_table
-from linn.cli.session import broker_address, with_client
+from linn.bench.worker import CONNECT_S, LAST_ANSWERS_S, LoadPlan, bound_ms
 from linn.client.client import Client
+from linn.core.env.real.file_limits import file_limits
+from linn.core.env.real.process import RealProcess
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError, RequestTimeout
 
 SETTINGS: Mapping[str, Any] = {"kind": "stream", "retention_bytes": 1 << 30}
-"""Of the topic: what is stored goes again, so that the load is not ended by a disk that is full."""
+"""Settings of the temporary topic; its retention keeps a full disk from ending the load."""
 OTHER_FILES = 64
 _LINE_BYTES_MAX = 1 << 20
 SAMPLE_S = 1.0
 BUSY_S = 10.0
-"""How long the broker may take to say what it uses, before and after the load."""
+"""Time limit for the broker's answers about its usage, before and after the load."""
 _START_S = 30.0
-"""How long the processes of the load may take to start, beside connecting."""
+"""Time limit for starting the workers, beside connecting."""
 _STOP_S = 2.0
-"""How long a process of a load that is interrupted may take to say what it came to."""
-_SHARES = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999, "max": 1.0}
+"""Time limit for the results of workers that are interrupted."""
+PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999, "max": 1.0}
 
 
 class LoadFailed(LinnError):
-    """The load could not be put up, or one of its processes ended by itself."""
+    """The load could not be started, or a worker ended by itself."""
 
     code = "bench.load_failed"
 
 
-class _Process:
-    """One process of the load."""
+class _Worker:
+    """Worker process, and its messages."""
 
     def __init__(self, process: anyio.abc.Process) -> None:
         assert process.stdout is not None
@@ -76,30 +68,30 @@ class _Process:
         self.result: dict[str, Any] | None = None
         self._lines = BufferedByteReceiveStream(process.stdout)
 
-    async def say(self, line: bytes) -> None:
+    async def send(self, line: bytes) -> None:
         assert self.process.stdin is not None
         await self.process.stdin.send(line + b"\n")
 
-    async def hear(self) -> dict[str, Any]:
-        """The next thing that it says. Raises LoadFailed."""
+    async def receive(self) -> dict[str, Any]:
+        """Return the next message of the worker. Raises LoadFailed."""
         try:
-            said: dict[str, Any] = json.loads(await self._lines.receive_until(b"\n", _LINE_BYTES_MAX))
+            message: dict[str, Any] = json.loads(await self._lines.receive_until(b"\n", _LINE_BYTES_MAX))
         except (anyio.EndOfStream, anyio.IncompleteRead):
             raise LoadFailed(f"a process of the load ended with {await self.process.wait()}") from None
-        if "error" in said:
-            raise LoadFailed(f"the producers can't connect: {said['error']}")
-        return said
+        if "error" in message:
+            raise LoadFailed(f"the producers can't connect: {message['error']}")
+        return message
 
     async def stop(self) -> None:
-        """Have it publish no more, and hear what it came to, where it says so in time."""
+        """Stop publishing, and receive the result if it arrives in time."""
         assert self.process.stdin is not None
         with anyio.move_on_after(_STOP_S, shield=True), contextlib.suppress(LoadFailed):
             await self.process.stdin.aclose()
             while self.result is None:
-                self.result = (await self.hear()).get("result")
+                self.result = (await self.receive()).get("result")
 
     async def end(self) -> None:
-        """SIGKILL, by process id, and wait for the end."""
+        """Kill the process, and wait for its end."""
         with anyio.CancelScope(shield=True):
             if self.process.returncode is None:
                 self.process.kill()
@@ -107,60 +99,48 @@ class _Process:
             await self.process.aclose()
 
 
-class Fleet:
-    """`linn bench soak --producers`."""
+class LoadCoordinator:
+    """One run."""
 
     def __init__(
         self,
+        address: str,
         *,
         producers: int,
         processes: int | None,
-        rate: float,
+        rate_per_s: float,
         size: int,
         linger_s: float,
         duration_s: float,
         settings: Mapping[str, Any],
     ) -> None:
-        """`processes`: None for one per processor, but for the broker's. `rate`: records a second of each producer.
+        """Check the limits of this process. Raises LoadFailed.
 
-        `settings`: of the stream, which is made for this and deleted.
+        `address`: of the broker. `processes`: number of workers; None for one per processor, minus the broker's.
+        `rate_per_s`: records of each producer. `settings`: of the temporary stream.
         """
+        self._address = address
+        self._is_local = address.startswith(("unix:", "127.", "[::1]", "localhost:"))
         self._producers = producers
         self._count = min(processes or max(1, (os.cpu_count() or 1) - 1), producers)
-        self._rate = rate
+        self._rate_per_s = rate_per_s
         self._size = size
         self._linger_s = linger_s
         self._duration_s = duration_s
         self._settings = {**SETTINGS, **settings}
-        self._is_here = False
-        """Whether the broker is on this machine."""
-        self._processes: list[_Process] = []
-        self._heard: list[Sample] = []
-        """What the broker said."""
-        self._seen: list[Sample] = []
-        """What the machine says, for as long as the broker says nothing."""
-
-    def run(self, url: str, *, as_json: bool) -> bool:
-        """Load, print; whether anything was confirmed and nothing failed. Raises LinnError where it can't begin."""
+        self._workers: list[_Worker] = []
+        self._broker_samples: list[Sample] = []
+        self._machine_samples: list[Sample] = []
+        """Samples without the broker's usage, which go on while the broker is too busy to answer."""
         self._check_descriptors()
-        address = broker_address(url)
-        self._is_here = address.startswith(("unix:", "127.", "[::1]", "localhost:"))
-        with (
-            told_when_interrupted(partial(self._tell_so_far, as_json)),
-            progress(counted(self._producers, "producer"), round(self._target(self._duration_s))) as advance,
-        ):
-            with_client(url, partial(self._work, advance, address))
-        data = self._data(self._duration_s)
-        _tell(data, as_json)
-        return is_well(data)
 
-    def _tell_so_far(self, as_json: bool) -> None:
-        results = [process.result for process in self._processes if process.result is not None]
-        if results and self._heard:
-            _tell(self._data(max(result["seconds"] for result in results)), as_json, "interrupted: ")
+    @property
+    def target(self) -> int:
+        """Records to be published in the whole run."""
+        return round(self._target(self._duration_s))
 
     def _target(self, seconds: float) -> float:
-        return self._producers * self._rate * seconds
+        return self._producers * self._rate_per_s * seconds
 
     def _check_descriptors(self) -> None:
         wanted, limit = -(-self._producers // self._count) + OTHER_FILES, file_limits().hard
@@ -179,87 +159,100 @@ class Fleet:
                 "raise its LimitNOFILE in systemd, or ulimit -Hn before linn serve"
             )
 
-    async def _work(self, advance: Advance, address: str, client: Client) -> None:
+    async def run(self, client: Client, advance: Callable[[int], None]) -> None:
+        """Load a temporary stream with all workers. Raises LinnError where it can't begin."""
         await self._check_broker(client)
         async with temporary_topic(client, "bench-soak", self._settings) as topic, AsyncExitStack() as stack:
             with anyio.fail_after(CONNECT_S + _START_S):
                 async with anyio.create_task_group() as starting:
                     for number in range(self._count):
-                        starting.start_soon(self._start, self._plan(address, topic, number), stack)
+                        starting.start_soon(self._start, self._plan(topic, number), stack)
             with anyio.fail_after(self._duration_s + LAST_ANSWERS_S + 3 * BUSY_S):
-                self._heard.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
+                self._broker_samples.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
                 async with anyio.create_task_group() as running:
                     running.start_soon(self._watch_broker, client)
                     running.start_soon(self._watch_machine)
-                    async with anyio.create_task_group() as driving:
-                        for process in self._processes:
-                            driving.start_soon(self._drive, process, advance)
-                    if len(self._heard) < 2:
-                        self._heard.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
+                    async with anyio.create_task_group() as loading:
+                        for worker in self._workers:
+                            loading.start_soon(self._load, worker, advance)
+                    if len(self._broker_samples) < 2:
+                        self._broker_samples.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
                     running.cancel_scope.cancel()
 
-    def _plan(self, address: str, topic: str, number: int) -> Plan:
+    def _plan(self, topic: str, number: int) -> LoadPlan:
         count = self._producers // self._count + (number < self._producers % self._count)
+        address = self._address
         # A source address has some 28,000 ports for one destination; on loopback there are more addresses.
         source = f"127.0.1.{number + 1}" if address.startswith("127.") else None
-        return Plan(address, topic, count, self._rate, self._size, self._linger_s, self._duration_s, source)
+        return LoadPlan(address, topic, count, self._rate_per_s, self._size, self._linger_s, self._duration_s, source)
 
-    async def _start(self, plan: Plan, stack: AsyncExitStack) -> None:
-        """Start a process; it is connected when this returns, and ends with the stack."""
+    async def _start(self, plan: LoadPlan, stack: AsyncExitStack) -> None:
+        """Start a worker; it is connected when this returns, and is ended by the stack."""
         command = [sys.executable, "-m", "linn.bench.worker"]
-        # A session of its own: Ctrl-C is for this process, which ends the others.
-        process = _Process(await anyio.open_process(command, stderr=None, start_new_session=True))
-        stack.push_async_callback(process.end)
-        await process.say(msgspec.json.encode(plan))
-        await process.hear()
-        self._processes.append(process)
+        # In a session of its own: Ctrl-C goes to this process only, which ends the workers.
+        worker = _Worker(await anyio.open_process(command, stderr=None, start_new_session=True))
+        stack.push_async_callback(worker.end)
+        await worker.send(msgspec.json.encode(plan))
+        await worker.receive()
+        self._workers.append(worker)
 
-    async def _drive(self, process: _Process, advance: Advance) -> None:
-        await process.say(b"go")
+    async def _load(self, worker: _Worker, advance: Callable[[int], None]) -> None:
+        await worker.send(b"go")
         try:
-            while process.result is None:
-                said = await process.hear()
-                counted = said.get("sample") or said["result"]
-                advance(counted["confirmed"] - process.confirmed)
-                process.confirmed, process.processor_s = counted["confirmed"], counted["processor_s"]
-                process.result = said.get("result")
+            while worker.result is None:
+                message = await worker.receive()
+                counts = message.get("sample") or message["result"]
+                advance(counts["confirmed"] - worker.confirmed)
+                worker.confirmed, worker.processor_s = counts["confirmed"], counts["processor_s"]
+                worker.result = message.get("result")
         except anyio.get_cancelled_exc_class():
-            await process.stop()
+            await worker.stop()
             raise
 
     async def _watch_broker(self, client: Client) -> None:
-        """Ask it what it uses, again and again; one that is busy answers late, or not in time."""
+        """Sample the broker's usage periodically; a busy broker may answer late or not in time."""
         while True:
             with contextlib.suppress(RequestTimeout):
-                self._heard.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
+                self._broker_samples.append(self._sample(broker_use(await client.admin.metrics(*METRICS))))
             await anyio.sleep(SAMPLE_S)
 
     async def _watch_machine(self) -> None:
         while True:
-            self._seen.append(self._sample({}))
+            self._machine_samples.append(self._sample({}))
             await anyio.sleep(SAMPLE_S)
 
     def _sample(self, broker: Mapping[str, float]) -> Sample:
-        busiest = max(process.processor_s for process in self._processes)
-        here = (machine_busy_s(), disk_waited_s()) if self._is_here else (None, None)
+        busiest = max(worker.processor_s for worker in self._workers)
+        here = (machine_busy_s(), disk_waited_s()) if self._is_local else (None, None)
         return Sample(anyio.current_time(), broker, busiest, *here)
 
-    # --- what it came to ---
+    # --- the result ---
+
+    def data(self) -> dict[str, Any]:
+        """Return the document of a complete run for `--json`."""
+        return self._data(self._duration_s)
+
+    def partial_data(self) -> dict[str, Any] | None:
+        """Return the document of an interrupted run; None where there is no result yet."""
+        results = [worker.result for worker in self._workers if worker.result is not None]
+        if not results or not self._broker_samples:
+            return None
+        return self._data(max(result["seconds"] for result in results))
 
     def _data(self, seconds: float) -> dict[str, Any]:
-        results = [process.result for process in self._processes if process.result is not None]
+        results = [worker.result for worker in self._workers if worker.result is not None]
         total = {key: sum(result[key] for result in results) for key in ("confirmed", "publishes", "blocked", "lost")}
         errors: Counter[str] = Counter()
         for result in results:
             errors.update(result["errors"])
         share = total["confirmed"] / (self._target(seconds) or 1e-9)
-        memory = memory_bytes() if self._is_here else None
-        full = first_full((self._heard, self._seen), memory)
+        memory = RealProcess().memory_bytes_max() if self._is_local else None
+        full = first_saturated((self._broker_samples, self._machine_samples), memory)
         return {
             "producers": self._producers,
             "processes": self._count,
             "seconds": round(seconds, 3),
-            "target_per_s": round(self._producers * self._rate),
+            "target_per_s": round(self._producers * self._rate_per_s),
             "confirmed": total["confirmed"],
             "confirmed_per_s": round(total["confirmed"] / (seconds or 1e-9)),
             "bytes_per_s": round(total["confirmed"] * self._size / (seconds or 1e-9)),
@@ -270,7 +263,7 @@ class Fleet:
             "unanswered": sum(result["unanswered"] for result in results),
             "errors": dict(sorted(errors.items())),
             "confirmed_ms": _round_trips(results),
-            "in_use": shares(self._heard[0], self._heard[-1], memory),
+            "in_use": utilization(self._broker_samples[0], self._broker_samples[-1], memory),
             "full_first": full[0] if full is not None and share < REACHED else None,
             "full_after_s": full[1] if full is not None and share < REACHED else None,
         }
@@ -281,48 +274,15 @@ def _round_trips(results: list[dict[str, Any]]) -> dict[str, float | None]:
     for result in results:
         counted.update({int(number): count for number, count in result["round_trips"].items()})
     total, seen = sum(counted.values()), 0
-    found: dict[str, float | None] = dict.fromkeys(_SHARES)
+    found: dict[str, float | None] = dict.fromkeys(PERCENTILES)
     for value, count in sorted(counted.items()):
         seen += count
-        for name, share in _SHARES.items():
+        for name, share in PERCENTILES.items():
             if found[name] is None and seen >= share * total:
                 found[name] = round(bound_ms(value), 3)
     return found
 
 
-def verdict(data: Mapping[str, Any]) -> str:
-    """In words, what was full first."""
-    if data["share"] >= REACHED:
-        return NOTHING
-    if data["full_first"] is None:
-        return WAITING
-    return f"{TEXTS[data['full_first']]} (after {data['full_after_s']:g} s)"
-
-
 def is_well(data: Mapping[str, Any]) -> bool:
-    """Whether anything was confirmed and nothing failed, in the figures of a run."""
+    """Tell from the document of a run whether anything was confirmed and nothing failed."""
     return data["confirmed"] > 0 and not data["errors"] and not data["lost_connections"]
-
-
-def _tell(data: Mapping[str, Any], as_json: bool, before: str = "") -> None:
-    if as_json:
-        print(json.dumps(data))
-    else:
-        _show(data, before)
-
-
-def _show(data: Mapping[str, Any], before: str) -> None:
-    reached = f"{data['share']:.1%} of {data['target_per_s']:,} records per second"
-    title = before + (reached if data["confirmed"] else "nothing was confirmed")
-    rows = []
-    for name in ("producers", "processes", "seconds", "confirmed", "confirmed_per_s", "bytes_per_s"):
-        rows.append([name.replace("_per_s", " per second"), f"{data[name]:,}"])
-    for name in ("records_per_publish", "sends_blocked", "lost_connections", "unanswered"):
-        rows.append([name.replace("_", " "), f"{data[name]:,}"])
-    rows.append(["errors", ", ".join(f"{count} {code}" for code, count in data["errors"].items()) or "none"])
-    for name, took_ms in data["confirmed_ms"].items():
-        rows.append([f"confirmed after, {name}", "" if took_ms is None else f"{took_ms:,.1f} ms"])
-    for name, share in data["in_use"].items():
-        rows.append([f"in use, {name.replace('_', ' ')}", "not known" if share is None else f"{share:.0%}"])
-    print_table(["", number("")], rows, title)
-    console().print(f"full first: {verdict(data)}", soft_wrap=True)

@@ -1,6 +1,6 @@
-"""What is full: processors, memory, disk and descriptors while a load runs, and which of them was full first.
+"""Saturation of processors, memory, disk and descriptors during a load, and the resource that is saturated first.
 
-Law: a share is of what there is, 1.0 is all of it; None where it can't be known, as for a broker on another machine.
+Law: utilization is a share of the capacity, 1.0 is all of it; None where it is not known, as on another machine.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-FULL = 0.9
-"""From this share on something is taken to be full: queues before it grow without bound."""
+SATURATED = 0.9
+"""Utilization from which a resource counts as saturated: queues in front of it grow without bound."""
 REACHED = 0.99
-"""With this share of the target nothing is asked for that was not there."""
+"""Share of the target rate from which the target counts as reached."""
 TEXTS: Mapping[str, str] = {
     "broker_processor": "the broker's processor: it works on one at a time",
     "load_processor": "the load's own processor: the broker may hold more; take more --processes, or another machine",
@@ -34,23 +34,23 @@ _METRICS = {
     "descriptors_max": "linn_process_descriptors_max",
 }
 METRICS: Sequence[str] = tuple(_METRICS.values())
-"""What to ask the broker for."""
+"""Metrics to request from the broker."""
 
 
 class Sample(NamedTuple):
-    """What had been used at one moment."""
+    """Usage of resources at one moment."""
 
     at_s: float
     broker: Mapping[str, float]
-    """By the names of `_METRICS`; seconds count up. Empty where it was not asked."""
+    """Usage by the names of `_METRICS`; seconds are cumulative. Empty where the broker was not asked."""
     load_processor_s: float
-    """Of the busiest process of the load."""
+    """Processor time of the busiest process of the load."""
     machine_busy_s: float | None
     disk_waited_s: float | None
 
 
 def broker_use(report: Sequence[Mapping[str, object]]) -> dict[str, float]:
-    """What a broker says of its process in an answer to `metrics.show`."""
+    """Extract the usage of the broker's process from an answer to `metrics.show`."""
     values: dict[str, float] = {}
     for family in report:
         samples = family["samples"]
@@ -62,7 +62,7 @@ def broker_use(report: Sequence[Mapping[str, object]]) -> dict[str, float]:
 
 
 def machine_busy_s() -> float | None:
-    """Seconds that all processors of this machine have worked."""
+    """Return the total busy time of all processors of this machine."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         user, nice, system, _, _, *rest = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:])
         return (user + nice + system + sum(rest[:2])) / os.sysconf("SC_CLK_TCK")
@@ -70,14 +70,14 @@ def machine_busy_s() -> float | None:
 
 
 def disk_waited_s() -> float | None:
-    """Seconds in which something on this machine waited for a disk (pressure stall information)."""
+    """Return the time in which any task on this machine waited for I/O (pressure stall information)."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/pressure/io").read_text().split("total=")[1].split()[0]) / 1_000_000
     return None
 
 
-def shares(before: Sample, now: Sample, memory_bytes: int | None) -> dict[str, float | None]:
-    """What was in use between two samples, by the names of `TEXTS`. `memory_bytes`: of the broker's machine."""
+def utilization(before: Sample, now: Sample, memory_bytes: int | None) -> dict[str, float | None]:
+    """Return utilization between two samples by the names of `TEXTS`. `memory_bytes`: of the broker's machine."""
     seconds = max(now.at_s - before.at_s, 1e-9)
 
     def part(used: float | None, used_before: float | None, of: float) -> float | None:
@@ -95,15 +95,15 @@ def shares(before: Sample, now: Sample, memory_bytes: int | None) -> dict[str, f
     }
 
 
-def first_full(series: Sequence[Sequence[Sample]], memory_bytes: int | None) -> tuple[str, float] | None:
-    """What was full first, and how many seconds after the first sample of its series; None where nothing was."""
+def first_saturated(series: Sequence[Sequence[Sample]], memory_bytes: int | None) -> tuple[str, float] | None:
+    """Return the resource saturated first, and the seconds since the first sample of its series."""
     found: list[tuple[float, int, str]] = []
     for samples in series:
         for before, now in pairwise(samples):
             found += [
                 (round(now.at_s - samples[0].at_s, 1), place, name)
-                for place, (name, share) in enumerate(shares(before, now, memory_bytes).items())
-                if share is not None and share >= FULL
+                for place, (name, share) in enumerate(utilization(before, now, memory_bytes).items())
+                if share is not None and share >= SATURATED
             ]
     if not found:
         return None

@@ -1,28 +1,22 @@
-"""A long load that checks what comes back: nothing that was confirmed is lost or changed, whatever breaks meanwhile.
+"""Soak test: a long load that checks that no confirmed message is lost or changed, whatever fails meanwhile.
 
-Laws: memory is bounded by what is under way and by the number of gaps in what has arrived; the run has an end. A
-publish whose connection broke may be stored or not: it counts as unknown, and is neither missed nor counted as extra.
+Laws: memory is bounded by the messages in flight and the number of gaps in what has arrived; the run has an end. A
+publish whose connection was lost may be stored or not: it counts as unknown, and neither as lost nor as a duplicate.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
 
 from linn.bench.pace import Pace
 from linn.bench.temporary_topic import temporary_topic
-from linn.cli.exit_code import told_when_interrupted
-from linn.cli.render.progress import Advance, progress
-from linn.cli.render.table import number, print_table
-from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.client.message import Batch
 from linn.client.producer import Producer
@@ -30,22 +24,22 @@ from linn.core.errors.tree import LinnError
 from linn.core.queue.offset_ranges import OffsetRanges
 
 SILENCE_S = 30.0
-"""After the load: when nothing has come for so long, what is missing is lost. A broker may restart meanwhile."""
+"""Time without a message after the load, from which missing ones count as lost; a broker may restart within it."""
 SIZE_MIN = 12
 _HEAD = struct.Struct("<QI")
 _BATCH_MAX = 5_000
 _RETRY_S = 0.5
 
 
-class Soak:
-    """`linn bench soak`."""
+class SoakTest:
+    """One run."""
 
     def __init__(
-        self, *, duration_s: float, rate: float | None, size: int, consumers: int, settings: Mapping[str, Any]
+        self, *, duration_s: float, rate_per_s: float | None, size: int, consumers: int, settings: Mapping[str, Any]
     ) -> None:
-        """`rate`: messages a second at most. `settings`: of the queue, which is made for this and deleted."""
+        """`rate_per_s`: maximum rate. `settings`: of the temporary queue."""
         self._duration_s = duration_s
-        self._pace = Pace(rate)
+        self._pace = Pace(rate_per_s)
         self._padding = os.urandom(max(0, size - SIZE_MIN))
         self._consumers = consumers
         self._settings = settings
@@ -58,24 +52,8 @@ class Soak:
         self._heard_at = 0.0
         self._seconds = 0.0
 
-    def run(self, url: str, *, as_json: bool) -> bool:
-        """Load, check, print; whether all is well. Raises LinnError where it can't begin."""
-        with (
-            told_when_interrupted(partial(self._tell_so_far, as_json)),
-            progress(f"soaking for {self._duration_s:g} s", None) as advance,
-        ):
-            with_client(url, partial(self._work, advance))
-        data = self._data()
-        _tell(data, as_json)
-        return bool(data["ok"])
-
-    def _tell_so_far(self, as_json: bool) -> None:
-        """What has not arrived yet might have: it is not said to be lost, and whether all is well is not said."""
-        if self._published:
-            data = self._data()
-            _tell({name: value for name, value in data.items() if name not in ("lost", "ok")}, as_json)
-
-    async def _work(self, advance: Advance, client: Client) -> None:
+    async def run(self, client: Client, advance: Callable[[int], None]) -> None:
+        """Load and check a temporary queue. Raises LinnError where it can't be created."""
         async with temporary_topic(client, "bench-soak", self._settings) as topic:
             async with anyio.create_task_group() as tasks:
                 for _ in range(self._consumers):
@@ -84,9 +62,9 @@ class Soak:
                 await self._until_silent()
                 tasks.cancel_scope.cancel()
 
-    # --- out ---
+    # --- publishing ---
 
-    async def _publish(self, client: Client, topic: str, advance: Advance) -> None:
+    async def _publish(self, client: Client, topic: str, advance: Callable[[int], None]) -> None:
         began = anyio.current_time()
         try:
             while anyio.current_time() < began + self._duration_s:
@@ -94,8 +72,8 @@ class Soak:
         finally:
             self._seconds = anyio.current_time() - began
 
-    async def _publish_until(self, end: float, client: Client, topic: str, advance: Advance) -> None:
-        """Or until something fails: then after a while it is tried again."""
+    async def _publish_until(self, end: float, client: Client, topic: str, advance: Callable[[int], None]) -> None:
+        """Publish until the end or the first failure; the caller tries again."""
         try:
             async with client.producer(topic=topic) as producer:
                 while anyio.current_time() < end:
@@ -118,7 +96,7 @@ class Soak:
     def _sum(self, number: int) -> int:
         return zlib.crc32(self._padding, number & 0xFFFFFFFF)
 
-    # --- in ---
+    # --- consuming ---
 
     async def _consume(self, client: Client, topic: str) -> None:
         while True:
@@ -128,7 +106,7 @@ class Soak:
                         self._take(batch)
                         batch.ack()
             except LinnError as error:
-                # A settlement that came too late, or a broker that is away: what was not settled comes again.
+                # A late settlement, or a broker that is away: what was not settled is delivered again.
                 self._errors[error.code] += 1
                 await anyio.sleep(_RETRY_S)
 
@@ -153,9 +131,10 @@ class Soak:
     def _lost(self) -> int:
         return sum(end - first for piece in self._confirmed for first, end in self._arrived.gaps(*piece))
 
-    # --- what it came to ---
+    # --- the result ---
 
-    def _data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
+        """Return the document for `--json`."""
         lost = self._lost()
         return {
             "seconds": round(self._seconds, 3),
@@ -171,27 +150,11 @@ class Soak:
             "ok": not lost and not self._damaged and self._confirmed.count > 0,
         }
 
+    def partial_data(self) -> dict[str, Any] | None:
+        """Return the document of an interrupted run, without `lost` and `ok`; None if nothing was published.
 
-def _tell(data: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(data))
-    else:
-        _show(data)
-
-
-def _verdict(data: Mapping[str, Any]) -> str:
-    if "ok" not in data:
-        return "interrupted"
-    if data["ok"]:
-        return "nothing was lost"
-    return "NOT WELL" if data["confirmed"] else "nothing was confirmed"
-
-
-def _show(data: Mapping[str, Any]) -> None:
-    rows = []
-    for name, value in data.items():
-        if name == "errors":
-            value = ", ".join(f"{count} {code}" for code, count in value.items()) or "none"
-        if name != "ok":
-            rows.append([name.replace("_per_s", " per second"), f"{value:,}" if isinstance(value, int) else str(value)])
-    print_table(["", number("")], rows, _verdict(data))
+        Messages that have not arrived yet may be on their way.
+        """
+        if not self._published:
+            return None
+        return {name: value for name, value in self.data().items() if name not in ("lost", "ok")}

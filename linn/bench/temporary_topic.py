@@ -1,4 +1,4 @@
-"""A topic for the time of a measurement, so that no user's messages are touched."""
+"""Temporary topic of a measurement, so that no user's messages are affected."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from linn.client.client import Client
 from linn.core.errors.tree import LinnError
 
 _DELETE_S = 5.0
-"""How long an interrupted command still tries to take its topic with it."""
+"""Time limit for deleting the topic of an interrupted command."""
 
 
 @asynccontextmanager
-async def temporary_topic(client: Client, what: str, settings: Mapping[str, Any]) -> AsyncIterator[str]:
-    """Make a topic and delete it in the end, also when cancelled. Raises LinnError where it can't be made."""
-    name = f"{what}-{os.urandom(4).hex()}"
+async def temporary_topic(client: Client, prefix: str, settings: Mapping[str, Any]) -> AsyncIterator[str]:
+    """Create a topic, and delete it in the end, also when cancelled. Raises LinnError where it can't be created."""
+    name = f"{prefix}-{os.urandom(4).hex()}"
     await client.admin.perform("topic.create", name=name, settings=dict(settings))
     try:
         yield name

@@ -1,40 +1,37 @@
-"""A quick load generator. `make bench` is the one whose ratios count; this one looks at a broker that is there."""
+"""Throughput of one client: confirmed calls of a producer, or batches of a consumer.
+
+`make bench` measures ratios to a bare server; this measures a broker that is running already.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import anyio
 
-from linn.cli.render.progress import Advance, progress
-from linn.cli.render.table import number, print_table
-from linn.cli.session import with_client
 from linn.client.client import Client
 
 SILENCE_S = 10.0
-"""When nothing comes for so long, the topic is taken to hold no more."""
+"""Time without a message after which the topic is taken to be empty."""
 
 
 @dataclass
-class Measured:
-    """What a run came to."""
+class Throughput:
+    """Counts and times of a run."""
 
-    what: str
     messages: int = 0
     bytes: int = 0
     seconds: float = 0.0
     calls_ms: list[float] = field(default_factory=list)
-    """What each call took until its confirmation."""
+    """Time from each call to its confirmation."""
 
-    def data(self) -> dict[str, float | int | str]:
-        """For `--json`."""
+    def data(self) -> dict[str, float | int]:
+        """Return the document for `--json`."""
         seconds = self.seconds or 1e-9
-        data: dict[str, float | int | str] = {
-            "what": self.what,
+        data: dict[str, float | int] = {
             "messages": self.messages,
             "bytes": self.bytes,
             "seconds": round(self.seconds, 6),
@@ -48,17 +45,11 @@ class Measured:
         return data
 
 
-def bench_publish(url: str, topic: str, *, count: int, size: int, batch: int, as_json: bool) -> None:
-    """Publish, print the rates. Raises LinnError."""
-    measured = Measured(f"publish to {topic}")
-    with progress(measured.what, count) as advance:
-        with_client(url, partial(_publish, topic, count, size, batch, measured, advance))
-    _show(measured, as_json)
-
-
-async def _publish(
-    topic: str, count: int, size: int, batch: int, measured: Measured, advance: Advance, client: Client
-) -> None:
+async def measure_publish(
+    client: Client, topic: str, *, count: int, size: int, batch: int, advance: Callable[[int], None]
+) -> Throughput:
+    """Publish `count` random messages in confirmed calls of `batch`. Raises LinnError."""
+    measured = Throughput()
     values = [os.urandom(size) for _ in range(min(batch, count))]
     async with client.producer(topic=topic) as producer:
         started = time.perf_counter()
@@ -71,17 +62,12 @@ async def _publish(
             advance(len(part))
         measured.seconds = time.perf_counter() - started
     measured.bytes = measured.messages * size
+    return measured
 
 
-def bench_consume(url: str, topic: str, *, count: int, as_json: bool) -> None:
-    """Consume, print the rates. Raises LinnError."""
-    measured = Measured(f"consume from {topic}")
-    with progress(measured.what, count) as advance:
-        with_client(url, partial(_consume, topic, count, measured, advance))
-    _show(measured, as_json)
-
-
-async def _consume(topic: str, count: int, measured: Measured, advance: Advance, client: Client) -> None:
+async def measure_consume(client: Client, topic: str, *, count: int, advance: Callable[[int], None]) -> Throughput:
+    """Consume and ack up to `count` messages. Raises LinnError."""
+    measured = Throughput()
     async with client.consumer(topic) as consumer:
         batches = aiter(consumer.batches())
         started = time.perf_counter()
@@ -96,16 +82,4 @@ async def _consume(topic: str, count: int, measured: Measured, advance: Advance,
             batch.ack()
             advance(len(batch))
             measured.seconds = time.perf_counter() - started
-
-
-def _show(measured: Measured, as_json: bool) -> None:
-    data = measured.data()
-    if as_json:
-        print(json.dumps(data))
-        return
-    rows = [
-        [name.replace("_per_s", " per second").replace("_", " "), f"{value:,}"]
-        for name, value in data.items()
-        if name != "what"
-    ]
-    print_table(["", number("")], rows, measured.what)
+    return measured

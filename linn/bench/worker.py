@@ -1,11 +1,11 @@
-"""One process of `linn bench soak --producers`: many producers, each with a connection of its own.
+"""Worker process of `linn bench soak --producers`: many producers, each with its own connection.
 
-It is a lean client, so that a machine's processors go to the broker: one loop for all connections, and batches that
-were made before. Until its batch is confirmed a producer gathers what its rate brings, as a client that
-lingers does: who has to wait sends a larger batch.
+A lean client, which leaves the processors to the broker: one loop for all connections, and batches built in advance.
+Until its batch is confirmed a producer accumulates records at its rate, as a client that lingers does; the longer it
+waits, the larger its next batch is.
 
-Laws: one batch of each producer is under way. It ends when its stdin is closed, whatever else happens, and when its
-time is up. It prints one JSON object a line: `connected`, a `sample` every second, and in the end `result`.
+Laws: each producer has one batch in flight. The worker ends when its stdin is closed, whatever else happens, and when
+its time is up. It prints one JSON object a line: `connected`, a `sample` every second, and in the end `result`.
 """
 
 from __future__ import annotations
@@ -25,74 +25,74 @@ from typing import Any
 
 import msgspec
 
-from linn.cli.doctor.machine import raise_file_limit
-from linn.cli.exit_code import discard_output
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.env.address import parse_address
+from linn.core.env.real.file_limits import raise_file_limit
 from linn.core.errors.tree import LinnError, error_from_code
 from linn.wire import messages as m
 from linn.wire.connection import Connection, check_welcome, frames_of, hello
 from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
 
 BATCH_BYTES_MAX = 512 << 10
-"""Of the largest batch that a producer gathers; smaller where the broker or a limit says so."""
-CONNECT_AT_ONCE = 500
+"""Largest batch of a producer; smaller where a limit of the broker demands it."""
+CONNECTING_MAX = 500
+"""Connections that are opened concurrently."""
 CONNECT_S = 60.0
-"""How long all connections together may take."""
+"""Time limit for opening all connections."""
 LAST_ANSWERS_S = 10.0
-"""How long the last confirmations may take."""
-BUCKET = 1.1
-"""Round trips are counted in buckets whose bounds grow by this factor from a microsecond on."""
+"""Time limit for the last confirmations."""
+BUCKET_FACTOR = 1.1
+"""Growth factor of the histogram of round trips, whose bounds start at a microsecond."""
 _SAMPLE_S = 1.0
 _POLL_S = 0.05
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What one process is to do."""
+class LoadPlan(msgspec.Struct, frozen=True):
+    """Load of one worker, as its coordinator sends it."""
 
     address: str
     topic: str
     producers: int
     rate: float
-    """Records a second of each."""
+    """Records a second of each producer."""
     size: int
     linger_s: float
     duration_s: float
     source: str | None
-    """The address to connect from; None: any."""
+    """Address to connect from; None: any."""
 
 
 class _Producer:
-    """One connection, and what it has under way."""
+    """Producer: a connection, and its batch in flight."""
 
-    __slots__ = ("begun_at", "connection", "is_late", "number", "sent_at", "socket", "under_way", "unsent")
+    __slots__ = ("begun_at", "connection", "in_flight", "is_late", "number", "sent_at", "socket", "unsent")
 
     def __init__(self, connected: socket.socket, free: ReceiveBuffers) -> None:
         self.socket = connected
         self.number = connected.fileno()
-        """-1: the connection is lost."""
+        """Descriptor of the socket; -1 after the connection is lost."""
         self.connection = Connection(free)
         self.begun_at = 0.0
-        """Since when records have been gathered."""
+        """Start of the accumulation of records."""
         self.sent_at = 0.0
-        self.under_way = 0
-        """Records without a confirmation."""
+        self.in_flight = 0
+        """Unconfirmed records."""
         self.is_late = False
-        """The next batch has been gathered, and waits for the confirmation of the one before."""
+        """Whether the next batch waits for the confirmation of the previous one."""
         self.unsent = memoryview(b"")
 
 
-class Driver:
-    """The producers of one process."""
+class LoadWorker:
+    """Producers of one process."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: LoadPlan) -> None:
         self._plan = plan
         self._free = ReceiveBuffers(SHARED_BYTES_MAX)
         self._producers: dict[int, _Producer] = {}
         self._epoll = select.epoll()
         self._due: list[tuple[float, int]] = []
-        """A heap: when whose next batch has been gathered."""
+        """Heap of (due time of the next batch, descriptor)."""
         self._batches: list[tuple[int, bytes]] = []
         self._begun_at = 0.0
         self._ends_at = math.inf
@@ -111,7 +111,7 @@ class Driver:
         left, waiting = self._plan.producers, 0
         greeting = b"".join(map(bytes, frames_of(hello("linn-bench"), 1)))
         while left or waiting:
-            while left and waiting < CONNECT_AT_ONCE:
+            while left and waiting < CONNECTING_MAX:
                 self._begin_connect()
                 left, waiting = left - 1, waiting + 1
             ready = self._epoll.poll(max(0.0, deadline - time.monotonic()))
@@ -167,14 +167,14 @@ class Driver:
         return False
 
     def _make_batches(self, bytes_max: int) -> None:
-        """A publish of each size that a producer may have gathered: what one linger brings, twice that, and so on."""
+        """Build publishes of all sizes: the records of one linger time, twice as many, and so on."""
         plan = self._plan
         records = max(1, int(plan.rate * plan.linger_s))
         value = os.urandom(plan.size)
         while not self._batches or records * (plan.size + 16) <= bytes_max:
             batch = build_from_records([Record(value=value) for _ in range(records)], base_id=1)
-            said = b"".join(map(bytes, frames_of(m.Publish(plan.topic), 1, [batch])))
-            self._batches.append((records, said))
+            frames = b"".join(map(bytes, frames_of(m.Publish(plan.topic), 1, [batch])))
+            self._batches.append((records, frames))
             records *= 2
 
     # --- the load ---
@@ -185,7 +185,7 @@ class Driver:
         self._begun_at, self._ends_at = now, now + plan.duration_s
         batch_s = self._batches[0][0] / plan.rate
         for place, producer in enumerate(self._producers.values()):
-            # One after the other has gathered its first batch, within the time of one.
+            # The first batches are spread evenly over the time of one.
             producer.begun_at = now - batch_s + place / len(self._producers) * batch_s
             self._plan_next(producer)
         self._epoll.register(stdin, select.EPOLLIN)
@@ -201,10 +201,10 @@ class Driver:
             now = time.monotonic()
             if now >= sample_at:
                 sample_at = now + _SAMPLE_S
-                say({"sample": self._counts()})
+                send({"sample": self._counts()})
 
     def _is_waiting(self) -> bool:
-        return any(producer.under_way for producer in self._producers.values())
+        return any(producer.in_flight for producer in self._producers.values())
 
     def _send_due(self, now: float) -> None:
         if now >= self._ends_at:
@@ -212,22 +212,22 @@ class Driver:
             return
         while self._due and self._due[0][0] <= now:
             producer = self._producers.get(heapq.heappop(self._due)[1])
-            if producer is not None and producer.under_way:
+            if producer is not None and producer.in_flight:
                 producer.is_late = True
             elif producer is not None:
                 self._send(producer, now)
 
     def _send(self, producer: _Producer, now: float) -> None:
-        """Send what has been gathered; what does not fit into the largest batch was never produced."""
-        gathered = (now - producer.begun_at) * self._plan.rate + 0.5
-        count, said = self._batches[0]
+        """Send the accumulated records; what exceeds the largest batch is not produced at all."""
+        accumulated = (now - producer.begun_at) * self._plan.rate + 0.5
+        count, frames = self._batches[0]
         for larger in self._batches[1:]:
-            if larger[0] > gathered:
+            if larger[0] > accumulated:
                 break
-            count, said = larger
+            count, frames = larger
         is_full = count == self._batches[-1][0]
         producer.begun_at = now if is_full else min(now, producer.begun_at + count / self._plan.rate)
-        producer.sent_at, producer.under_way, producer.unsent = now, count, memoryview(said)
+        producer.sent_at, producer.in_flight, producer.unsent = now, count, memoryview(frames)
         self._publishes += 1
         self._push(producer)
         self._plan_next(producer)
@@ -276,13 +276,13 @@ class Driver:
         now = time.monotonic()
         if isinstance(message, m.Published):
             if now <= self._ends_at:
-                self._confirmed += producer.under_way
+                self._confirmed += producer.in_flight
             self._round_trips[bucket((now - producer.sent_at) * 1000)] += 1
         elif isinstance(message, m.Failed):
             self._errors[message.code] += 1
         else:
             return
-        producer.under_way = 0
+        producer.in_flight = 0
         if producer.is_late and now < self._ends_at:
             producer.is_late = False
             self._send(producer, now)
@@ -291,66 +291,66 @@ class Driver:
         if self._producers.pop(producer.number, None) is not None:
             producer.number = -1
             producer.socket.close()
-            producer.under_way = 0
+            producer.in_flight = 0
             self._lost += 1
 
-    # --- what it came to ---
+    # --- the result ---
 
     def _counts(self) -> dict[str, float]:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return {"confirmed": self._confirmed, "processor_s": used.ru_utime + used.ru_stime}
 
     def result(self) -> dict[str, Any]:
-        """Everything that was counted."""
+        """Return all counts."""
         return {
             **self._counts(),
             "seconds": min(time.monotonic(), self._ends_at) - self._begun_at,
             "publishes": self._publishes,
             "blocked": self._blocked,
             "lost": self._lost,
-            "unanswered": sum(producer.under_way > 0 for producer in self._producers.values()),
+            "unanswered": sum(producer.in_flight > 0 for producer in self._producers.values()),
             "errors": dict(self._errors),
             "round_trips": dict(self._round_trips),
         }
 
 
 def bucket(took_ms: float) -> int:
-    """The number of the bucket of a round trip."""
-    return max(0, math.ceil(math.log(max(took_ms, 1e-3) * 1000, BUCKET)))
+    """Return the number of the histogram bucket of a round trip."""
+    return max(0, math.ceil(math.log(max(took_ms, 1e-3) * 1000, BUCKET_FACTOR)))
 
 
 def bound_ms(number: int) -> float:
-    """The upper bound of a bucket."""
-    return float(BUCKET**number / 1000)
+    """Return the upper bound of a bucket."""
+    return float(BUCKET_FACTOR**number / 1000)
 
 
-def say(what: dict[str, Any]) -> None:
-    """Tell the process that started this one."""
-    print(json.dumps(what), flush=True)
+def send(message: dict[str, Any]) -> None:
+    """Send a message to the coordinator. Raises BrokenPipeError."""
+    print(json.dumps(message), flush=True)
 
 
 def main() -> None:
-    """Do what the process that started this one says. When that is gone, there is nobody to tell."""
+    """Run the plan on stdin; end at once when the coordinator is gone."""
     try:
-        _obey()
+        _work()
     except BrokenPipeError:
-        discard_output()
+        os._exit(0)  # Without the flush of stdout, which would fail again.
 
 
-def _obey() -> None:
-    """Read the plan, connect, wait for the start, drive, tell. Raises BrokenPipeError."""
+def _work() -> None:
+    """Read the plan, connect, wait for the start, run, and send the result. Raises BrokenPipeError."""
     raise_file_limit()
-    driver = Driver(msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan))
+    worker = LoadWorker(msgspec.json.decode(sys.stdin.buffer.readline(), type=LoadPlan))
     try:
-        driver.connect()
+        worker.connect()
     except (LinnError, OSError) as error:
-        said = error.text if isinstance(error, LinnError) else error.strerror or str(error)
-        say({"error": said, "errno": getattr(error, "errno", None)})
+        text = error.text if isinstance(error, LinnError) else error.strerror or str(error)
+        send({"error": text, "errno": getattr(error, "errno", None)})
         return
-    say({"connected": True})
+    send({"connected": True})
     if sys.stdin.buffer.readline():
-        driver.run(sys.stdin.fileno())
-        say({"result": driver.result()})
+        worker.run(sys.stdin.fileno())
+        send({"result": worker.result()})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A question before something is deleted or moved, where --yes was not given; first, whether it can be done at all."""
+"""Confirmation of a change that deletes or moves something, for commands without --yes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 import typer
 
 from linn.cli.exit_code import complain
+from linn.cli.session import with_client
 
 _YES = ("y", "yes")
 _NO = ("", "n", "no")
 
 
 def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -> None:
-    """Have the broker check a change, say what it warns of, and go on only where somebody says yes, as `ask`.
+    """Have the broker validate a change, print its warnings, and ask as `ask` does.
 
-    Raises the LinnError with which it would refuse the change; typer.Exit.
+    Raises the LinnError with which the broker would refuse the change; typer.Exit.
     """
-    from linn.cli.session import with_client  # A client takes long to load.
-
     checked = with_client(url, lambda client: client.admin.perform(verb, validate_only=True, **arguments))
     for warning in checked.get("warnings", ()):
         complain(f"warning: {warning['text']}")
@@ -27,9 +26,9 @@ def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -
 
 
 def ask(question: str, undone: str) -> None:
-    """Go on only where somebody says yes: at the terminal, or in the first line of what stdin is.
+    """Return where the answer is yes: typed at the terminal, or the first line of stdin.
 
-    `undone` says what did not happen then: "not deleted". Raises typer.Exit.
+    `undone` names what is not done otherwise: "not deleted". Raises typer.Exit.
     """
     at_terminal = sys.stdin.isatty()
     while True:

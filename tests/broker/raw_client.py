@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from linn.cli.recovering import damaged_logs
+from linn.cli.commands.recover import damaged_logs
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record

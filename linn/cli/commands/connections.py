@@ -1,4 +1,4 @@
-"""`linn connections`: the open connections of a broker."""
+"""`linn connections`: list and close the open connections of a broker."""
 
 from __future__ import annotations
 
@@ -9,26 +9,50 @@ import typer
 from linn.cli.confirm import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
+from linn.cli.render.console import print_json, print_result
+from linn.cli.render.table import Column, number, print_table, wide
+from linn.cli.session import with_client
 
-app = noun("Look at the open connections of a broker, and close them.")
+app = noun("List and close the open connections of a broker.")
 
-Number = Annotated[int, typer.Argument(metavar="NUMBER", help="The connection, as `linn connections` lists it.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="What its client is told.")]
+Number = Annotated[
+    int, typer.Argument(metavar="NUMBER", help="Number of the connection, as listed by `linn connections`.")
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason that the client is told.")]
 
 
 @app.command("list")
 def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """All open connections, the oldest first; the one that asks is among them."""
-    from linn.cli.connection_admin import list_all
-
-    list_all(url, as_json=as_json)
+    """List all open connections, oldest first, including the one of this command."""
+    found = with_client(url, lambda client: client.admin.connections())
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        [
+            str(one["number"]),
+            one["peer"],
+            one["listener"],
+            one["protocol"],
+            f"{one['open_s']:,.0f}",
+            f"{one['received_bytes']:,}",
+            f"{one['sent_bytes']:,}",
+            f"{one['inflight_requests']:,}",
+            f"{one['unsent_bytes']:,}",
+            f"{one['held_bytes']:,}",
+        ]
+        for one in found
+    ]
+    heads: list[str | Column] = [number("number"), "peer", wide("listener"), wide("protocol"), number("open s")]
+    heads += [number("received"), number("sent")]
+    heads += [wide(number(head)) for head in ("in flight", "unsent", "held")]
+    print_table(heads, rows)
 
 
 @app.command("close")
 def close(number: Number, reason: Reason = "", yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Close a connection: what it holds goes back at once. A client of linn says why in its log, and connects again."""
+    """Close a connection. Its leases are released at once; a client of linn logs the reason and reconnects."""
     if not yes:
         confirm(url, "connection.close", f"Close the connection {number}?", "not closed", number=number)
-    from linn.cli.connection_admin import close_one
-
-    close_one(url, number, reason, as_json=as_json)
+    with_client(url, lambda client: client.admin.close_connection(number, reason))
+    print_result({"closed": number}, f"closed connection {number}", as_json=as_json)

@@ -1,4 +1,4 @@
-"""`linn doctor`: is this machine fit for a broker, and what should be changed?"""
+"""`linn doctor`: check the machine and the configuration of a broker, and advise."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import typer
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 Measure = Annotated[
-    bool, typer.Option("--measure", help="Start a broker of its own for some seconds, and see how fast it is here.")
+    bool, typer.Option("--measure", help="Start a temporary broker for some seconds, and measure its speed.")
 ]
 Rate = Annotated[
-    str, typer.Option("--rate", metavar="RATE", help="How many messages come, to say how long they fit: 100/s, 6000/m.")
+    str,
+    typer.Option(
+        "--rate", metavar="RATE", help="Expected rate of messages, to estimate how long they fit: 100/s, 6000/m."
+    ),
 ]
-Size = Annotated[int, typer.Option("--size", min=0, max=1 << 20, metavar="BYTES", help="Bytes of a message.")]
+Size = Annotated[int, typer.Option("--size", min=0, max=1 << 20, metavar="BYTES", help="Size of a message.")]
 File = Annotated[
-    str | None, typer.Argument(metavar="[FILE]", help="Configuration. Default: linn.toml here, or else all defaults.")
+    str | None,
+    typer.Argument(
+        metavar="[FILE]", help="Configuration file. Default: linn.toml in this folder, or else all defaults."
+    ),
 ]
 
 
@@ -28,13 +34,13 @@ def doctor(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Look at versions, configuration, plugins, limits, disk, addresses and broker; say what fits, and what to do.
+    """Check versions, configuration, plugins, limits, disk, addresses and broker; estimate the capacity, and advise.
 
-    Ends with 1 where something is an error, with 0 where there are only warnings. Writes a small file beside the data
-    to see how long a sync takes, and removes it. With --measure it writes up to 1 GiB there, and removes it.
+    Ends with 1 if there are errors, with 0 if there are only warnings. Writes a small file beside the data to time a
+    sync, and removes it. With --measure it writes up to 1 GiB there, and removes it.
     """
-    from linn.bench.pace import rate_of
     from linn.cli.doctor.diagnosis import diagnose
+    from linn.cli.typed_value import rate_per_s
 
-    if not diagnose(file, url, rate=rate_of(rate), size=size, measures=measure, as_json=as_json):
+    if not diagnose(file, url, rate_per_s=rate_per_s(rate), size=size, measures=measure, as_json=as_json):
         raise typer.Exit(1)

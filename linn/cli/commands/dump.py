@@ -1,4 +1,4 @@
-"""`linn dump`: what segment files hold."""
+"""`linn dump`: print the batches in segment files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ Paths = Annotated[
         metavar="PATH...",
         exists=True,
         readable=True,
-        help="A segment (.log), what was cut off one (.cut), or a partition's folder.",
+        help="A segment (.log), the rest cut off one (.cut), or the folder of a partition.",
     ),
 ]
-Records = Annotated[bool, typer.Option("--records", help="Also each record: offset, key, routing key and value.")]
+Records = Annotated[
+    bool, typer.Option("--records", help="Print each record as well: offset, key, routing key and value.")
+]
 
 
 def dump(paths: Paths, records: Records = False, as_json: Json = False) -> None:
-    """Print the batches in segment files: where each is, its offset, records and time, and whether its CRCs are right.
+    """Print each batch in segment files: position, offset, number of records, time, and the state of its CRCs.
 
-    Needs no broker and changes nothing; one may be running, and may be writing the last batch. Behind damage it goes on
-    with the next batch that it finds. Ends with 1 where something is damaged; `linn recover` says what to do then.
+    Needs no broker and changes nothing; a broker may be running and writing the last batch. Continues behind damage
+    with the next batch that it finds. Ends with 1 if anything is damaged: see `linn recover`.
     """
     from linn.cli.segment_dump import dump_segments
 

@@ -1,8 +1,9 @@
-"""`linn groups`: consumer groups of streams, where they are, and how to move them."""
+"""`linn groups`: list, describe, reset and delete consumer groups of streams."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,42 +11,75 @@ from linn.cli.completion import group_names, stream_names
 from linn.cli.confirm import confirm
 from linn.cli.noun import noun
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
+from linn.cli.render.console import print_json, print_result
+from linn.cli.render.table import Column, number, numbers, print_table, wide
+from linn.cli.session import with_client
 
-app = noun("Look at consumer groups of streams, move and delete them.")
+if TYPE_CHECKING:
+    from linn.client.admin_types import GroupOffset
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The stream.", autocompletion=stream_names)]
+app = noun("List, describe, reset and delete consumer groups of streams.")
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the stream.", autocompletion=stream_names)]
 AnyTopic = Annotated[
-    str | None, typer.Argument(metavar="[TOPIC]", help="Of this stream only.", autocompletion=stream_names)
+    str | None, typer.Argument(metavar="[TOPIC]", help="Only groups of this stream.", autocompletion=stream_names)
 ]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.", autocompletion=group_names)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", autocompletion=group_names)]
 To = Annotated[
     str,
     typer.Option(
         "--to",
         metavar="PLACE",
-        help='earliest, latest, an offset, a time ("2026-01-31T12:00"), or a duration ago ("10m").',
+        help='New position: earliest, latest, an offset, a time ("2026-01-31T12:00"), or a duration ago ("10m").',
     ),
 ]
 Partition = Annotated[
     list[int] | None,
-    typer.Option("--partition", min=0, metavar="NUMBER", help="Only this one. May be repeated. Default: all."),
+    typer.Option("--partition", min=0, metavar="NUMBER", help="Only this partition. May be repeated. Default: all."),
 ]
 
 
 @app.command("list")
 def list_groups(topic: AnyTopic = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """All groups: members, and records that they have not committed yet."""
-    from linn.cli.group_admin import list_all
-
-    list_all(url, topic, as_json=as_json)
+    """List all groups with their members, generation and lag."""
+    groups = with_client(url, lambda client: client.admin.groups(topic))
+    if as_json:
+        print_json(groups)
+        return
+    if not groups:
+        print("no groups yet: one comes into being when its first member subscribes to a stream")
+        return
+    rows = [
+        [group["topic"], group["group"], *(f"{group[name]:,}" for name in ("members", "generation", "lag"))]
+        for group in groups
+    ]
+    print_table(["topic", "group", number("members"), wide(number("generation")), number("lag")], rows)
 
 
 @app.command("describe")
 def describe(topic: Topic, group: Group, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """One group: where it is in each partition, how far behind, and which member reads it."""
-    from linn.cli.group_admin import describe_one
+    """Show the committed offset, lag and member of each partition of one group."""
+    offsets = with_client(url, lambda client: client.admin.group_offsets(topic, group))
+    _print_offsets(offsets, f"{group} of {topic}", as_json)
 
-    describe_one(url, topic, group, as_json=as_json)
+
+def _print_offsets(offsets: Sequence[GroupOffset], title: str, as_json: bool) -> None:
+    if as_json:
+        print_json(offsets)
+        return
+    rows = [
+        [
+            str(offset["partition"]),
+            f"{offset['start']:,}",
+            "nothing" if offset["offset"] is None else f"{offset['offset']:,}",
+            f"{offset['end']:,}",
+            f"{offset['lag']:,}",
+            offset["member"] or "nobody",
+        ]
+        for offset in offsets
+    ]
+    heads = (number("partition"), wide(number("start")), *numbers("committed", "end", "lag"), Column("member"))
+    print_table(heads, rows, title)
 
 
 @app.command("reset")
@@ -58,7 +92,7 @@ def reset(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Have a group go on elsewhere. Its consumers must be stopped: with members it fails with group.busy."""
+    """Move a group to another position. Stop its consumers first: with members it fails with group.busy."""
     from linn.cli.moment import place_of
 
     place = place_of(to, "--to")
@@ -66,17 +100,15 @@ def reset(
         question = f"Move the group {group} of {topic} to {to}?"
         only = {"partitions": partition} if partition else {}
         confirm(url, "group.reset", question, "not moved", topic=topic, group=group, to="latest", **only)
-    from linn.cli.group_admin import reset_one
-
-    reset_one(url, topic, group, place, partition or (), as_json=as_json)
+    offsets = with_client(url, lambda client: client.admin.reset_group(topic, group, place, partition or ()))
+    _print_offsets(offsets, f"{group} of {topic} goes on", as_json)
 
 
 @app.command("delete")
 def delete(topic: Topic, group: Group, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Forget a group and where it was. Its consumers must be stopped."""
+    """Delete a group with its committed offsets. Stop its consumers first."""
     if not yes:
         question = f"Delete the group {group} of {topic}?"
         confirm(url, "group.delete", question, "not deleted", topic=topic, group=group)
-    from linn.cli.group_admin import delete_one
-
-    delete_one(url, topic, group, as_json=as_json)
+    with_client(url, lambda client: client.admin.delete_group(topic, group))
+    print_result({"deleted": group}, f"deleted {group} of {topic}", as_json=as_json)

@@ -9,14 +9,16 @@ import typer
 from linn.cli.completion import queue_names
 from linn.cli.confirm import confirm
 from linn.cli.options import DEFAULT_URL, Json, Url, Yes
+from linn.cli.render.console import print_result
+from linn.cli.session import with_client
+from linn.core.errors.texts import counted
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The queue.", autocompletion=queue_names)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the queue.", autocompletion=queue_names)]
 
 
 def purge(topic: Topic, yes: Yes = False, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Settle all that waits in a queue, without delivering it. What a consumer holds stays with it."""
+    """Settle all waiting messages of a queue without delivering them. Leased messages stay with their consumers."""
     if not yes:
         confirm(url, "topic.purge", f"Drop everything that waits in {topic}?", "not purged", name=topic)
-    from linn.cli.topic_admin import purge_one
-
-    purge_one(url, topic, as_json=as_json)
+    purged = with_client(url, lambda client: client.admin.purge_topic(topic))
+    print_result({"purged": purged}, f"purged {counted(purged, 'message')} of {topic}", as_json=as_json)

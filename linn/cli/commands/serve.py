@@ -11,30 +11,36 @@ from typing import Annotated
 import typer
 
 File = Annotated[
-    str | None, typer.Argument(metavar="[FILE]", help="Configuration. Default: linn.toml here, or else all defaults.")
+    str | None,
+    typer.Argument(
+        metavar="[FILE]", help="Configuration file. Default: linn.toml in this folder, or else all defaults."
+    ),
 ]
-DataDir = Annotated[str | None, typer.Option("--data-dir", metavar="FOLDER", help="Instead of the file's data_dir.")]
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", metavar="FOLDER", help="Data folder, instead of the file's data_dir."),
+]
 Listen = Annotated[
     list[str] | None,
     typer.Option(
         "--listen",
         metavar="ADDRESS",
-        help="Listen here, instead of at the file's listeners: HOST:PORT, [V6]:PORT or unix:PATH. May be repeated.",
+        help="Address to listen at, instead of the file's: HOST:PORT, [V6]:PORT or unix:PATH. May be repeated.",
     ),
 ]
 WithParent = Annotated[
     bool,
     typer.Option(
-        "--with-parent", help="Stop when stdin, a pipe, is closed: for a broker that shall not outlive its parent."
+        "--with-parent", help="Stop when stdin, a pipe, is closed: for a broker that must not outlive its parent."
     ),
 ]
 LogLevel = Annotated[
     str | None,
-    typer.Option("--log-level", metavar="LEVEL", help="Instead of the file's: debug, info, warning or error."),
+    typer.Option("--log-level", metavar="LEVEL", help="Log level, instead of the file's: debug, info, warning, error."),
 ]
 LogFormat = Annotated[
     str | None,
-    typer.Option("--log-format", metavar="FORMAT", help="Instead of the file's: auto, human or json."),
+    typer.Option("--log-format", metavar="FORMAT", help="Log format, instead of the file's: auto, human or json."),
 ]
 
 
@@ -46,9 +52,9 @@ def serve(
     log_format: LogFormat = None,
     with_parent: WithParent = False,
 ) -> None:
-    """Run a broker until SIGTERM or Ctrl-C, which drain it; a second one stops it at once.
+    """Run a broker until SIGTERM or Ctrl-C, which drain it; a second signal stops it at once.
 
-    Prints "ready URL" on stdout for each listener once clients may connect. Logs go to stderr.
+    Prints "ready URL" on stdout for each listener once clients can connect. Logs go to stderr.
     """
     if log_level not in (None, "debug", "info", "warning", "error"):
         raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")
@@ -69,7 +75,7 @@ def serve(
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:
-    """Raises BadParameter. Whether they can be bound shows when they are."""
+    """Check the form of addresses; binding them may still fail. Raises BadParameter."""
     from linn.core.env.address import parse_address
     from linn.core.errors.tree import AddressInvalid
 
@@ -81,6 +87,6 @@ def _check_addresses(addresses: Sequence[str]) -> None:
 
 
 def _ends_with_its_writer(number: int) -> bool:
-    """Whether a descriptor tells that the process at the other end is gone."""
+    """Tell whether a descriptor reaches its end when the process at the other end is gone."""
     mode = os.fstat(number).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)

@@ -1,4 +1,4 @@
-"""`linn top`: a broker at work, on a terminal."""
+"""`linn top`: watch a broker on a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 INTERVAL_S_MIN = 0.1
-"""Below it, looking would be much of what there is to see."""
+"""Below it, the readings themselves would be much of the broker's work."""
 
 
 def _long_enough(interval_s: float) -> float:
@@ -21,16 +21,16 @@ def _long_enough(interval_s: float) -> float:
 
 Interval = Annotated[
     float,
-    typer.Option("--interval", metavar="SECONDS", callback=_long_enough, help="How often to look."),
+    typer.Option("--interval", metavar="SECONDS", callback=_long_enough, help="Time between two readings."),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Look twice, one interval apart, print that and end.")]
+Once = Annotated[bool, typer.Option("--once", help="Read twice, one interval apart, print the result and end.")]
 
 
 def top(url: Url = DEFAULT_URL, interval: Interval = 1.0, once: Once = False, as_json: Json = False) -> None:
     """Watch topics, groups and connections: rates, depths and lags. Ends with q or Ctrl-C.
 
-    It goes on when the broker is restarted. With --json it prints one object per interval and line; in a pipe, tables
-    one below the other.
+    Continues when the broker is restarted. With --json it prints one object per interval and line; in a pipe, one set
+    of tables per interval.
     """
     from linn.cli.top_watch import watch
 

@@ -1,6 +1,6 @@
-"""What a machine will hold with a configuration: connections, records a second, days of records. In plain words.
+"""Capacity of a machine with a configuration: connections, records a second, days of records.
 
-Law: an estimate says what bounds it. What depends on this machine's speed is measured, or is not said.
+Law: an estimate names its bound. Figures that depend on the speed of this machine are measured, or left out.
 """
 
 from __future__ import annotations
@@ -9,56 +9,58 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from linn.cli.doctor.finding import Finding
-from linn.cli.doctor.machine import disk_space, file_limits, memory_bytes
+from linn.cli.doctor.machine import disk_space, memory_bytes
 from linn.cli.server.server import files_wanted
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.config.config import Config
 from linn.core.config.topic_settings import TopicSettings
+from linn.core.env.real.file_limits import file_limits
 from linn.core.env.real.net import FILES_MIN, FILES_SHARE
 from linn.core.errors.texts import counted
 
 CONNECTION_BYTES = 40 << 10
-"""Of memory, for a connection that waits: up to 25 KiB of the broker's, and the kernel's of its socket."""
+"""Memory of an idle connection: up to 25 KiB in the broker, and the kernel's buffers of its socket."""
 MEMORY_SHARE = 0.25
-"""The part of the memory for connections; the rest is for records, output, and the page cache."""
+"""Part of the memory for connections; the rest is for records, output, and the page cache."""
 DISK_SHARE = 0.95
-"""The part of what is free that may be filled."""
+"""Part of the free disk that may be filled."""
 _BATCH_RECORDS = 1_000
 _DAY_S = 86_400.0
 
 
 class Speed(NamedTuple):
-    """What was measured with messages of one size, by one client."""
+    """Measured speed of one client with messages of one size."""
 
     published_per_s: float
-    """In large confirmed batches."""
+    """Rate in large confirmed batches."""
     consumed_per_s: float
     one_by_one_per_s: float
-    """Each confirmed before the next is sent."""
+    """Rate with each message confirmed before the next is sent."""
 
 
 class Capacity(NamedTuple):
-    """What a machine will hold."""
+    """Estimated capacity of a machine."""
 
     connections: int
     connections_bound: str
-    """What lets no more in."""
-    rate: float
-    """Messages a second that are asked about, and the bytes of each."""
+    """Resource that limits the connections."""
+    rate_per_s: float
+    """Assumed rate of messages."""
     size: int
+    """Assumed bytes of each message."""
     kept_s: float | None
-    """How long what is free holds messages that come at this rate; None where the disk can't be asked."""
+    """Time that messages at this rate fit into the free disk; None where that is not known."""
     speed: Speed | None
-    """None: not measured."""
+    """Measured speed; None: not measured."""
 
     def data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the document for `--json`."""
         speed = self.speed
         return {
             "connections": self.connections,
             "connections_bound": self.connections_bound,
-            "rate_per_s": self.rate,
+            "rate_per_s": self.rate_per_s,
             "size": self.size,
             "kept_s": None if self.kept_s is None else round(self.kept_s),
             "published_per_s": None if speed is None else round(speed.published_per_s),
@@ -68,16 +70,16 @@ class Capacity(NamedTuple):
 
 
 def stored_bytes(size: int) -> float:
-    """Bytes on the disk of one message, in batches of many that are not compressed."""
+    """Return the bytes on disk of one message in large uncompressed batches."""
     batch = build_from_records([Record(value=bytes(size)) for _ in range(_BATCH_RECORDS)], base_id=1)
     return len(batch.message) / _BATCH_RECORDS
 
 
-def capacity(config: Config, rate: float, size: int, speed: Speed | None) -> Capacity:
-    """Estimate."""
+def capacity(config: Config, rate_per_s: float, size: int, speed: Speed | None) -> Capacity:
+    """Estimate the capacity."""
     settings = config.broker
     limit = file_limits().hard
-    # As many are kept for files as the broker keeps where it accepts connections.
+    # The broker reserves as many for files when it accepts connections.
     files = max(files_wanted(config), FILES_MIN, limit // FILES_SHARE)
     bounds = {
         "connections_max": settings.connections_max,
@@ -86,12 +88,12 @@ def capacity(config: Config, rate: float, size: int, speed: Speed | None) -> Cap
     }
     bound = min(bounds, key=lambda name: bounds[name])
     space = disk_space(settings.data_dir)
-    kept_s = None if space is None else space.free_bytes * DISK_SHARE / (rate * stored_bytes(size))
-    return Capacity(bounds[bound], bound, rate, size, kept_s, speed)
+    kept_s = None if space is None else space.free_bytes * DISK_SHARE / (rate_per_s * stored_bytes(size))
+    return Capacity(bounds[bound], bound, rate_per_s, size, kept_s, speed)
 
 
 def capacity_findings(config: Config, holds: Capacity) -> Iterator[Finding]:
-    """In words, with a warning where the configuration wants to keep more than there is room for."""
+    """Describe the capacity; warn if the configuration retains more than fits."""
     found = f"{holds.connections:,}; {holds.connections_bound} lets no more in"
     if holds.connections:
         yield Finding("holds connections", "ok", found)
@@ -112,7 +114,7 @@ def capacity_findings(config: Config, holds: Capacity) -> Iterator[Finding]:
 
 
 def _kept(config: Config, holds: Capacity, kept_s: float) -> Finding:
-    flow = f"{holds.rate:,g} messages of {counted(holds.size, 'byte')} a second"
+    flow = f"{holds.rate_per_s:,g} messages of {counted(holds.size, 'byte')} a second"
     found = f"{duration(kept_s)} of {flow}, uncompressed, in what is free now"
     wanted_s = max((_retention_s(topic) for topic in config.topics.values()), default=0.0)
     if wanted_s > kept_s:
@@ -125,14 +127,14 @@ def _kept(config: Config, holds: Capacity, kept_s: float) -> Finding:
 
 
 def _retention_s(topic: TopicSettings) -> float:
-    """How long a topic keeps records that nobody has to settle; 0 where something else bounds it."""
+    """Return the retention of records that are not settled by consumers; 0 where a size bounds it."""
     if topic.kind == "queue" or topic.retention_bytes is not None or topic.bytes_max is not None:
         return 0.0
     return float("inf") if topic.retention_ms is None else topic.retention_ms / 1000
 
 
 def duration(seconds: float) -> str:
-    """Days, or hours and minutes where there are few."""
+    """Format a duration in days, hours or minutes."""
     if seconds >= 2 * _DAY_S:
         return f"{seconds / _DAY_S:,.0f} days"
     if seconds >= 7_200:

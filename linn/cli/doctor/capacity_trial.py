@@ -1,4 +1,4 @@
-"""A short measurement: a broker of its own, on the disk of the data folder, and one client."""
+"""Short measurement with a temporary broker, on the disk of the data folder, and one client."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from linn.client.client import Client
 from linn.testing.process import BrokerProcess
 
 TRIAL_S = 2.0
-"""For each of the three figures."""
+"""Duration of each of the three measurements."""
 _BOUND_S = 30.0
-"""For all of them, whatever holds them up."""
+"""Time limit for all of them."""
 _BATCH = 5_000
 _BYTES_MAX = 1 << 30
-"""What is written at most, so that a small disk is not filled."""
+"""Maximum size of what is written, so that a small disk is not filled."""
 _CONFIG = '[topics.trial]\nkind = "stream"\n'
 
 
 def measure(data_dir: str, size: int) -> Speed:
-    """Start a broker beside the data folder, load it for some seconds, end it, remove what it wrote.
+    """Start a broker beside the data folder, load it for some seconds, stop it, and remove its data.
 
     Raises LinnError; OSError where the folder can't be written.
     """

@@ -1,8 +1,10 @@
-"""What `linn doctor` finds: one finding per thing that it looks at, with what to do where that is needed."""
+"""Diagnosis of `linn doctor`: one finding per check, with advice where something is to be done.
+
+Separate from the command, which has to load without the configuration, the client and Rich.
+"""
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from collections.abc import Iterator
@@ -18,53 +20,54 @@ from linn.cli.doctor.disk_trial import disk_findings
 from linn.cli.doctor.finding import Finding
 from linn.cli.doctor.kernel_trial import kernel_findings
 from linn.cli.doctor.listener_trial import listener_findings
-from linn.cli.doctor.machine import file_limits, memory_bytes
-from linn.cli.render.console import console
+from linn.cli.doctor.machine import memory_bytes
+from linn.cli.render.console import console, print_json
 from linn.cli.render.progress import progress
 from linn.cli.render.table import WIDE, Cell, print_table
 from linn.cli.server.server import configuration, descriptors_wanted
 from linn.cli.session import with_client
 from linn.client.client import Client
 from linn.core.config.config import Config, check_config, plugin_settings
+from linn.core.env.real.file_limits import file_limits
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError
 from linn.core.plugins.manager import PluginManager, installed
 
 _MEMORY_BYTES_MIN = 512 << 20
-"""A broker takes 60 MiB and its buffers; below this the page cache, which reading lives on, has no room."""
+"""A broker takes 60 MiB and its buffers; below this limit little is left for the page cache, which readers need."""
 _BUDGET_SHARE = 0.75
-"""A larger part of the memory for what waits leaves too little for the rest."""
-_NOTHING_KNOWN: dict[str, Any] = dict.fromkeys(Capacity(0, "", 0, 0, None, None).data())
+"""Largest part of the memory for buffered records that leaves enough for the rest."""
+_UNKNOWN_CAPACITY: dict[str, Any] = dict.fromkeys(Capacity(0, "", 0, 0, None, None).data())
 _DEPENDENCIES = ("trio", "anyio", "pycapnp", "msgspec", "crc32c", "zstandard")
 _EXTRAS = {"metrics": ("hypercorn", "prometheus-client")}
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
-def diagnose(file: str | None, url: str, *, rate: float, size: int, measures: bool, as_json: bool) -> bool:
-    """Look at everything and print it; whether nothing is an error.
+def diagnose(file: str | None, url: str, *, rate_per_s: float, size: int, measures: bool, as_json: bool) -> bool:
+    """Run all checks and print the findings; return whether there are no errors.
 
-    `rate`, `size`: the messages a second, and the bytes of each, that it is to say about how long they fit. `measures`:
-    whether a broker may be started to see how fast it is.
+    `rate_per_s`, `size`: messages a second, and bytes of each, for the estimate of capacity. `measures`: start a
+    temporary broker to measure its speed.
     """
     config, plugins, finding = _configuration(file)
     findings = [*_versions(), finding, *_surroundings(config, plugins), *_broker(url)]
-    holds = _NOTHING_KNOWN | {"rate_per_s": rate, "size": size}
+    holds = _UNKNOWN_CAPACITY | {"rate_per_s": rate_per_s, "size": size}
     if config is not None:
         speed, failed = _measured(config, size) if measures else (None, None)
-        found = capacity(config, rate, size, speed)
+        found = capacity(config, rate_per_s, size, speed)
         findings += capacity_findings(config, found) if failed is None else [failed]
         holds = found.data()
     ok = all(finding.state != "error" for finding in findings)
     if as_json:
         shown = {"ok": ok, "findings": [finding._asdict() for finding in findings], "holds": holds}
-        print(json.dumps(shown, indent=2))
+        print_json(shown)
     else:
-        _show(findings)
+        _print(findings)
     return ok
 
 
 def _surroundings(config: Config | None, plugins: PluginManager | None) -> Iterator[Finding]:
-    """The machine, and what the configuration wants of it."""
+    """Check the machine against the configuration."""
     yield _memory(config)
     if config is not None and plugins is not None:
         yield _descriptors(config)
@@ -74,7 +77,7 @@ def _surroundings(config: Config | None, plugins: PluginManager | None) -> Itera
 
 
 def _measured(config: Config, size: int) -> tuple[Speed | None, Finding | None]:
-    """How fast a broker is here, or why that could not be seen."""
+    """Measure the speed of a broker; return it, or the finding that it failed."""
     try:
         with progress("measuring", None):
             return measure(config.broker.data_dir, size), None
@@ -162,8 +165,8 @@ def _broker(url: str) -> Iterator[Finding]:
         yield Finding("damaged records", "error", f"records of {topic} can't be read from the disk", advice)
 
 
-def _show(findings: list[Finding]) -> None:
-    """On a narrow terminal the advice, which is often a command to be typed, stands below what was found."""
+def _print(findings: list[Finding]) -> None:
+    """Print findings; on a narrow terminal the advice, which may be a command to type, is below the finding."""
     narrow = console().width < WIDE
     rows: list[list[Cell]] = []
     for finding in findings:

@@ -1,4 +1,4 @@
-"""The disk under a data folder: how much room it has, and how long it takes until something is safe on it."""
+"""Checks of the disk under a data folder: free space, time of a sync, and cut logs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from linn.core.errors.texts import counted
 
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05
-"""With less room than this, many file systems become slow, and a topic that grows fills it before anybody looks."""
+"""Below it, many file systems become slow, and a growing topic fills the disk before anybody notices."""
 SLOW_SYNC_MS = 20.0
-"""A disk of today syncs in 1 to 5 ms, a network volume in 10; from here on `fsync = "always"` is felt."""
+"""Time of a sync from which `fsync = "always"` is felt; disks take 1 to 5 ms, network volumes 10."""
 _SYNCS = 20
 _WRITE_BYTES = 4096
 
 
 def disk_findings(data_dir: str) -> Iterator[Finding]:
-    """Room and speed. Writes a small file beside where the data is, and removes it."""
+    """Run the checks. Writes a small file beside the data, and removes it."""
     yield _room(data_dir)
     yield _speed(data_dir)
     yield from _cut_logs(data_dir)
 
 
 def _cut_logs(data_dir: str) -> Iterator[Finding]:
-    """What recoveries have cut off and set aside."""
+    """Warn of logs that recoveries have cut off and set aside."""
     found = sorted(Path(data_dir).glob("*/*/*/*.cut*"))
     if found:
         size = sum(path.stat().st_size for path in found)

@@ -1,4 +1,4 @@
-"""One thing that `linn doctor` has looked at."""
+"""Finding of a check of `linn doctor`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 
 
 class Finding(NamedTuple):
-    """What was looked at, what was found, and what to do."""
+    """Result of a check, and advice."""
 
     name: str
     state: Literal["ok", "warning", "error"]
     found: str
     advice: str = ""
-    """Empty where there is nothing to do."""
+    """Advice; empty where nothing is to be done."""

@@ -1,4 +1,4 @@
-"""What the operating system allows beside memory, disk and descriptors: waiting connections, page cache, clock."""
+"""Checks of the operating system: listen backlog, page cache and clock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from linn.cli.doctor.finding import Finding
 from linn.core.env.real.net import BACKLOG
 
 PAGE_CACHE_BYTES_MIN = 256 << 20
-"""Readers that are behind by more than the page cache read from the disk; with less than this, nearly all of them."""
+"""Readers that lag by more than the page cache read from the disk; below this size nearly all do."""
 _SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
 _MEMINFO = Path("/proc/meminfo")
 
 
 def kernel_findings(data_dir: str) -> Iterator[Finding]:
-    """What can't be asked on this system is left out."""
+    """Run the checks, leaving out those that this system does not support."""
     with contextlib.suppress(OSError, ValueError):
         yield _backlog(int(_SOMAXCONN.read_text()))
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -40,7 +40,7 @@ def _page_cache(available_bytes: int) -> Finding:
 
 
 def _clock(data_dir: str, now_s: float) -> Finding:
-    """A clock that is behind what was written already: retention and delays go by it."""
+    """Warn of a clock that is behind the newest file, as retention and delays depend on it."""
     said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
     newest_s = max((_modified_s(place) for place in Path(data_dir).glob("*")), default=0.0)
     if newest_s > now_s + 1:

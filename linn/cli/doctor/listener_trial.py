@@ -1,4 +1,7 @@
-"""The listeners of a configuration: is there what they need, can a broker listen there, or does one already?"""
+"""Checks of listeners: whether their protocols can be made, and whether their addresses are free.
+
+Also used by `linn check` and `linn plugins`, which report protocols that can't be made.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from linn.core.plugins.manager import PluginManager
 
 
 def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[str, LinnError]]:
-    """The names of those whose protocol does not come up, and why: often an extra that is not installed."""
+    """Yield listeners whose protocol can't be made, with the error: often an extra that is not installed."""
     for name, listener in config.listeners.items():
         kind = plugins.protocols.get(listener.protocol)
         error = None if kind is None else unmade(plugins, kind, listener.settings)
@@ -29,7 +32,7 @@ def unmade_listeners(config: Config, plugins: PluginManager) -> Iterator[tuple[s
 
 
 def unmade(plugins: PluginManager, kind: ProtocolKind, settings: object = None) -> LinnError | None:
-    """Why a protocol does not come up, if so. `settings`: the defaults unless given."""
+    """Return the error with which making a protocol fails, if it does. `settings`: by default its defaults."""
     try:
         plugins.make(kind, settings or (kind.settings and kind.settings()))
     except LinnError as error:
@@ -38,7 +41,7 @@ def unmade(plugins: PluginManager, kind: ProtocolKind, settings: object = None) 
 
 
 def listener_findings(config: Config, plugins: PluginManager) -> Iterator[Finding]:
-    """One for each listener. Binds for a moment; nobody can connect meanwhile."""
+    """Check each listener. Binds its address for a moment, without accepting connections."""
     missing = dict(unmade_listeners(config, plugins))
     for name, listener in config.listeners.items():
         if name in missing:
@@ -74,7 +77,7 @@ def _unix(name: str, address: str, path: Path, speaks_linn: bool) -> Finding:
 
 
 def _taken(name: str, address: str, speaks_linn: bool) -> Finding:
-    """By a broker, or by something else; only who speaks linn can be asked which."""
+    """Report an address in use; a broker that speaks linn there is identified."""
     if not speaks_linn:
         return Finding(name, "warning", f"{address} is taken", "that is as it should be where a broker runs already")
 

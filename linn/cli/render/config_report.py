@@ -1,20 +1,18 @@
-"""What a configuration file means, and what is wrong with it: for people as tables, for programs as JSON."""
+"""Report of `linn check`: problems of a configuration file, and its meaning, as tables or as JSON.
+
+Separate from the command, which has to load without the configuration.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from rich.markup import escape
 
-from linn.cli.config_lint import lint
-from linn.cli.doctor.listener_trial import unmade_listeners
-from linn.cli.installed_plugins import loadable
-from linn.cli.render.console import console
+from linn.cli.render.console import console, print_json, print_text
 from linn.cli.render.table import number, print_table, wide
-from linn.core.config.checks import plugin_table
-from linn.core.config.config import Config, examine_config, read_toml
+from linn.core.config.config import Config
 from linn.core.config.decoder import encode_settings
 from linn.core.config.problem import Problem, Problems
 from linn.core.config.topic_settings import TopicSettings
@@ -23,31 +21,15 @@ from linn.core.errors.texts import counted
 _COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
 
 
-def report(file: str, *, as_json: bool, strict: bool) -> bool:
-    """Print everything there is to say; whether a broker would start with this file. `strict`: and nothing is odd.
-
-    Raises:
-        ConfigUnreadable: the file is missing or not TOML.
-    """
-    source = read_toml(file)
-    plugins, failed = loadable(plugin_table(source.data, Problems(source)))
-    examined, problems = examine_config(source, plugins)
-    for error in failed:
-        problems.add(("plugins",), error.text, error=type(error))
-    for name, reason in unmade_listeners(examined, plugins):
-        problems.add(("listeners", name, "protocol"), reason.text, error=type(reason))
-    config = None if problems.error_count else examined
-    if config is not None:
-        lint(config, problems)
+def print_report(file: str, config: Config | None, problems: Problems, *, as_json: bool) -> None:
+    """Print a report. `config`: None where the file has errors."""
     if as_json:
-        print(json.dumps(_as_data(file, config, problems), indent=2))
+        print_json(_data(file, config, problems))
     else:
-        _show(file, config, problems)
-    odd = any(problem.severity == "warning" for problem in problems.found)
-    return config is not None and not (strict and odd)
+        _print(file, config, problems)
 
 
-def _as_data(file: str, config: Config | None, problems: Problems) -> dict[str, Any]:
+def _data(file: str, config: Config | None, problems: Problems) -> dict[str, Any]:
     return {
         "file": file,
         "ok": config is not None,
@@ -81,7 +63,7 @@ def _meaning(config: Config) -> dict[str, Any]:
     }
 
 
-def _show(file: str, config: Config | None, problems: Problems) -> None:
+def _print(file: str, config: Config | None, problems: Problems) -> None:
     for problem in problems.in_order():
         colour = _COLOURS[problem.severity]
         code = f" [{problem.error.code}]" if problem.severity == "error" else ""
@@ -89,24 +71,24 @@ def _show(file: str, config: Config | None, problems: Problems) -> None:
         console().print(f"[{colour}]{problem.severity}[/] {line}", soft_wrap=True)
     if config is None:
         said = f"{file}: {counted(problems.error_count, 'error')}: a broker would not start"
-        console().print(escape(said), soft_wrap=True)
+        print_text(said)
         return
     warnings = sum(problem.severity == "warning" for problem in problems.found)
     but = f", with {counted(warnings, 'warning')}" if warnings else ""
-    console().print(escape(f"{file} is good{but}. Data goes to {config.broker.data_dir}."), soft_wrap=True)
-    _show_listeners(config)
+    print_text(f"{file} is good{but}. Data goes to {config.broker.data_dir}.")
+    _print_listeners(config)
     if config.exchanges:
-        _show_exchanges(config)
+        _print_exchanges(config)
     if config.topics:
-        _show_topics(config)
+        _print_topics(config)
 
 
-def _show_listeners(config: Config) -> None:
+def _print_listeners(config: Config) -> None:
     rows = [[name, listener.address, listener.protocol] for name, listener in config.listeners.items()]
     print_table(["listener", "address", "protocol"], rows, "Clients connect to")
 
 
-def _show_exchanges(config: Config) -> None:
+def _print_exchanges(config: Config) -> None:
     rows = []
     for name, exchange in config.exchanges.items():
         targets = [
@@ -118,7 +100,7 @@ def _show_exchanges(config: Config) -> None:
 
 
 def _targets(config: Config, exchange: str) -> list[dict[str, Any]]:
-    """What an exchange sends to whom, by the bindings of the file."""
+    """Return the targets of an exchange, by the bindings of the file."""
     return [
         {"to": to, "name": name, "key": binding.key, "arguments": binding.arguments}
         for to, bound in (("exchange", config.exchanges), ("topic", config.topics))
@@ -133,7 +115,7 @@ def _condition(target: Mapping[str, Any]) -> str:
     return ", ".join([*said, *(f"{name} = {value}" for name, value in target["arguments"].items())]) or "any"
 
 
-def _show_topics(config: Config) -> None:
+def _print_topics(config: Config) -> None:
     rows = []
     for name, topic in config.topics.items():
         encoded = encode_settings(topic)
@@ -144,7 +126,7 @@ def _show_topics(config: Config) -> None:
 
 
 def kept(topic: TopicSettings) -> str:
-    """How long a topic keeps records, in words."""
+    """Describe the retention of a topic."""
     encoded = encode_settings(topic)
     parts = []
     if topic.kind in ("queue", "both"):
@@ -158,7 +140,7 @@ def kept(topic: TopicSettings) -> str:
 
 
 def _when_it_fails(topic: TopicSettings) -> str:
-    """What becomes of a record that a consumer does not ack, in words."""
+    """Describe the fate of a record that a consumer does not ack."""
     if topic.kind == "stream":
         return "read again"
     encoded = encode_settings(topic)

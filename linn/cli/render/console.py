@@ -1,34 +1,55 @@
-"""The one Rich console of a command: colours and tables on a terminal, plain text in a pipe."""
+"""Output of a command: JSON for programs; text through one Rich console for people.
+
+Rich and json are loaded on first use, so that the files of all commands may import this one.
+"""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _PIPE_COLUMNS = 1_000_000
-"""In a pipe there is no width: a row is a line, for grep. Who sets COLUMNS, as `watch` does, wants that width."""
-
-
-class PipeConsole(Console):
-    """Leaves it to `exit_code.boundary` what a closed pipe means."""
-
-    def on_broken_pipe(self) -> None:
-        """Called while the BrokenPipeError is handled: let it go on."""
-        raise
+"""Width in a pipe, so that a row is one line, for grep. The variable COLUMNS, which `watch` sets, takes precedence."""
 
 
 @functools.cache
 def console() -> Console:
-    """Made on first use, on stdout as it is then."""
+    """Return the console on stdout: colours and the terminal's width on a terminal, plain long lines in a pipe."""
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        """Console that leaves a closed pipe to `exit_code.boundary`."""
+
+        def on_broken_pipe(self) -> None:
+            """Re-raise the BrokenPipeError that is being handled."""
+            raise
+
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_COLUMNS
     return PipeConsole(width=width, highlight=False)
 
 
-def tell(data: Any, words: str, *, as_json: bool) -> None:
-    """Print what became of a command: one line, for programs or for people."""
-    print(json.dumps(data) if as_json else words)
+def print_json(data: Any, *, indent: int | None = 2) -> None:
+    """Print a document; on one line where `indent` is None."""
+    import json
+
+    print(json.dumps(data, indent=indent))
+
+
+def print_text(text: str) -> None:
+    """Print text without wrapping it; nothing in it is markup."""
+    from rich.markup import escape
+
+    console().print(escape(text), soft_wrap=True)
+
+
+def print_result(data: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command on one line: `data` as JSON, or `text`."""
+    if as_json:
+        print_json(data, indent=None)
+    else:
+        print(text)

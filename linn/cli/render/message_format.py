@@ -1,4 +1,4 @@
-"""How a message is printed: its value, a line of JSON, indented JSON, or a template with its fields in braces."""
+"""Formats of messages: the value, a line of JSON, indented JSON, or a template with fields in braces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
 def line_format(form: str, option: str = "--format", *, time: bool = False, colours: bool = False) -> LineOf:
-    """The format that `--format` and `--time` name. `colours`: where stdout is a terminal. Raises BadParameter."""
+    """Return the format for `--format` and `--time`. `colours`: use them on a terminal. Raises BadParameter."""
     if time and form != "text":
         instead = "a template has {time}" if "{" in form else f"{form} has the time of each message"
         raise typer.BadParameter(f"goes with --format text; {instead}", param_hint="--time")
@@ -79,7 +79,7 @@ def _utc(message: Message) -> str:
 
 
 def _local(message: Message) -> str:
-    """The time as a wall clock here shows it, in the form that `--since` takes."""
+    """Format the local time as `--since` takes it."""
     return moment_text(message.timestamp_ms)
 
 
@@ -98,31 +98,31 @@ FIELDS: dict[str, _Field] = {
     "size": _text(lambda message: len(message.value or b"")),
     "labels": lambda message: json.dumps(dict(message.labels), ensure_ascii=False).encode(),
 }
-"""What may stand in a template's braces, beside label.NAME and header.NAME."""
+"""Fields that a template can name, beside label.NAME and header.NAME."""
 
 
 def value_line(message: Message) -> bytes:
-    """The value, and a line's end. A tombstone is an empty line."""
+    """Format the value and a line feed. A tombstone is an empty line."""
     return (message.value or b"") + b"\n"
 
 
 def timed_line(message: Message) -> bytes:
-    """The time, a space, and the value."""
+    """Format the time, a space, and the value."""
     return _local(message).encode() + b" " + value_line(message)
 
 
 def json_line(message: Message) -> bytes:
-    """Everything about a message as one line of JSON. Bytes that are not UTF-8 become {"base64": "..."}."""
+    """Format all fields as one line of JSON. Bytes that are not UTF-8 become {"base64": "..."}."""
     return json.dumps(_everything(message), ensure_ascii=False).encode() + b"\n"
 
 
 def pretty(message: Message) -> bytes:
-    """Everything about a message as indented JSON, for people: the time can be read, and a JSON value is unpacked."""
+    """Format all fields as indented JSON, for people: with the time as text, and a JSON value unpacked."""
     return _indented(message).encode() + b"\n"
 
 
 def coloured(message: Message) -> bytes:
-    """The same in colours, as far as the terminal has them."""
+    """Format as `pretty`, in the colours that the terminal has."""
     from rich.highlighter import JSONHighlighter
     from rich.text import Text
 
@@ -147,12 +147,12 @@ def _indented(message: Message) -> str:
         text = json.dumps(data, ensure_ascii=False, indent=2)
     except RecursionError:
         text = json.dumps(data | {"value": value}, ensure_ascii=False, indent=2)
-    # What a terminal would obey is written as JSON's escapes, and so is half a character, which UTF-8 does not have.
+    # Control characters are written as JSON escapes, and so are surrogates, which UTF-8 does not have.
     return "".join(part if part.isprintable() or part == "\n" else json.dumps(part)[1:-1] for part in text)
 
 
 def _unpacked(text: str) -> Any:
-    """The document in a text that is JSON, or else the text."""
+    """Decode a text that is JSON, or return it as it is."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -160,7 +160,7 @@ def _unpacked(text: str) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    """Raise ValueError for NaN and infinities, which Python reads and JSON does not have."""
+    """Raise ValueError for NaN and infinities, which Python decodes although JSON does not have them."""
     raise ValueError(constant)
 
 
@@ -182,7 +182,7 @@ def _everything(message: Message) -> dict[str, Any]:
 
 
 def readable(data: bytes | None) -> Any:
-    """Bytes for JSON: text where they are UTF-8."""
+    """Return bytes in a form for JSON: text where they are UTF-8, else base64."""
     if data is None:
         return None
     try:

@@ -1,4 +1,7 @@
-"""Progress on stderr: a bar on a terminal, nothing elsewhere."""
+"""Progress on stderr: a bar on a terminal, nothing elsewhere.
+
+Rich is loaded for a terminal only, so that the files of all commands may import this one.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,30 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 Advance = Callable[[int], None]
-"""Takes how many more are done."""
+"""Callback that adds a number of finished items."""
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Advance]:
-    """A function to call with how many more are done. Gone from the terminal when the block ends."""
+def progress(description: str, total: int | None, *, shown: bool = True) -> Iterator[Advance]:
+    """Show a progress bar for the time of the block; yields the function that advances it."""
     if not shown or not sys.stderr.isatty():
-        yield _unseen
+        yield _ignore
         return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
     bar = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     with bar:
-        task = bar.add_task(what, total=total, rate="")
+        task = bar.add_task(description, total=total, rate="")
 
         def advance(count: int) -> None:
             bar.advance(task, count)
@@ -33,5 +43,5 @@ def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Ad
         yield advance
 
 
-def _unseen(count: int) -> None:
+def _ignore(count: int) -> None:
     return

@@ -1,16 +1,18 @@
-"""What `linn route explain` shows: a tree per exchange on the way for people, the whole trace as JSON for programs."""
+"""Output of `linn route explain`: a tree per exchange on the way, or the whole trace as JSON.
+
+Separate from the command because it needs Rich.
+"""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rich.markup import escape
 from rich.tree import Tree
 
-from linn.cli.render.console import console
+from linn.cli.render.console import console, print_json
 from linn.cli.routing.route_map import RouteMap
-from linn.cli.routing.route_trace import Judged, Step, Trace, trace_of
+from linn.cli.routing.route_trace import Evaluation, Step, Trace, trace_of
 from linn.core.routing.exchange import Subject
 from linn.core.routing.explanation import Explanation
 
@@ -18,10 +20,10 @@ _WORDS = {True: "[green]true[/]", False: "[red]false[/]", None: "[yellow]unknown
 
 
 def explain_route(routes: RouteMap, exchange: str, subject: Subject, *, misses_max: int, as_json: bool) -> None:
-    """Print where a message goes and why. Raises LinnError."""
+    """Print the topics that a message is routed to, and the reasons. Raises LinnError."""
     trace = trace_of(routes, exchange, subject, misses_max=misses_max)
     if as_json:
-        print(json.dumps(_as_data(exchange, subject, trace), indent=2))
+        print_json(_data(exchange, subject, trace))
         return
     for step in trace.steps:
         console().print(_tree(step))
@@ -31,7 +33,7 @@ def explain_route(routes: RouteMap, exchange: str, subject: Subject, *, misses_m
         console().print("It goes [bold]nowhere[/]: nothing stores it, and a mandatory publish comes back.")
 
 
-def _as_data(exchange: str, subject: Subject, trace: Trace) -> dict[str, Any]:
+def _data(exchange: str, subject: Subject, trace: Trace) -> dict[str, Any]:
     return {
         "exchange": exchange,
         "message": {
@@ -53,11 +55,11 @@ def _text(raw: bytes) -> str:
 def _tree(step: Step) -> Tree:
     name = f"exchange {step.exchange}" if step.exchange else "the default exchange"
     tree = Tree(f"[bold]{escape(name)}[/] ({escape(step.kind)}), {escape(step.reached)}")
-    for judged in step.judged:
-        _add_binding(tree, judged)
+    for evaluation in step.evaluations:
+        _add_binding(tree, evaluation)
     if step.others:
         tree.add(f"[dim]and {step.others:,} more bindings that do not match: --misses shows more[/]")
-    if not step.judged and not step.others:
+    if not step.evaluations and not step.others:
         tree.add(
             "[dim]it has no bindings[/]" if step.exchange else "[dim]no topic has the name that the routing key says[/]"
         )
@@ -66,10 +68,10 @@ def _tree(step: Step) -> Tree:
     return tree
 
 
-def _add_binding(tree: Tree, judged: Judged) -> None:
-    target, explanation = judged.binding.target, judged.explanation
+def _add_binding(tree: Tree, evaluation: Evaluation) -> None:
+    target, explanation = evaluation.binding.target, evaluation.explanation
     to = f"exchange {target.name}" if target.is_exchange else f"topic {target.name}"
-    verdict = "[green]yes[/]" if judged.matched else "[red]no[/] "
+    verdict = "[green]yes[/]" if evaluation.matched else "[red]no[/] "
     text = f"{verdict} [bold]{escape(to)}[/]  {escape(explanation.text)}"
     if explanation.because:
         tree.add(f"{text}: {escape(explanation.because)}")

@@ -1,56 +1,57 @@
-"""The tables that commands print.
+"""Tables that commands print.
 
-Laws: no text is cropped; it folds within its column, so that a name is whole when the lines of its cell are joined. On
-a terminal of less than `WIDE` columns the least important columns are left out; `--json` has all. In a pipe a row is
-one line, with all columns.
+Laws: no text is cropped; it folds within its column, so that joining the lines of a cell gives the whole name. On a
+terminal of less than `WIDE` columns the least important columns are left out; `--json` has all. In a pipe a row is one
+line, with all columns.
+
+Rich is loaded when a table is made, so that the files of all commands may import this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from linn.cli.render.console import console
 from linn.core.errors.texts import one_line
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
 WIDE = 100
-"""From so many columns on a terminal has room for all columns of nearly all tables."""
+"""Columns a terminal needs to show every column of nearly all tables."""
 _TEXT_COLUMNS_MIN = 10
-"""Where a column of text would get less than this, numbers fold as well."""
+"""Narrowest column of text; where it would get less, numbers fold as well."""
 _FRAME_COLUMNS = 3
-"""Of each column: a border, and a space on both sides."""
+"""Overhead per table column: a border, and a space on both sides."""
 
-Cell = str | Text
+Cell: TypeAlias = "str | Text"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table."""
+class Column(NamedTuple):
+    """Column of a table."""
 
     head: str
     number: bool = False
-    """Aligned to the right, and folded last."""
+    """Align to the right, and fold last."""
     columns_min: int = 0
-    """On a terminal of less columns than that it is left out."""
+    """Narrowest terminal that shows the column."""
 
 
 def number(head: str, columns_min: int = 0) -> Column:
-    """A column of numbers."""
+    """Return a column of numbers."""
     return Column(head, number=True, columns_min=columns_min)
 
 
 def wide(column: str | Column) -> Column:
-    """A column that only a wide terminal, a pipe and `--json` have."""
+    """Return the column, to be shown on wide terminals, in pipes and by `--json` only."""
     known = _column(column)
     return Column(known.head, known.number, WIDE)
 
 
 def numbers(*heads: str) -> list[Column]:
-    """Columns of numbers."""
+    """Return columns of numbers."""
     return [number(head) for head in heads]
 
 
@@ -62,7 +63,11 @@ def table(
     *,
     width: int,
 ) -> RenderableType:
-    """A table for a terminal of `width` columns. Cells are plain text, or styled; nothing in them is markup."""
+    """Make a table for a terminal of `width` columns. Cells are plain or styled text; nothing in them is markup."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
     wanted = [_column(column) for column in columns]
     places = [place for place, column in enumerate(wanted) if width >= column.columns_min]
     shown = [wanted[place] for place in places]
@@ -84,17 +89,27 @@ def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]],
     console().print(table(columns, rows, title, width=console().width))
 
 
+def print_settings(settings: Mapping[str, Any], title: str) -> None:
+    """Print settings as a table: text as it is, other values as JSON."""
+    import json
+
+    rows = [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in settings.items()]
+    print_table(["setting", "value"], rows, title)
+
+
 def _column(column: str | Column) -> Column:
     return Column(column) if isinstance(column, str) else column
 
 
 def _text(cell: Cell) -> Text:
-    """A text that a client chose: no markup, and nothing that a terminal would obey."""
+    """Make text of a cell that a client may have chosen: no markup, and no control characters."""
+    from rich.text import Text
+
     return cell if isinstance(cell, Text) else Text(one_line(cell))
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int) -> list[int | None]:
-    """How wide each column of numbers has to be; None for text, and for all where text would have no room."""
+    """Return the width of each column of numbers; None for text, and for all columns where text would have no room."""
     widths: list[int | None] = []
     texts = 0
     for place, column in enumerate(columns):

@@ -1,4 +1,7 @@
-"""The screen of `linn top`: a view as tables that fit the terminal."""
+"""Screen of `linn top`: a view as tables that fit the terminal.
+
+Separate from the command because it needs Rich.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from linn.cli.render.top_view import BrokerView, ConnectionView, GroupView, Topi
 from linn.core.errors.texts import one_line
 
 _SHARES = (2, 1, 1)
-"""How topics, groups and connections share a screen that is too small for all of them."""
+"""Weights of topics, groups and connections on a screen that is too small for all rows."""
 
 R = TypeVar("R")
 
 
 def screen(view: View, width: int, lines: int | None = None) -> RenderableType:
-    """Everything that fits into `width` columns and `lines` lines; None: however long it is."""
+    """Draw as many rows as fit into `width` columns and `lines` lines; all of them where `lines` is None."""
     if lines is None:
         return _picture(view, width, None)
     room, measuring = lines - 1, Console(width=width)  # The cursor stands in the last line.
@@ -28,12 +31,12 @@ def screen(view: View, width: int, lines: int | None = None) -> RenderableType:
     def too_long(rows: int) -> bool:
         return len(measuring.render_lines(_picture(view, width, rows), pad=False)) > room
 
-    # Names fold, so how many rows fit is seen only once they are drawn.
+    # Names fold, so the number of rows that fit is known only once they are drawn.
     return _picture(view, width, bisect_left(range(1, lines), True, key=too_long))
 
 
 def _picture(view: View, width: int, room: int | None) -> RenderableType:
-    """The screen with so many rows in all its tables together, or with all."""
+    """Draw the screen with `room` rows in all tables together, or with all rows."""
     rows = _rows([len(view.topics), len(view.groups), len(view.connections)], room)
     parts: list[RenderableType] = [_head(view.broker)]
     if view.trouble is not None:
@@ -48,7 +51,7 @@ def _picture(view: View, width: int, room: int | None) -> RenderableType:
 
 
 def _rows(counts: Sequence[int], room: int | None) -> list[int]:
-    """How many rows each table has: all where there is room, else by their shares, the first tables first."""
+    """Distribute rows to the tables: all if there is room, else by weight, the first tables first."""
     if room is None or sum(counts) <= room:
         return list(counts)
     if room < len(counts):
@@ -153,4 +156,4 @@ _TOPIC_COLUMNS: Sequence[tuple[Column, Callable[[TopicView], str]]] = (
     (number("dead letters", 140), lambda topic: _count(topic.dead_letters)),
     (number("consumers"), lambda topic: _count(topic.consumers)),
 )
-"""(column, cell)"""
+"""Columns, and functions that make their cells."""

@@ -1,7 +1,7 @@
-"""What `linn top` shows: two readings of a broker's metrics made into numbers per topic, group and connection.
+"""View of `linn top`: numbers per topic, group and connection, computed from two readings of a broker's metrics.
 
 Law: a rate is the difference of two readings of one broker; where a counter went back, because the broker was restarted
-or a topic was made anew, there is none.
+or a topic was created anew, there is none.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ NAMES = (
     "linn_queue_dead_letters_total",
     "linn_group_",
 )
-"""The metrics that are asked for, by the beginning of their names; no more than are shown, for topics may be many."""
+"""Prefixes of the metrics that are requested; no more than are shown, as there may be many topics."""
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, Any]
 
 
 class Reading:
-    """The metrics of one moment, by name and labels."""
+    """Metrics of one moment, by name and labels."""
 
     def __init__(self, taken_s: float, report: Iterable[Mapping[str, Any]]) -> None:
-        """`report` is the answer of `metrics.show`; `taken_s` is on any clock that doesn't jump."""
+        """`report`: answer of `metrics.show`. `taken_s`: time of the reading on a monotonic clock."""
         self.taken_s = taken_s
         self._metrics: dict[str, Values] = {
             metric["name"]: {tuple(labels): value for labels, value in metric["samples"]} for metric in report
         }
 
     def of(self, name: str) -> Values:
-        """All samples of a metric; none where the broker does not have it."""
+        """Return all samples of a metric; empty where the broker does not have it."""
         return self._metrics.get(name, {})
 
     def one(self, name: str, labels: Labels = ()) -> Any:
-        """One sample, or 0."""
+        """Return one sample, or 0."""
         return self.of(name).get(labels, 0)
 
 
 @dataclass(frozen=True)
 class BrokerView:
-    """The broker as a whole."""
+    """Broker as a whole."""
 
     name: str
     version: str
@@ -70,13 +70,13 @@ class BrokerView:
     descriptors_max: int
     connections: int
     loop_lag_ms: float | None
-    """The mean since the reading before."""
+    """Mean since the previous reading."""
     publish_errors_per_s: float | None
 
 
 @dataclass(frozen=True)
 class TopicView:
-    """One topic; what only queues have is None for a stream."""
+    """Topic; fields of queues are None for a stream."""
 
     topic: str
     in_records_per_s: float | None
@@ -95,7 +95,7 @@ class TopicView:
 
 @dataclass(frozen=True)
 class GroupView:
-    """One consumer group."""
+    """Consumer group."""
 
     topic: str
     group: str
@@ -105,7 +105,7 @@ class GroupView:
 
 @dataclass(frozen=True)
 class ConnectionView:
-    """One connection."""
+    """Connection."""
 
     connection: int
     peer: str
@@ -120,22 +120,22 @@ class ConnectionView:
 
 @dataclass(frozen=True)
 class View:
-    """All of it, the busiest first."""
+    """Complete view, the busiest topics and connections first."""
 
     broker: BrokerView
     topics: Sequence[TopicView] = field(default_factory=list)
     groups: Sequence[GroupView] = field(default_factory=list)
     connections: Sequence[ConnectionView] = field(default_factory=list)
     trouble: str | None = None
-    """Why there is nothing newer, while the broker is away."""
+    """Reason why the view is not updated, while the broker is away."""
 
     def data(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the document for `--json`."""
         return asdict(self)
 
 
 def view_of(now: Reading, before: Reading | None) -> View:
-    """What two readings say; without the earlier one there are no rates."""
+    """Compute the view of a reading; without an earlier one there are no rates."""
     rates = _Rates(now, before)
     topics = [_topic(now, rates, name) for (name,) in now.of("linn_topic_records")]
     groups = [
@@ -152,7 +152,7 @@ def view_of(now: Reading, before: Reading | None) -> View:
 
 
 class _Rates:
-    """Differences per second."""
+    """Rates between two readings."""
 
     def __init__(self, now: Reading, before: Reading | None) -> None:
         self._now = now
@@ -160,21 +160,21 @@ class _Rates:
         self._seconds = now.taken_s - before.taken_s if before is not None else 0.0
 
     def of(self, name: str, labels: Labels) -> float | None:
-        """How much a counter grew per second."""
+        """Return the growth per second of a counter."""
         if self._before is None or self._seconds <= 0 or labels not in self._before.of(name):
             return None
         grown = self._now.one(name, labels) - self._before.one(name, labels)
         return grown / self._seconds if grown >= 0 else None
 
     def total(self, name: str) -> float | None:
-        """How much all samples of a counter grew per second, with those that are new."""
+        """Return the growth per second of a counter, over all its samples including new ones."""
         if self._before is None or self._seconds <= 0:
             return None
         grown = sum(self._now.of(name).values()) - sum(self._before.of(name).values())
         return grown / self._seconds if grown >= 0 else None
 
     def mean(self, name: str) -> float | None:
-        """The mean of what a histogram observed between the readings."""
+        """Return the mean of the values that a histogram observed between the readings."""
         now = self._now.of(name).get(())
         before = self._before.of(name).get(()) if self._before is not None else None
         if now is None or before is None or now["count"] <= before["count"]:

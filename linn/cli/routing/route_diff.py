@@ -1,47 +1,63 @@
-"""What `linn route diff` finds: messages of a sample that go to other topics, grouped by what changes for them."""
+"""Differences between two configurations: messages of a sample that are routed to other topics.
+
+Separate from the command, which has to load without the record batch and the plugins.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
-from linn.cli.outgoing import Outgoing, from_json
-from linn.cli.render.console import console
-from linn.cli.render.table import number, print_table
+from linn.cli.outgoing_message import OutgoingMessage, message_from_json
 from linn.cli.routing.route_map import RouteMap, map_of_config
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import NO_LABELS, Record
-from linn.core.errors.texts import counted, did_you_mean
+from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ExchangeUnknown, MessageInvalid
 
 LINES_MAX = 10
-"""Of the sample that are named for each change."""
+"""Maximum number of lines of the sample that are listed for each change."""
 Topics = tuple[str, ...] | None
-"""None: there is no such exchange."""
+"""Topics that a message is routed to; None: there is no such exchange."""
 
 
 @dataclass(slots=True)
 class Change:
-    """Messages that are published to one exchange, and for which the same changes."""
+    """Group of messages, published to one exchange, whose topics change in the same way."""
 
     exchange: str
     before: Topics
     after: Topics
     messages: int = 0
     lines: list[int] = field(default_factory=list)
-    """Of the sample, from 1: the first of these messages."""
+    """Lines of the sample, from 1, of the first of these messages."""
     routing_key: str = ""
-    """Of the first of them."""
+    """Routing key of the first of these messages."""
 
 
-def diff_routes(old: str, new: str, sample: str, exchanges: Sequence[str], *, as_json: bool) -> bool:
-    """Print what changes from one configuration to the other; whether nothing does.
+@dataclass(frozen=True, slots=True)
+class RouteDiff:
+    """Changes of routing, largest first, and the exchanges and number of messages that were compared."""
+
+    messages: int
+    exchanges: Sequence[str]
+    changes: Sequence[Change]
+
+    def data(self) -> dict[str, Any]:
+        """Return the document for `--json`."""
+        return {
+            "same": not self.changes,
+            "messages": self.messages,
+            "exchanges": list(self.exchanges),
+            "changes": [asdict(change) for change in self.changes],
+        }
+
+
+def diff_routes(old: str, new: str, sample: str, exchanges: Sequence[str]) -> RouteDiff:
+    """Compare the routing of a sample by two configuration files.
 
     Raises:
         ConfigError: a file can't be read or is wrong. ExchangeUnknown: neither file has one of `exchanges`.
@@ -56,12 +72,7 @@ def diff_routes(old: str, new: str, sample: str, exchanges: Sequence[str], *, as
         for exchange in asked:
             before_and_after = _topics(before, exchange, batch), _topics(after, exchange, batch)
             _compare(changes, exchange, before_and_after, line, batch)
-    found = sorted(changes.values(), key=lambda change: -change.messages)
-    if as_json:
-        print(json.dumps(_as_data(count, asked, found), indent=2))
-    else:
-        _show(count, asked, found)
-    return not found
+    return RouteDiff(count, asked, sorted(changes.values(), key=lambda change: -change.messages))
 
 
 def _asked(before: RouteMap, after: RouteMap, exchanges: Sequence[str]) -> list[str]:
@@ -73,17 +84,17 @@ def _asked(before: RouteMap, after: RouteMap, exchanges: Sequence[str]) -> list[
 
 
 def _batches(sample: str) -> Iterator[tuple[int, RecordBatch]]:
-    """The messages of a sample, each alone and with its line. Raises MessageInvalid."""
+    """Yield the messages of a sample, each as a batch with its line number. Raises MessageInvalid."""
     try:
         with Path(sample).open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield number, _batch(from_json(line, number, Outgoing(None)), number)
+                    yield number, _batch(message_from_json(line, number, OutgoingMessage(None)), number)
     except OSError as error:
         raise MessageInvalid(f"{sample}: can't be read: {error.strerror}") from error
 
 
-def _batch(message: Outgoing, number: int) -> RecordBatch:
+def _batch(message: OutgoingMessage, number: int) -> RecordBatch:
     record = Record(
         value=message.value,
         key=message.key,
@@ -110,7 +121,7 @@ def _compare(
     line: int,
     batch: RecordBatch,
 ) -> None:
-    """Count a message whose topics differ."""
+    """Count a message if its topics differ."""
     if topics[0] == topics[1]:
         return
     change = changes.get((exchange, *topics))
@@ -119,41 +130,3 @@ def _compare(
     change.messages += 1
     if len(change.lines) < LINES_MAX:
         change.lines.append(line)
-
-
-def _as_data(count: int, asked: Sequence[str], changes: Sequence[Change]) -> dict[str, Any]:
-    return {
-        "same": not changes,
-        "messages": count,
-        "exchanges": list(asked),
-        "changes": [
-            {
-                "exchange": change.exchange,
-                "before": change.before,
-                "after": change.after,
-                "messages": change.messages,
-                "lines": change.lines,
-                "routing_key": change.routing_key,
-            }
-            for change in changes
-        ],
-    }
-
-
-def _show(count: int, asked: Sequence[str], changes: Sequence[Change]) -> None:
-    where = f"{counted(count, 'message')}, each to {', '.join(asked) or 'no exchange: neither file has one'}"
-    if not changes:
-        console().print(escape(f"{where}: nothing changes"), soft_wrap=True)
-        return
-    rows = []
-    for change in changes:
-        example = f"line {change.lines[0]}" + (f', key "{change.routing_key}"' if change.routing_key else "")
-        rows.append([change.exchange, f"{change.messages:,}", _names(change.before), _names(change.after), example])
-    console().print(escape(where), soft_wrap=True)
-    print_table(["exchange", number("messages"), "go to", "and then to", "for example"], rows)
-
-
-def _names(topics: Topics) -> str:
-    if topics is None:
-        return "no such exchange"
-    return ", ".join(topics) or "nobody"

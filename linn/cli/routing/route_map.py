@@ -1,4 +1,4 @@
-"""The exchanges of a configuration or of a running broker, made here, so that they can be asked without publishing."""
+"""Copies of the exchanges of a configuration or a running broker, to be evaluated without publishing."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from linn.core.routing.graph import ExchangeGraph
 from linn.core.routing.router import Router
 
 Description = Mapping[str, Any]
-"""An exchange as a broker describes it."""
+"""Description of an exchange by a broker."""
 
 
 class ForeignExchange:
-    """An exchange of a type that no plugin brings here. It has bindings, and nobody knows what they match."""
+    """Exchange of a type that no installed plugin brings: it has bindings, and can't be evaluated."""
 
     def __init__(self, name: str, kind: str) -> None:
         self._said = f'exchange {name} has the type "{kind}", which no plugin brings here: what it matches is not known'
         self._table = BindingTable()
 
     def bind(self, binding: Binding) -> None:
-        """Raises BindingInvalid."""
+        """Add a binding. Raises BindingInvalid."""
         self._table.add(binding)
 
     def unbind(self, binding: Binding) -> None:
-        """Raises BindingInvalid."""
+        """Remove a binding. Raises BindingInvalid."""
         self._table.remove(binding)
 
     def bindings(self) -> Sequence[Binding]:
-        """In the order in which they were made."""
+        """Return the bindings in the order of their creation."""
         return self._table.all()
 
     def fields(self) -> frozenset[str]:
-        """None: it is never asked."""
+        """Return no fields, as the exchange is never evaluated."""
         return frozenset()
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """Raises PluginUnknown."""
+        """Raise PluginUnknown."""
         raise PluginUnknown(self._said)
 
 
 class RouteMap:
-    """Exchanges that are linked as a broker would link them, and the names of its topics."""
+    """Exchanges, linked as in a broker, and the names of topics."""
 
     def __init__(self, plugins: PluginManager, topics: Iterable[str]) -> None:
         self.topics = dict.fromkeys(topics)
@@ -67,11 +67,11 @@ class RouteMap:
 
     @property
     def exchanges(self) -> Mapping[str, Router]:
-        """By name, without the default one."""
+        """Exchanges by name, without the default one."""
         return self._graph.routers
 
     def router(self, name: str) -> Router:
-        """Raises ExchangeUnknown."""
+        """Return an exchange. Raises ExchangeUnknown."""
         if name == DEFAULT_EXCHANGE:
             return self._default
         found = self._graph.routers.get(name)
@@ -91,18 +91,18 @@ class RouteMap:
         self._graph.routers[name] = Router(name, kind_name, make, self._graph, alternate, owner=owner)
 
     def add_foreign(self, name: str, kind_name: str, alternate: str | None) -> None:
-        """Add an exchange of a type that is not known here: asking it raises PluginUnknown."""
+        """Add an exchange of an unknown type, whose evaluation raises PluginUnknown."""
         self._graph.routers[name] = Router(
             name, kind_name, lambda: ForeignExchange(name, kind_name), self._graph, alternate
         )
 
     def bind(self, exchange: str, binding: Binding) -> None:
-        """Raises ExchangeUnknown, BindingInvalid."""
+        """Add a binding. Raises ExchangeUnknown, BindingInvalid."""
         self.router(exchange).bind(binding)
 
 
 def map_of_config(file: str) -> RouteMap:
-    """What a configuration file says. Raises ConfigError, PluginError."""
+    """Map a configuration file. Raises ConfigError, PluginError."""
     source = read_toml(file)
     plugins = PluginManager(plugin_settings(source), installed())
     config = load_config(source, plugins)
@@ -120,7 +120,7 @@ def map_of_config(file: str) -> RouteMap:
 
 
 def map_of_broker(url: str) -> RouteMap:
-    """What a running broker says of itself. Raises LinnError."""
+    """Map a running broker. Raises LinnError."""
 
     async def ask(client: Client) -> tuple[list[ExchangeDescription], list[TopicDescription]]:
         return await client.admin.exchanges(), await client.admin.topics()
@@ -131,7 +131,7 @@ def map_of_broker(url: str) -> RouteMap:
 
 
 def map_of_description(exchanges: Sequence[Description], topics: Iterable[str], plugins: PluginManager) -> RouteMap:
-    """What a broker says of its exchanges. Raises ConfigError, BindingInvalid where it means other plugins by them."""
+    """Map descriptions of exchanges. Raises ConfigError or BindingInvalid where the broker has other plugins."""
     routes = RouteMap(plugins, topics)
     for shown in exchanges:
         if shown["type"] in plugins.exchanges:
@@ -146,7 +146,7 @@ def map_of_description(exchanges: Sequence[Description], topics: Iterable[str], 
 
 
 def _settings(plugins: PluginManager, shown: Description) -> Any:
-    """An exchange's own settings, from what the broker shows of them. Raises ConfigError."""
+    """Decode the type's own settings in a description of an exchange. Raises ConfigError."""
     kind, problems = plugins.exchanges[shown["type"]], Problems()
     path = ("exchanges", shown["name"])
     settings = decode_settings(kind.settings or NoSettings, shown.get("settings", {}), path, problems)
@@ -162,7 +162,7 @@ def subject_from(
     *,
     size_bytes: int,
 ) -> Subject:
-    """What exchanges see of a message. Of a header that repeats, the last counts, and only if it has a value."""
+    """Make the subject that exchanges evaluate. The last of repeated headers counts, and only if it has a value."""
     named = {name: value for name, value in dict(headers).items() if value is not None}
     raw = key.encode(errors="surrogateescape") if isinstance(key, str) else key
     return Subject(routing_key, labels, raw, named, size_bytes)

@@ -1,4 +1,4 @@
-"""The way of one message through exchanges: what each was asked, what matched, and why the rest did not."""
+"""Trace of one message through exchanges: the bindings that match at each, and the reasons why others do not."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from linn.core.routing.router import Router
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """One binding of an exchange that was asked."""
+class Evaluation:
+    """Binding that was evaluated, and the explanation of the result."""
 
     binding: Binding
     matched: bool
     explanation: Explanation
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the document for `--json`."""
         target = self.binding.target
         return {
             "to": "exchange" if target.is_exchange else "topic",
@@ -36,26 +36,26 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One exchange on the way."""
+    """Exchange on the way."""
 
     exchange: str
     kind: str
     reached: str
-    """How the message came there, in words."""
-    judged: tuple[Judged, ...]
-    """All that matched in the order of the bindings; then the nearest of the others."""
+    """Link by which the message came here, in words."""
+    evaluations: tuple[Evaluation, ...]
+    """Matches in the order of the bindings, then the nearest misses."""
     others: int
-    """How many more do not match."""
+    """Number of further bindings that do not match."""
     alternate: str | None
-    """Where the message goes on to, because nothing matched."""
+    """Alternate that the message is passed to, because nothing matched."""
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the document for `--json`."""
         return {
             "exchange": self.exchange,
             "type": self.kind,
             "reached": self.reached,
-            "bindings": [judged.as_data() for judged in self.judged],
+            "bindings": [evaluation.as_data() for evaluation in self.evaluations],
             "others": self.others,
             "alternate": self.alternate,
         }
@@ -63,14 +63,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The whole way."""
+    """Complete trace, and the topics that the message is routed to."""
 
     steps: tuple[Step, ...]
     topics: tuple[str, ...]
 
 
 def trace_of(routes: RouteMap, exchange: str, subject: Subject, *, misses_max: int) -> Trace:
-    """Where a message goes that is published to an exchange: nearest exchanges first, each asked once.
+    """Trace a message that is published to an exchange: nearest exchanges first, each evaluated once.
 
     Raises:
         ExchangeUnknown: there is no such exchange. LinnError: an exchange failed.
@@ -83,9 +83,9 @@ def trace_of(routes: RouteMap, exchange: str, subject: Subject, *, misses_max: i
         step = _step(router, subject, reached[name], misses_max)
         steps.append(step)
         onward = {step.alternate: f"the alternate of {name}"} if step.alternate is not None else {}
-        for judged in step.judged:
-            target = judged.binding.target
-            if not judged.matched:
+        for evaluation in step.evaluations:
+            target = evaluation.binding.target
+            if not evaluation.matched:
                 continue
             if target.is_exchange:
                 onward[target.name] = f"bound to {name}"
@@ -99,17 +99,17 @@ def trace_of(routes: RouteMap, exchange: str, subject: Subject, *, misses_max: i
 
 
 def _step(router: Router, subject: Subject, reached: str, misses_max: int) -> Step:
-    # As in the broker: an exchange sees content only where it asks for some.
+    # As in the broker, an exchange gets the content of a message only if it asks for it.
     shown = subject if router.look_for_fields() else Subject(subject.routing_key, subject.labels)
     matched = router.match(shown)
     taken = {identity_of(binding) for binding in matched}
-    hits = [Judged(binding, True, router.explain(shown, binding)) for binding in matched]
+    hits = [Evaluation(binding, True, router.explain(shown, binding)) for binding in matched]
     misses = [
-        Judged(binding, False, router.explain(shown, binding))
+        Evaluation(binding, False, router.explain(shown, binding))
         for binding in router.bindings()
         if identity_of(binding) not in taken
     ]
-    misses.sort(key=lambda judged: -judged.explanation.nearness())
-    judged = (*hits, *misses[:misses_max])
+    misses.sort(key=lambda evaluation: -evaluation.explanation.nearness())
+    evaluations = (*hits, *misses[:misses_max])
     alternate = None if matched else router.alternate
-    return Step(router.name, router.kind, reached, judged, len(misses) - len(misses[:misses_max]), alternate)
+    return Step(router.name, router.kind, reached, evaluations, len(misses) - len(misses[:misses_max]), alternate)

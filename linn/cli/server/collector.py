@@ -1,11 +1,13 @@
-"""How the process finds cycles: what was looked at once and stays is not looked at again, until memory has grown.
+"""Garbage collection of the broker process: objects that survive a collection are not visited again until memory grows.
 
-Python's collector looks, each time that the objects have become a quarter more, at all of them, and nothing else goes
-on meanwhile: with a million objects (10,000 connections, or groups that read 4,096 partitions) for 100 to 200 ms. Here
-it looks at those that are new. A cycle that is left by older ones is found when it looks at everything once more, which
-it does when the process has doubled: seldom, and so often that what is lost is bounded.
+Python's collector visits all objects each time their number has grown by a quarter, and stops the process meanwhile:
+with a million objects (10,000 connections, or groups that read 4,096 partitions) for 100 to 200 ms. Here a collection
+visits new objects only. A cycle of older ones is found by a full collection, which runs when the process has doubled:
+seldom, and often enough to bound the memory that is lost.
 
-A connection that ends leaves no cycle; see the test. What linn leaves in cycles is what is deleted: topics, groups.
+A connection that ends leaves no cycle; see the test. Only deleted topics and groups leave some.
+
+Separate from the server because it can be tested without a broker.
 """
 
 from __future__ import annotations
@@ -14,21 +16,21 @@ import gc
 from collections.abc import Callable, Mapping
 
 GROWTH_MAX = 2
-"""Of the memory after everything was looked at last."""
+"""Growth of memory since the last full collection that starts the next one."""
 GROWTH_BYTES_MIN = 64 << 20
-"""A small process doubles easily."""
+"""Minimum growth, as a small process doubles easily."""
 _OLDEST = 2
 
 
 class Collector:
-    """Use it with `with`: before and after, Python's own rules hold."""
+    """Context manager; outside of it Python's own rules hold."""
 
     def __init__(self, memory_bytes: Callable[[], int]) -> None:
-        """`memory_bytes`: what the process takes now."""
+        """`memory_bytes`: returns the memory of the process."""
         self._memory_bytes = memory_bytes
-        self._looks_at_all = False
-        self._grown_bytes = 0
-        """The size from which on everything is looked at."""
+        self._is_full = False
+        self._full_from_bytes = 0
+        """Memory from which a collection is full."""
 
     def __enter__(self) -> Collector:
         self.keep()
@@ -40,23 +42,23 @@ class Collector:
         gc.unfreeze()
 
     def keep(self) -> None:
-        """What there is now stays."""
+        """Exempt all present objects from collections that are not full."""
         gc.freeze()
         self._note_size()
 
     def _on_collection(self, phase: str, info: Mapping[str, int]) -> None:
-        """Python calls this before and after each, in whichever thread."""
+        """Callback of Python before and after each collection, in any thread."""
         if info["generation"] != _OLDEST:
             return
         if phase == "start":
-            self._looks_at_all = self._memory_bytes() >= self._grown_bytes
-            if self._looks_at_all:
+            self._is_full = self._memory_bytes() >= self._full_from_bytes
+            if self._is_full:
                 gc.unfreeze()
         else:
             gc.freeze()
-            if self._looks_at_all:
+            if self._is_full:
                 self._note_size()
 
     def _note_size(self) -> None:
         size = self._memory_bytes()
-        self._grown_bytes = max(size * GROWTH_MAX, size + GROWTH_BYTES_MIN)
+        self._full_from_bytes = max(size * GROWTH_MAX, size + GROWTH_BYTES_MIN)

@@ -1,7 +1,7 @@
-"""The log of `linn serve`: records of the standard library's logging, written by structlog for people or for programs.
+"""Log of `linn serve`: records of the standard library's logging, written by structlog for people or for programs.
 
-Only the command configures logging. What a record says about a thing, it says as fields (`linn.core.env.log_fields`):
-for people they are in the text already; in JSON each is a key beside `timestamp`, `level`, `logger` and `event`.
+Only the command configures logging. Values in a record are fields (`linn.core.env.log_fields`): for people they are
+part of the text; in JSON each is a key beside `timestamp`, `level`, `logger` and `event`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 class Log:
-    """The one handler that the command puts on the root logger."""
+    """Handler of the root logger."""
 
     def __init__(self, stream: TextIO, *, level: str | None = None, format: str | None = None) -> None:
-        """What the command line says counts instead of what the file will say."""
+        """`level`, `format`: options of the command line, which take precedence over the file."""
         given = {"level": level, "format": format}
         self._given = {key: value for key, value in given.items() if value is not None}
         self._stream = stream
@@ -37,7 +37,7 @@ class Log:
         self.apply(LogSettings())
 
     def apply(self, settings: LogSettings) -> None:
-        """Write as the file says from now on, but for what the command line said."""
+        """Apply the settings of the file, except for those given on the command line."""
         chosen = msgspec.structs.replace(settings, **self._given)
         on_terminal = self._stream.isatty()
         as_json = chosen.format == "json" or (chosen.format == "auto" and not on_terminal)
@@ -46,7 +46,7 @@ class Log:
 
 
 class LogFormatter(logging.Formatter):
-    """structlog's, made when there is something to write: a start that has nothing to say does not wait for it."""
+    """Formatter that loads structlog with the first record, so that the start does not wait for it."""
 
     def __init__(self, *, as_json: bool, colours: bool) -> None:
         super().__init__()
@@ -61,16 +61,16 @@ class LogFormatter(logging.Formatter):
 
 
 def load_structlog() -> None:
-    """For a thread, once the broker serves: it takes a tenth of a second, in which the loop would stand still.
+    """Load structlog, which takes a tenth of a second: to be called in a thread, so that it does not block the loop.
 
-    Where the process has no descriptor left for that, the first record tries again.
+    If the process has no descriptor left for that, the first record tries again.
     """
     with contextlib.suppress(OSError):
         _load_structlog()
 
 
 def _load_structlog() -> None:
-    """structlog without rich, which it would load for coloured tracebacks: half of the time, and of the memory."""
+    """Load structlog without rich, which it uses for coloured tracebacks: half of the time, and of the memory."""
     absent = "rich" not in sys.modules
     if absent:
         sys.modules["rich"] = None  # type: ignore[assignment] # An import of it fails now.
@@ -110,7 +110,7 @@ def _human_formatter(colours: bool) -> logging.Formatter:
 
 
 def _with_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A record as keys and values, its fields among them."""
+    """Convert a record to keys and values, including its fields."""
     record: logging.LogRecord = entry["_record"]
     fields = entry.pop("positional_args")
     written = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -126,7 +126,7 @@ def _with_fields(logger: object, method: str, entry: MutableMapping[str, Any]) -
 
 
 def _for_people(logger: object, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A record as one line, whatever a peer has put into it."""
+    """Convert a record to one line, without control characters that a peer may have sent."""
     record: logging.LogRecord = entry["_record"]
     entry["event"] = one_line(entry["event"])
     entry["timestamp"] = datetime.fromtimestamp(record.created).strftime(_TIME_FORMAT)

@@ -1,4 +1,4 @@
-"""What waits in a topic, read without taking it: fetches of each partition, up to where it ended at the start."""
+"""Snapshot of a topic: messages are fetched by partition, up to the end at the start, and none is consumed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import OffsetOutOfRange, PartitionUnknown
 
 Ranges = Sequence[Sequence[int]]
-"""[first, end) pairs of offsets, in order."""
+"""Pairs [first, end) of offsets, in order."""
 
 
-class Waiting:
-    """The messages of a topic as it is now: of a queue those that are not settled, of a stream all."""
+class TopicSnapshot:
+    """The messages that a topic holds now: the unsettled ones of a queue, all of a stream."""
 
     def __init__(self, client: Client, topic: str, partitions: Sequence[int] = (), start: Place | None = None) -> None:
-        """`partitions`: none for all. `start`: None for what is not settled of a queue, and for all of a stream."""
+        """`partitions`: empty for all. `start`: None for the unsettled messages of a queue, and for all of a stream."""
         self._client = client
         self._topic = topic
         self._partitions = partitions
         self._start = start
 
     async def messages(self) -> AsyncGenerator[list[Message]]:
-        """The messages, by partition and offset, some at a time. Raises TopicUnknown, PartitionUnknown, LinnError."""
+        """Yield the messages by partition and offset, in batches. Raises TopicUnknown, PartitionUnknown, LinnError."""
         topic = await self._client.admin.topic(self._topic)
         bounds = topic["partitions"]
         unsettled = await self._unsettled(topic)
@@ -45,7 +45,7 @@ class Waiting:
                 try:
                     fetched = await self._client.fetch(self._topic, partition, offset)
                 except OffsetOutOfRange:
-                    # What was to be read was settled or dropped meanwhile.
+                    # The records were settled or dropped meanwhile.
                     offset = (await self._client.admin.topic(self._topic))["partitions"][partition]["start"]
                     continue
                 messages = [message for batch in fetched.batches for message in batch]
@@ -55,7 +55,7 @@ class Waiting:
                 yield [message for message in messages if message.offset < end and not _within(message, settled)]
 
     async def _unsettled(self, topic: TopicDescription) -> dict[int, tuple[int, Ranges]]:
-        """Of a queue, where what is not settled begins in each partition, and what is settled beyond that."""
+        """Return the first unsettled offset of each partition of a queue, and the settled ranges behind it."""
         if topic["settings"]["kind"] != "queue" or self._start is not None:
             return {}
         queue = await self._client.admin.subscription(self._topic)

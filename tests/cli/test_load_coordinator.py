@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import linn
-from linn.bench.coordinator import Fleet
+from linn.bench.coordinator import LoadCoordinator
 from linn.core.errors.tree import RequestTimeout
 from linn.testing.process import BrokerProcess
 
@@ -17,15 +17,24 @@ TIMEOUT_S = 0.1
 
 
 async def test_a_broker_that_does_not_say_in_time_what_it_uses_is_asked_again(tmp_path: Path) -> None:
-    fleet = Fleet(producers=1, processes=1, rate=1, size=1, linger_s=0, duration_s=1, settings={})
     with BrokerProcess(tmp_path) as broker:
+        coordinator = LoadCoordinator(
+            broker.url.removeprefix("linn://"),
+            producers=1,
+            processes=1,
+            rate_per_s=1,
+            size=1,
+            linger_s=0,
+            duration_s=1,
+            settings={},
+        )
         async with linn.connect(broker.url, request_timeout_s=TIMEOUT_S) as client:
             broker.signal(signal.SIGSTOP)
             try:
                 with pytest.raises(RequestTimeout):
                     await client.admin.metrics()
                 with anyio.move_on_after(5 * TIMEOUT_S) as watched:
-                    await fleet._watch_broker(client)
+                    await coordinator._watch_broker(client)
                 assert watched.cancelled_caught
             finally:
                 broker.signal(signal.SIGCONT)

@@ -1,6 +1,8 @@
-"""Where `linn publish` takes its messages from: the command line, files, or the lines of stdin as they come.
+"""Source of the messages of `linn publish`: the command line, files, or the lines of stdin as they arrive.
 
-Law: memory is bounded by one chunk of input, or one file; a line is published without its end.
+Law: memory is bounded by one chunk of input, or one file; a line is published without its line feed.
+
+Separate from the command because reading in threads is loaded only when the command runs.
 """
 
 from __future__ import annotations
@@ -16,43 +18,43 @@ from pathlib import Path
 import anyio.to_thread
 
 from linn.cli.exit_code import complain
-from linn.cli.outgoing import Outgoing, from_json
+from linn.cli.outgoing_message import OutgoingMessage, message_from_json
 from linn.core.errors.tree import MessageInvalid, MessageTooLarge
 
 _CHUNK_BYTES = 1 << 20
 LINE_BYTES_MAX = 64 << 20
-"""A line or file that is larger is no message: the largest frame that a broker can be told to take is far below."""
-_AGAIN = 1_000
-"""Messages handed over at a time where the same values are published over and over."""
+"""Largest line or file; far above the largest frame that a broker can be configured to take."""
+_REPEATED = 1_000
+"""Messages yielded at a time where the same values are repeated."""
 
 
-class Source:
-    """The messages of one command, a few at a time."""
+class MessageSource:
+    """Source of the messages of one command."""
 
     def __init__(
         self,
-        plain: Outgoing,
+        defaults: OutgoingMessage,
         values: Sequence[str],
         files: Sequence[Path],
         *,
         as_json: bool,
         count: int | None,
     ) -> None:
-        """`plain`: what every message has; `count`: how many there are at most, or, of values and files, exactly."""
+        """`defaults`: fields of all messages. `count`: maximum number of lines; exact number of values and files."""
         self.count = count
         self.is_stdin = not values and not files
-        self._plain = plain
+        self._defaults = defaults
         self._values = values
         self._files = files
         self._as_json = as_json
 
     @property
     def total(self) -> int | None:
-        """How many messages will come, where that is known."""
+        """Number of messages, where it is known."""
         return self.count if self.is_stdin or self.count is not None else len(self._values) + len(self._files)
 
-    async def messages(self) -> AsyncGenerator[list[Outgoing]]:
-        """The messages, as many at a time as are there. Raises MessageInvalid, MessageTooLarge."""
+    async def messages(self) -> AsyncGenerator[list[OutgoingMessage]]:
+        """Yield the messages that are available, in lists. Raises MessageInvalid, MessageTooLarge."""
         left = self.count
         async with aclosing(self._from_stdin() if self.is_stdin else self._given()) as source:
             async for some in source:
@@ -63,7 +65,7 @@ class Source:
                 if left == 0:
                     return
 
-    async def _given(self) -> AsyncGenerator[list[Outgoing]]:
+    async def _given(self) -> AsyncGenerator[list[OutgoingMessage]]:
         if self._files:
             rounds: Iterator[int] = iter(range(1)) if self.count is None else itertools.count()
             for _ in rounds:
@@ -78,9 +80,9 @@ class Source:
             return
         again = itertools.cycle(values)
         while True:
-            yield list(itertools.islice(again, _AGAIN))
+            yield list(itertools.islice(again, _REPEATED))
 
-    async def _from_stdin(self) -> AsyncGenerator[list[Outgoing]]:
+    async def _from_stdin(self) -> AsyncGenerator[list[OutgoingMessage]]:
         if sys.stdin.isatty():
             complain("one message per line; Ctrl-D ends")
         number = 1
@@ -89,15 +91,15 @@ class Source:
                 yield self._from_json(lines, number) if self._as_json else list(map(self._message, lines))
                 number += len(lines)
 
-    def _from_json(self, lines: Sequence[bytes], first: int) -> list[Outgoing]:
-        return [from_json(line, at, self._plain) for at, line in enumerate(lines, first) if line.strip()]
+    def _from_json(self, lines: Sequence[bytes], first: int) -> list[OutgoingMessage]:
+        return [message_from_json(line, at, self._defaults) for at, line in enumerate(lines, first) if line.strip()]
 
-    def _message(self, value: bytes) -> Outgoing:
-        return replace(self._plain, value=value)
+    def _message(self, value: bytes) -> OutgoingMessage:
+        return replace(self._defaults, value=value)
 
 
 def _content(file: Path) -> bytes:
-    """Raises MessageInvalid, MessageTooLarge."""
+    """Read a file. Raises MessageInvalid, MessageTooLarge."""
     try:
         with file.open("rb") as stream:
             content = stream.read(LINE_BYTES_MAX + 1)
@@ -109,12 +111,12 @@ def _content(file: Path) -> bytes:
 
 
 async def stdin_lines() -> AsyncGenerator[list[bytes]]:
-    """The lines that are there, as soon as there are any; without their ends. Raises MessageTooLarge."""
+    """Yield lines without their line feeds, as soon as they are available. Raises MessageTooLarge."""
     stdin = sys.stdin.fileno()
     rest: list[bytes] = []
     rest_bytes = 0
     while True:
-        # The thread may wait for ever for a terminal; a cancelled command leaves it behind.
+        # The thread may wait for a terminal for ever; a cancelled command abandons it.
         chunk = await anyio.to_thread.run_sync(os.read, stdin, _CHUNK_BYTES, abandon_on_cancel=True)
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
