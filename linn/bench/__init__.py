@@ -1,1 +1,1 @@
-"""The load engine behind `linn bench`."""
+"""Load engine behind `linn bench`."""

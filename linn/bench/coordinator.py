@@ -52,7 +52,7 @@ PERCENTILES = {"p50": 0.5, "p99": 0.99, "p99_9": 0.999, "max": 1.0}
 
 
 class LoadFailed(LinnError):
-    """The load could not be started, or a worker ended by itself."""
+    """Load that could not be started, or whose worker ended by itself."""
 
     code = "bench.load_failed"
 

@@ -79,7 +79,7 @@ class _Producer:
         self.in_flight = 0
         """Unconfirmed records."""
         self.is_late = False
-        """Whether the next batch waits for the confirmation of the previous one."""
+        """True while the next batch waits for the confirmation of the previous one."""
         self.unsent = memoryview(b"")
 
 

@@ -1,4 +1,4 @@
-"""The command `linn` and its commands, each of which has a file in `linn.cli.commands`.
+"""Command `linn` and its subcommands, each of which has a file in `linn.cli.commands`.
 
 Law: the file of a command imports Typer and nothing slow, so that `linn serve` starts without the client, Rich and the
 demo; slow modules are imported by the functions that use them.

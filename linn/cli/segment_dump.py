@@ -39,7 +39,7 @@ class Part:
     byte: int
     size: int
     batch: RecordBatch | None
-    """None where no valid head was found. Its fields can be trusted as far as the CRCs match."""
+    """Batch; None where no valid head was found. Its fields can be trusted as far as the CRCs match."""
     stamp_ok: bool = False
     body_ok: bool = False
     damage: str | None = None

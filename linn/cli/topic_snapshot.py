@@ -17,7 +17,7 @@ Ranges = Sequence[Sequence[int]]
 
 
 class TopicSnapshot:
-    """The messages that a topic holds now: the unsettled ones of a queue, all of a stream."""
+    """Messages that a topic holds now: the unsettled ones of a queue, all of a stream."""
 
     def __init__(self, client: Client, topic: str, partitions: Sequence[int] = (), start: Place | None = None) -> None:
         """`partitions`: empty for all. `start`: None for the unsettled messages of a queue, and for all of a stream."""

@@ -1,1 +1,1 @@
-"""The commands of `linn`, one file each."""
+"""Commands of `linn`, one file each."""

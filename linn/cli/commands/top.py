@@ -9,7 +9,7 @@ import typer
 from linn.cli.options import DEFAULT_URL, Json, Url
 
 INTERVAL_S_MIN = 0.1
-"""Below it, the readings themselves would be much of the broker's work."""
+"""Shortest interval; with a shorter one the readings would be much of the broker's work."""
 
 
 def _long_enough(interval_s: float) -> float:

@@ -1,1 +1,1 @@
-"""The checks of `linn doctor`."""
+"""Checks of `linn doctor`."""

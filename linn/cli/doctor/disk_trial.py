@@ -14,7 +14,7 @@ from linn.core.errors.texts import counted
 
 FREE_BYTES_MIN = 1 << 30
 FREE_SHARE_MIN = 0.05
-"""Below it, many file systems become slow, and a growing topic fills the disk before anybody notices."""
+"""Free share of the disk below which many file systems become slow, and a growing topic soon fills it."""
 SLOW_SYNC_MS = 20.0
 """Time of a sync from which `fsync = "always"` is felt; disks take 1 to 5 ms, network volumes 10."""
 _SYNCS = 20

@@ -1,1 +1,1 @@
-"""The broker process that `linn serve` runs."""
+"""Broker process that `linn serve` runs."""
