@@ -95,7 +95,8 @@ def _list_messages(url: str, name: str, where: str | None, count: int, *, as_jso
 
     async def look(client: Client) -> tuple[dict[str, Any], list[Message]]:
         topics = await client.admin.topics()
-        taker, found = _dead_letter_topic(await client.admin.topic(name), topics), list[Message]()
+        taker = _dead_letter_topic(await client.admin.topic(name), topics)
+        found: list[Message] = []
         async with aclosing(TopicSnapshot(client, name).messages()) as snapshot:
             async for messages in snapshot:
                 found += [message for message in messages if selects is None or selects(message)]
