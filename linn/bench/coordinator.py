@@ -100,7 +100,7 @@ class _Worker:
 
 
 class LoadCoordinator:
-    """One run."""
+    """Coordinator of the workers of one load."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ def percentiles(took_ms: Sequence[float]) -> dict[str, float | None]:
 
 
 class LatencyTest:
-    """One run, with one message in flight at a time."""
+    """Latency test, with one message in flight at a time."""
 
     def __init__(self, *, count: int, size: int, rate_per_s: float | None, settings: Mapping[str, Any]) -> None:
         """`rate_per_s`: maximum rate. `settings`: of the temporary topic."""

@@ -32,7 +32,7 @@ _RETRY_S = 0.5
 
 
 class SoakTest:
-    """One run."""
+    """Soak test of a broker, with one producer and competing consumers."""
 
     def __init__(
         self, *, duration_s: float, rate_per_s: float | None, size: int, consumers: int, settings: Mapping[str, Any]

@@ -89,9 +89,9 @@ def _shape(path: str) -> str:
             option = known.removeprefix(path).strip()
             with_option = f" and `{option}`" if option else ""
             each = EACH_LINE.get(known)
-            said = f"Each line of `{each}`{with_option}:" if each else f"With `--json`{with_option}:"
+            intro = f"Each line of `{each}`{with_option}:" if each else f"With `--json`{with_option}:"
             lines = pprint.pformat(shape, width=_SHAPE_CHARACTERS, sort_dicts=False).replace("'", '"')
-            shown += f"\n{said}\n\n```json\n{lines}\n```\n"
+            shown += f"\n{intro}\n\n```json\n{lines}\n```\n"
     return shown
 
 

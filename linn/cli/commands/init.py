@@ -28,7 +28,7 @@ def init(file: File = "linn.toml", kind: Kind = None, as_json: Json = False) -> 
     if file == "-":
         print(text, end="")
         return
-    _write_new(file, text)
+    write_new(file, text)
     print_result(
         {"file": file},
         f"wrote {file}; `linn check {file}` says what it means, `linn serve {file}` runs it",
@@ -112,7 +112,7 @@ def initial_config(kind: str | None) -> str:
     return _BROKER + _EXCHANGE + jobs + _DEAD + events
 
 
-def _write_new(file: str, text: str) -> None:
+def write_new(file: str, text: str) -> None:
     """Write a file that must not exist yet. Raises ConfigExists, ConfigUnreadable."""
     try:
         with open(file, "x", encoding="utf-8") as out:

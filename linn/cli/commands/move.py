@@ -101,7 +101,7 @@ class MovePlan(NamedTuple):
 
 
 class Move:
-    """One run of a plan."""
+    """Move of messages, according to a plan."""
 
     def __init__(self, plan: MovePlan, *, dry_run: bool) -> None:
         """`dry_run`: release all messages again, and only count them."""

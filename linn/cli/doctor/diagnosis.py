@@ -82,8 +82,8 @@ def _measured(config: Config, size: int) -> tuple[Speed | None, Finding | None]:
         with progress("measuring", None):
             return measure(config.broker.data_dir, size), None
     except (LinnError, OSError) as error:
-        said = f"could not be measured: {error}"
-        return None, Finding("holds messages per second", "error", said, "see the findings above")
+        text = f"could not be measured: {error}"
+        return None, Finding("holds messages per second", "error", text, "see the findings above")
 
 
 def _versions() -> Iterator[Finding]:
@@ -113,11 +113,11 @@ def _configuration(file: str | None) -> tuple[Config | None, PluginManager | Non
         advice = "correct it; `linn plugins list` if it is a plugin"
         return None, None, Finding("configuration", "error", str(error), advice)
     if config is None:
-        said = f"{counted(problems.error_count, 'error')}, such as {problems.describe(problems.in_order()[0])}"
-        return None, plugins, Finding("configuration", "error", said, f"linn check {source.file}")
+        text = f"{counted(problems.error_count, 'error')}, such as {problems.describe(problems.in_order()[0])}"
+        return None, plugins, Finding("configuration", "error", text, f"linn check {source.file}")
     if problems.found:
-        said = counted(len(problems.found), "warning")
-        return config, plugins, Finding("configuration", "warning", said, f"linn check {source.file}")
+        text = counted(len(problems.found), "warning")
+        return config, plugins, Finding("configuration", "warning", text, f"linn check {source.file}")
     topics = counted(len(config.topics), "topic")
     return config, plugins, Finding("configuration", "ok", f"{source.file}: {topics}")
 
@@ -149,17 +149,17 @@ def _descriptors(config: Config) -> Finding:
 def _broker(url: str) -> Iterator[Finding]:
     async def ask(client: Client) -> tuple[str, list[str]]:
         shown = await client.admin.broker()
-        said = f"{shown['name']} answers at {url}: {counted(shown['topics'], 'topic')}, "
-        said += counted(shown["connections"], "connection")
+        text = f"{shown['name']} answers at {url}: {counted(shown['topics'], 'topic')}, "
+        text += counted(shown["connections"], "connection")
         damaged = [queue["topic"] for queue in await client.admin.subscriptions() if queue["damaged"]]
-        return said, damaged
+        return text, damaged
 
     try:
-        said, damaged = with_client(url, ask)
+        text, damaged = with_client(url, ask)
     except LinnError as error:
         yield Finding("broker", "warning", str(error), "linn serve starts one; --url or LINN_URL say where it is")
         return
-    yield Finding("broker", "ok", said)
+    yield Finding("broker", "ok", text)
     for topic in damaged:
         advice = f"linn queues describe {topic} says which; restore the topic's folder from a backup"
         yield Finding("damaged records", "error", f"records of {topic} can't be read from the disk", advice)
@@ -170,10 +170,10 @@ def _print(findings: list[Finding]) -> None:
     narrow = console().width < WIDE
     rows: list[list[Cell]] = []
     for finding in findings:
-        said = [finding.found, finding.advice]
+        text = [finding.found, finding.advice]
         if narrow:
-            said = [finding.found]
-        rows.append([Text(finding.state, _COLOURS[finding.state]), finding.name, *said])
+            text = [finding.found]
+        rows.append([Text(finding.state, _COLOURS[finding.state]), finding.name, *text])
         if narrow and finding.advice:
             rows.append(["", "", finding.advice])
     print_table(["", "", "found, and what to do"] if narrow else ["", "", "found", "what to do"], rows)

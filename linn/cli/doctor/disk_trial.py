@@ -33,8 +33,8 @@ def _cut_logs(data_dir: str) -> Iterator[Finding]:
     found = sorted(Path(data_dir).glob("*/*/*/*.cut*"))
     if found:
         size = sum(path.stat().st_size for path in found)
-        said = f"{counted(size, 'byte')} cut off damaged logs, in {counted(len(found), 'file')}, such as {found[0]}"
-        yield Finding("cut logs", "warning", said, "look at what they hold, then delete them")
+        text = f"{counted(size, 'byte')} cut off damaged logs, in {counted(len(found), 'file')}, such as {found[0]}"
+        yield Finding("cut logs", "warning", text, "look at what they hold, then delete them")
 
 
 def _room(data_dir: str) -> Finding:

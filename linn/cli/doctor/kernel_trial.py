@@ -41,12 +41,12 @@ def _page_cache(available_bytes: int) -> Finding:
 
 def _clock(data_dir: str, now_s: float) -> Finding:
     """Warn of a clock that is behind the newest file, as retention and delays depend on it."""
-    said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
+    text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
     newest_s = max((_modified_s(place) for place in Path(data_dir).glob("*")), default=0.0)
     if newest_s > now_s + 1:
-        found = f"{said}, {newest_s - now_s:,.0f} s behind what is in {data_dir}"
+        found = f"{text}, {newest_s - now_s:,.0f} s behind what is in {data_dir}"
         return Finding("clock", "warning", found, "set it, and keep it with NTP: retention and delays go by it")
-    return Finding("clock", "ok", said)
+    return Finding("clock", "ok", text)
 
 
 def _modified_s(place: Path) -> float:

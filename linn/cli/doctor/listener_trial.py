@@ -63,8 +63,8 @@ def _try(name: str, address: str, speaks_linn: bool) -> Finding:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return _taken(name, address, speaks_linn)
-        said = error.strerror or str(error)
-        return Finding(name, "error", f"{address}: {said}", "take an address of this machine, and a port above 1023")
+        text = error.strerror or str(error)
+        return Finding(name, "error", f"{address}: {text}", "take an address of this machine, and a port above 1023")
     return Finding(name, "ok", f"{address} is free")
 
 

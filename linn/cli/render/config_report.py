@@ -70,8 +70,8 @@ def _print(file: str, config: Config | None, problems: Problems) -> None:
         line = escape(f"{problems.describe(problem)}{code}")
         console().print(f"[{colour}]{problem.severity}[/] {line}", soft_wrap=True)
     if config is None:
-        said = f"{file}: {counted(problems.error_count, 'error')}: a broker would not start"
-        print_text(said)
+        text = f"{file}: {counted(problems.error_count, 'error')}: a broker would not start"
+        print_text(text)
         return
     warnings = sum(problem.severity == "warning" for problem in problems.found)
     but = f", with {counted(warnings, 'warning')}" if warnings else ""
@@ -111,8 +111,8 @@ def _targets(config: Config, exchange: str) -> list[dict[str, Any]]:
 
 
 def _condition(target: Mapping[str, Any]) -> str:
-    said = [target["key"]] if target["key"] else []
-    return ", ".join([*said, *(f"{name} = {value}" for name, value in target["arguments"].items())]) or "any"
+    parts = [target["key"]] if target["key"] else []
+    return ", ".join([*parts, *(f"{name} = {value}" for name, value in target["arguments"].items())]) or "any"
 
 
 def _print_topics(config: Config) -> None:

@@ -32,7 +32,9 @@ class ForeignExchange:
     """Exchange of a type that no installed plugin brings: it has bindings, and can't be evaluated."""
 
     def __init__(self, name: str, kind: str) -> None:
-        self._said = f'exchange {name} has the type "{kind}", which no plugin brings here: what it matches is not known'
+        self._error = (
+            f'exchange {name} has the type "{kind}", which no plugin brings here: what it matches is not known'
+        )
         self._table = BindingTable()
 
     def bind(self, binding: Binding) -> None:
@@ -53,7 +55,7 @@ class ForeignExchange:
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """Raise PluginUnknown."""
-        raise PluginUnknown(self._said)
+        raise PluginUnknown(self._error)
 
 
 class RouteMap:

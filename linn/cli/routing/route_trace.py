@@ -29,7 +29,7 @@ class Evaluation:
             "key": self.binding.key,
             "arguments": dict(self.binding.arguments),
             "matched": self.matched,
-            "because": [said.because for said in self.explanation.decisive() if said.because],
+            "because": [part.because for part in self.explanation.decisive() if part.because],
             "explanation": self.explanation.as_data(),
         }
 
