@@ -41,7 +41,7 @@ Key = Annotated[str | None, typer.Option("--key", metavar="TEXT", help="Key of t
 Size = Annotated[int, typer.Option("--size", metavar="BYTES", min=0, help="Size of the value.")]
 Misses = Annotated[
     int,
-    typer.Option("--misses", metavar="N", min=0, help="Maximum number of misses shown, nearest first."),
+    typer.Option("--misses", metavar="N", min=0, help="Maximum number of bindings shown that do not match."),
 ]
 
 
