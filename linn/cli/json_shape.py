@@ -296,6 +296,26 @@ SHAPES: Mapping[str, Any] = {
         "full_first": "text?",
         "full_after_s": "number?",
     },
+    "linn definitions export": {
+        "exchanges": {"NAME": {"SETTING": "any"}},
+        "topics": {"NAME": {"SETTING": "any"}},
+    },
+    "linn definitions import": {
+        "file": "text",
+        "dry_run": "boolean",
+        "changes": [
+            {
+                "action": "text",
+                "noun": "text",
+                "name": "text",
+                "settings": ["text"],
+                "binding": "any",
+                "done": "boolean",
+            }
+        ],
+        "unchanged": {"NOUN": "number"},
+        "problems": [{"line": "number", "key": "text", "text": "text", "code": "text"}],
+    },
     "linn top": _TOP,
     "linn recover": [
         {
