@@ -7,6 +7,7 @@ import json
 from linn.cli.console import tell
 from linn.cli.session import with_client
 from linn.cli.table import Column, number, print_table, wide
+from linn.client.admin_types import ConnectionSubscription
 
 
 def list_all(url: str, *, as_json: bool) -> None:
@@ -18,10 +19,12 @@ def list_all(url: str, *, as_json: bool) -> None:
     rows = [
         [
             str(one["number"]),
+            one["client"],
             one["peer"],
             one["listener"],
             one["protocol"],
             f"{one['open_s']:,.0f}",
+            ", ".join(map(_subscription, one["subscriptions"])),
             f"{one['received_bytes']:,}",
             f"{one['sent_bytes']:,}",
             f"{one['inflight_requests']:,}",
@@ -30,10 +33,16 @@ def list_all(url: str, *, as_json: bool) -> None:
         ]
         for one in found
     ]
-    heads: list[str | Column] = [number("number"), "peer", wide("listener"), wide("protocol"), number("open s")]
-    heads += [number("received"), number("sent")]
-    heads += [wide(number(head)) for head in ("in flight", "unsent", "held")]
+    heads: list[str | Column] = [number("number"), "client", "peer", wide("listener"), wide("protocol")]
+    heads += [number("open s"), "subscribes to"]
+    heads += [wide(number(head)) for head in ("received", "sent", "in flight", "unsent", "held")]
     print_table(heads, rows)
+
+
+def _subscription(one: ConnectionSubscription) -> str:
+    group = f" as {one['group']}" if one["group"] else ""
+    held = f" ({one['held']:,} held)" if one["held"] else ""
+    return f"{one['topic']}{group}{held}"
 
 
 def close_one(url: str, number: int, reason: str, *, as_json: bool) -> None:

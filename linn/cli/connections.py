@@ -18,7 +18,7 @@ Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="What its 
 
 @app.command("list")
 def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """All open connections, the oldest first; the one that asks is among them."""
+    """All open connections, the oldest first: who it is, what it reads and holds. The one that asks is among them."""
     from linn.cli.connection_admin import list_all
 
     list_all(url, as_json=as_json)

@@ -203,6 +203,7 @@ SHAPES: Mapping[str, Any] = {
         {
             "number": "number",
             "peer": "text",
+            "client": "text",
             "listener": "text",
             "protocol": "text",
             "open_s": "number",
@@ -211,6 +212,7 @@ SHAPES: Mapping[str, Any] = {
             "inflight_requests": "number",
             "unsent_bytes": "number",
             "held_bytes": "number",
+            "subscriptions": [{"topic": "text", "group": "text", "held": "number"}],
         }
     ],
     "linn ping": {"broker": "text", "version": "text", "round_trips_ms": ["number"]},

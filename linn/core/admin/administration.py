@@ -459,7 +459,7 @@ class Administration:
         return await metric_report(self._broker.metrics, self._broker.env.clock, arguments)
 
     async def _list_connections(self, arguments: Arguments) -> Any:
-        return self._broker.connections.as_json()
+        return await self._broker.long_work.run(self._broker.connections.as_json(), immediate=True)
 
     async def _close_connection(self, arguments: Arguments) -> Any:
         number, reason = arguments.get("number"), text_of(arguments, "reason", "")
