@@ -202,6 +202,7 @@ SHAPES: Mapping[str, Any] = {
         {
             "number": "number",
             "peer": "text",
+            "client": "text",
             "listener": "text",
             "protocol": "text",
             "open_s": "number",
@@ -210,6 +211,7 @@ SHAPES: Mapping[str, Any] = {
             "inflight_requests": "number",
             "unsent_bytes": "number",
             "held_bytes": "number",
+            "subscriptions": [{"topic": "text", "group": "text", "held": "number"}],
         }
     ],
     "linn ping": {"broker": "text", "version": "text", "round_trips_ms": ["number"]},
@@ -294,6 +296,26 @@ SHAPES: Mapping[str, Any] = {
         ),
         "full_first": "text?",
         "full_after_s": "number?",
+    },
+    "linn definitions export": {
+        "exchanges": {"NAME": {"SETTING": "any"}},
+        "topics": {"NAME": {"SETTING": "any"}},
+    },
+    "linn definitions import": {
+        "file": "text",
+        "dry_run": "boolean",
+        "changes": [
+            {
+                "action": "text",
+                "noun": "text",
+                "name": "text",
+                "settings": ["text"],
+                "binding": "any",
+                "done": "boolean",
+            }
+        ],
+        "unchanged": {"NOUN": "number"},
+        "problems": [{"line": "number", "key": "text", "text": "text", "code": "text"}],
     },
     "linn top": _TOP,
     "linn recover": [

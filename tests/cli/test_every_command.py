@@ -55,6 +55,8 @@ WITH_BROKER = [
     ("connections", "list"),
     ("connections", "close", "1", "--yes"),
     ("route", "explain", "--exchange", "x"),
+    ("definitions", "export"),
+    ("definitions", "import", "/dev/null"),
 ]
 ASKING = [command[:-1] for command in WITH_BROKER if command[-1] == "--yes"]
 PRINTING = [("topics",), ("topics", "--json"), ("exchanges", "list"), ("browse", "many"), ("plugins", "list")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from linn.cli.options import DEFAULT_URL, Json, Url, Yes
 from linn.cli.render.console import print_json, print_result
 from linn.cli.render.table import Column, number, print_table, wide
 from linn.cli.session import with_client
+
+if TYPE_CHECKING:
+    from linn.client.admin_types import ConnectionSubscription
 
 app = noun("List and close the open connections of a broker.")
 
@@ -23,7 +26,7 @@ Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason th
 
 @app.command("list")
 def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List all open connections, oldest first, including the one of this command."""
+    """List all open connections, oldest first, with their clients, subscriptions and traffic."""
     found = with_client(url, lambda client: client.admin.connections())
     if as_json:
         print_json(found)
@@ -31,10 +34,12 @@ def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     rows = [
         [
             str(one["number"]),
+            one["client"],
             one["peer"],
             one["listener"],
             one["protocol"],
             f"{one['open_s']:,.0f}",
+            ", ".join(map(_subscription, one["subscriptions"])),
             f"{one['received_bytes']:,}",
             f"{one['sent_bytes']:,}",
             f"{one['inflight_requests']:,}",
@@ -43,10 +48,16 @@ def list_connections(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         ]
         for one in found
     ]
-    heads: list[str | Column] = [number("number"), "peer", wide("listener"), wide("protocol"), number("open s")]
-    heads += [number("received"), number("sent")]
-    heads += [wide(number(head)) for head in ("in flight", "unsent", "held")]
+    heads: list[str | Column] = [number("number"), "client", "peer", wide("listener"), wide("protocol")]
+    heads += [number("open s"), "subscribes to"]
+    heads += [wide(number(head)) for head in ("received", "sent", "in flight", "unsent", "held")]
     print_table(heads, rows)
+
+
+def _subscription(one: ConnectionSubscription) -> str:
+    group = f" as {one['group']}" if one["group"] else ""
+    held = f" ({one['held']:,} held)" if one["held"] else ""
+    return f"{one['topic']}{group}{held}"
 
 
 @app.command("close")

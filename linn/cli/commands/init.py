@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
+from linn.cli.new_file import write_new
 from linn.cli.options import Json
 from linn.cli.render.console import print_result
-from linn.core.errors.texts import one_line
-from linn.core.errors.tree import ConfigExists, ConfigUnreadable
 
 File = Annotated[
     str,
@@ -110,14 +109,3 @@ def initial_config(kind: str | None) -> str:
     jobs = _QUEUE + _BINDING.format(topic="jobs", key="*.paid")
     events = _STREAM + _BINDING.format(topic="events", key="#")
     return _BROKER + _EXCHANGE + jobs + _DEAD + events
-
-
-def write_new(file: str, text: str) -> None:
-    """Write a file that must not exist yet. Raises ConfigExists, ConfigUnreadable."""
-    try:
-        with open(file, "x", encoding="utf-8") as out:
-            out.write(text)
-    except FileExistsError as error:
-        raise ConfigExists(f"{one_line(file)} is there already, and was not touched") from error
-    except (OSError, ValueError) as error:
-        raise ConfigUnreadable(f"{one_line(file)}: can't be written: {getattr(error, 'strerror', error)}") from error

@@ -27,6 +27,8 @@ class Handshake:
         self._stream = stream
         self._connection = connection
         self._closing = closing
+        self.client = ""
+        """What the client calls itself."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -41,6 +43,7 @@ class Handshake:
                 await self._closing.pass_through(self._stream)
                 raise ConnectionLost(f"{self._stream.peer} left without saying hello")
             version, features = agree(event.message)
+            self.client = event.message.client if isinstance(event.message, m.Hello) else ""
         except LinnError as error:
             if self.received_bytes:
                 await self._refuse(error)
