@@ -23,7 +23,7 @@ FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_MEDIAN = 12
 FILE_LINES_MAX = 600
 NO_NOUNS = ("utils", "util", "helpers", "common", "base", "misc")
-DOCUMENTED = ("core", "client", "testing")
+DOCUMENTED = ("core", "client", "testing", "bench", "cli")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 SET_CALLS = ("set", "frozenset")

@@ -290,6 +290,7 @@ def test_a_file_of_a_command_imports_nothing_slow() -> None:
         "anyio",
         "trio",
         "linn.client",
+        "linn.bench",
         "linn.core.config.config",
         "linn.core.broker.broker",
         "linn.core.routing.predicate.predicate",
