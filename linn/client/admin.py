@@ -293,10 +293,11 @@ class Admin:
         return found
 
     async def connections(self) -> list[ConnectionDescription]:
-        """The open connections of all listeners, the oldest first.
+        """The open connections of all listeners, the oldest first, with their clients' names and subscriptions.
 
         Example:
-            print([connection["peer"] for connection in await client.admin.connections()])
+            for connection in await client.admin.connections():
+                print(connection["client"], connection["peer"], connection["subscriptions"])
         """
         found: list[ConnectionDescription] = await self.perform("connection.list")
         return found

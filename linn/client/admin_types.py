@@ -161,11 +161,23 @@ class MetricDescription(TypedDict):
     samples: list[Any]
 
 
+class ConnectionSubscription(TypedDict):
+    """A subscription of a connection: its topic, its group or "", and how many records are leased to it."""
+
+    topic: str
+    group: str
+    held: int
+
+
 class ConnectionDescription(TypedDict):
-    """One open connection: its number, who and where, for how long, and what it has carried and holds."""
+    """One open connection: its number, who and where, for how long, what it has carried and holds, and what it reads.
+
+    `client` is the `name` that the client connected with. At most 100 subscriptions are listed.
+    """
 
     number: int
     peer: str
+    client: str
     listener: str
     protocol: str
     open_s: float
@@ -174,6 +186,7 @@ class ConnectionDescription(TypedDict):
     inflight_requests: int
     unsent_bytes: int
     held_bytes: int
+    subscriptions: list[ConnectionSubscription]
 
 
 class BrokerDescription(TypedDict):

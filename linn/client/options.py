@@ -17,7 +17,8 @@ class ClientOptions:
     """
 
     name: str = "linn-python"
-    """What the broker's logs call this client."""
+    """What the broker calls this client: `linn connections` and `client.admin.connections()` show it, up to 200
+    characters."""
     connect_timeout_s: float = 5.0
     """For one attempt: to connect and to be welcomed."""
     request_timeout_s: float = 30.0

@@ -17,7 +17,8 @@ class ProtocolServer(Protocol):
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Speak with one client until either side ends it. The caller closes the stream.
 
-        `gateway.connections.report` takes what the connection carries, for the metrics.
+        `gateway.connections.report` takes what the connection carries, for the metrics, and
+        `gateway.connections.introduce` what the client calls itself and subscribes to.
 
         Raises:
             LinnError: the connection ended for a reason worth a log line. Others are not disturbed.

@@ -25,6 +25,8 @@ class Handshake:
         self._turn = turn
         self._stream = stream
         self._connection = connection
+        self.client = ""
+        """What the client calls itself."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -38,6 +40,7 @@ class Handshake:
             if event is None:
                 raise ConnectionLost(f"{self._stream.peer} left without saying hello")
             version, features = agree(event.message)
+            self.client = event.message.client if isinstance(event.message, m.Hello) else ""
         except LinnError as error:
             if self.received_bytes:
                 await self._refuse(error)

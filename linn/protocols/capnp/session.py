@@ -190,6 +190,7 @@ class Session:
         finally:
             self._received_bytes, self._welcome_bytes = handshake.received_bytes, handshake.sent_bytes
         self._connection.allow_frames(self.settings.frame_bytes_max)
+        self.gateway.connections.introduce(self.stream, handshake.client, self._subscribing.described)
 
     def _welcome(self, version: int, features: list[str]) -> m.Welcome:
         settings = self.settings

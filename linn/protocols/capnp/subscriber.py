@@ -34,6 +34,7 @@ class Subscriber:
         self.id = id
         self.partitions = partitions
         """How many it reads. Each takes memory, and time when it ends."""
+        self.topic = self.group = ""
         self._outbox = outbox
         self._delivery_bytes = delivery_bytes
         self._credit = 0
