@@ -216,6 +216,7 @@ retentoin = "4d"
 partitions = 1
 [topics.new]
 storage = "nowhere"
+leese = "1m"
 [topics.more]
 partitions = 5000
 dead_letter = "nobody"
@@ -231,12 +232,15 @@ WRONG_LINES = [
     ),
     ("4: exchanges.odd.colour: unknown key; known: alternate, bindings, type", "config.unknown_key"),
     ("8: exchanges.plain.bindings[0].exchange: exchanges would lead in a circle", "exchange.binding_invalid"),
+    ("9: topics.visits: partitions can't change while the topic exists (partitions may only grow)", "config.not_live"),
+    ("12: topics.sized: partitions can't change while the topic exists (partitions may only grow)", "config.not_live"),
     ('11: topics.visits.retentoin: unknown key; did you mean "retention"?', "config.unknown_key"),
+    ('16: topics.new.leese: unknown key; did you mean "lease"?', "config.unknown_key"),
     ("15: topics.new.storage: there is no storage", "plugin.unknown"),
-    ("17: topics.more.partitions: must be a whole number <= 4096", "config.invalid"),
-    ('18: topics.more.dead_letter: there is no topic "nobody"', "config.invalid"),
-    ("19: topics.\"bad name\": a name is made of A-Z, a-z, 0-9, '.', '_' and '-'", "config.invalid"),
-    ("22: topics.sized.bindings[0].key: a headers exchange goes by labels", "exchange.binding_invalid"),
+    ("18: topics.more.partitions: must be a whole number <= 4096", "config.invalid"),
+    ('19: topics.more.dead_letter: there is no topic "nobody"', "config.invalid"),
+    ("20: topics.\"bad name\": a name is made of A-Z, a-z, 0-9, '.', '_' and '-'", "config.invalid"),
+    ("23: topics.sized.bindings[0].key: a headers exchange goes by labels", "exchange.binding_invalid"),
 ]
 
 
@@ -255,7 +259,7 @@ def test_of_a_file_with_errors_all_are_shown_and_nothing_is_imported(
     done = within("definitions", "import", str(file), *more, url=empty.url)
     assert done.returncode == 3
     *lines, last = done.stderr.splitlines()
-    assert last == f"linn: nothing was imported: {len(lines)} errors"
+    assert last == f"linn: nothing was imported: {len(WRONG_LINES)} errors", done.stderr
     missing = [
         said
         for said, code in WRONG_LINES
@@ -279,6 +283,16 @@ def test_links_of_a_file_and_of_the_broker_may_not_close_a_circle_together() -> 
     assert [(problem.line, problem.text) for problem in found.found] == [
         (4, "exchanges would lead in a circle: b -> c -> a -> b")
     ]
+
+
+def test_what_the_configuration_of_the_broker_says_otherwise_is_warned_of(within, tmp_path: Path) -> None:
+    (tmp_path / "apply.toml").write_text('[topics.orders]\nlease = "5m"\n')
+    with BrokerProcess(tmp_path, '[topics.orders]\nlease = "1m"\n') as process:
+        for more, said in (("--dry-run",), "would alter"), ((), "altered"):
+            done = within("definitions", "import", str(tmp_path / "apply.toml"), *more, url=process.url)
+            assert done.stdout == f"{said} topic orders: lease\n"
+            assert done.stderr.startswith("linn: warning: ")
+            assert done.stderr.endswith('sets lease = "1m": it counts at the next start\n')
 
 
 def test_ctrl_c_says_how_far_it_got_and_importing_again_goes_on(within, tmp_path: Path, empty: BrokerProcess) -> None:

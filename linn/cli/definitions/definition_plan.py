@@ -72,11 +72,11 @@ class Plan:
         self._late_dead_letters()
 
     async def _thing(self, client: Client, top: str, name: str, table: Any, alter: Callable[..., Any]) -> None:
-        """Plan one exchange or topic with its bindings, unless something is wrong with it."""
+        """Plan one exchange or topic with its bindings, but for what is known to be wrong with it."""
         path: Path = (top, name)
-        at = dotted(path)
-        if any(key == at or key.startswith((f"{at}.", f"{at}[")) for key in self._wrong):
+        if dotted(path) in self._wrong:
             return
+        table = {key: value for key, value in table.items() if not self._is_wrong((*path, key))}
         if name not in self._there[top]:
             arguments = {"name": name, "settings": table}
             if await self._probe(client, path, f"{_NOUNS[top]}.create", self._known_part(top, arguments)) is not None:
@@ -84,6 +84,10 @@ class Plan:
             return
         await alter(client, name, table)
         await self._bind(client, path, bindings_of(table))
+
+    def _is_wrong(self, path: Path) -> bool:
+        at = dotted(path)
+        return any(key == at or key.startswith((f"{at}.", f"{at}[")) for key in self._wrong)
 
     async def _exchange(self, client: Client, name: str, table: Mapping[str, Any]) -> None:
         there, settings = self._there["exchanges"][name], self._file.config.exchanges[name].settings
@@ -130,7 +134,7 @@ class Plan:
         try:
             return await client.admin.perform(verb, **arguments, validate_only=True)
         except (ConfigError, PluginError, TopicError, LimitExceeded) as error:
-            text, at = error.text, path
+            text, at = error.text.removeprefix(f"topic {path[1]}: "), path
             for key in arguments.get("settings", ()):
                 if text.startswith(f"{dotted((*path, key))}: "):
                     at = (*path, key)
