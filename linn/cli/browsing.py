@@ -12,7 +12,7 @@ from linn.cli.selection import Selects, selection
 from linn.cli.session import with_client
 from linn.cli.waiting import Waiting
 from linn.client.client import Client
-from linn.client.message import Message
+from linn.client.consume.message import Message
 
 
 class Browsing:

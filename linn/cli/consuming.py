@@ -22,7 +22,7 @@ from linn.cli.moment import Place
 from linn.cli.selection import Selects, selection
 from linn.cli.session import with_client
 from linn.client.client import Client
-from linn.client.message import Batch, Message
+from linn.client.consume.message import Batch, Message
 from linn.core.errors.tree import ConnectionLost
 
 IDLE_S = 1.0

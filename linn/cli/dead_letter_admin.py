@@ -17,7 +17,7 @@ from linn.cli.session import with_client
 from linn.cli.table import number, print_table, wide
 from linn.cli.waiting import Waiting
 from linn.client.client import Client
-from linn.client.message import Message
+from linn.client.consume.message import Message
 from linn.core.batch.record import LabelValue, Record
 from linn.core.queue.dead_letter import ATTEMPTS, LABELS, OFFSET, PARTITION, REASON, TIME_MS, TOPIC
 

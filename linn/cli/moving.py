@@ -22,9 +22,9 @@ from linn.cli.exit_code import complain, told_when_interrupted
 from linn.cli.selection import Selects
 from linn.cli.session import with_client
 from linn.client.client import Client
-from linn.client.message import Message
-from linn.client.producer import Producer
-from linn.client.settling import Settled
+from linn.client.consume.message import Message
+from linn.client.consume.settling import Settled
+from linn.client.produce.producer import Producer
 from linn.core.batch.record import Record
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import DeliveryNotCurrent, LinnError, TopicUnknown, Unroutable

@@ -19,8 +19,8 @@ from linn.cli.progress import Advance, progress
 from linn.cli.session import with_client
 from linn.cli.source import Source
 from linn.client.client import Client
-from linn.client.producer import Producer
-from linn.client.receipt import BulkReceipt, Offsets
+from linn.client.produce.producer import Producer
+from linn.client.produce.receipt import BulkReceipt, Offsets
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError, MessageTooLarge, Unroutable
 

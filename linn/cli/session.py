@@ -12,7 +12,7 @@ import typer
 
 import linn
 from linn.client.client import Client
-from linn.client.url import address_of
+from linn.client.connection.url import address_of
 from linn.core.env.address import parse_address
 from linn.core.errors.tree import AddressInvalid, ConnectFailed, MessageInvalid, RequestUnknown
 

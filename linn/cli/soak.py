@@ -24,8 +24,8 @@ from linn.cli.session import with_client
 from linn.cli.table import number, print_table
 from linn.cli.temporary_topic import temporary_topic
 from linn.client.client import Client
-from linn.client.message import Batch
-from linn.client.producer import Producer
+from linn.client.consume.message import Batch
+from linn.client.produce.producer import Producer
 from linn.core.errors.tree import LinnError
 from linn.core.queue.offset_ranges import OffsetRanges
 

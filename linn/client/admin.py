@@ -24,7 +24,7 @@ from linn.client.admin_types import (
     TopicSettings,
 )
 from linn.client.arguments import checked_text
-from linn.client.starting_place import timestamp_ms_of
+from linn.client.consume.start_position import timestamp_ms_of
 from linn.core.errors.tree import ConfigError, ProtocolError
 from linn.wire.messages import Administer, Administered
 

@@ -19,20 +19,20 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from linn.client.admin import Admin
-from linn.client.answer import Answer, again
-from linn.client.any_env import AnyEnv, ClientEnv
 from linn.client.arguments import I64_MAX, U32_MAX, checked_number, checked_span, checked_text, checked_wait, shown
-from linn.client.consumer import Consumer, Mode
-from linn.client.fetched import FetchedBatches
-from linn.client.link import Link
-from linn.client.message import Batch
+from linn.client.connection.answer import Answer, again
+from linn.client.connection.any_env import AnyEnv, ClientEnv
+from linn.client.connection.connection import Link
+from linn.client.connection.outage import Outage
+from linn.client.connection.own_loop import OwnLoop
+from linn.client.connection.timers import Timers
+from linn.client.connection.url import address_of
+from linn.client.consume.consumer import Consumer, Mode
+from linn.client.consume.fetched import FetchedBatches
+from linn.client.consume.message import Batch
+from linn.client.consume.start_position import Start, check_start
 from linn.client.options import ClientOptions
-from linn.client.outage import Outage
-from linn.client.own_loop import OwnLoop
-from linn.client.producer import AcksName, Producer
-from linn.client.starting_place import Start, check_start
-from linn.client.timers import Timers
-from linn.client.url import address_of
+from linn.client.produce.producer import AcksName, Producer
 from linn.core.batch.batch import Codec
 from linn.core.errors.tree import (
     ClientClosed,

@@ -15,7 +15,7 @@ import pytest
 from linn.cli.fleet import is_well
 from linn.cli.saturation import Sample, first_full, shares
 from linn.cli.soak import Soak
-from linn.client.message import Batch
+from linn.client.consume.message import Batch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.testing.process import BrokerProcess

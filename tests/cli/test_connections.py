@@ -5,7 +5,7 @@ import json
 import pytest
 
 import linn.sync
-from linn.client import outage
+from linn.client.connection import outage
 from linn.errors import ConnectionUnknown
 
 

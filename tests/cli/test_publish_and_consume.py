@@ -20,7 +20,7 @@ from linn.cli.message_format import FIELDS
 from linn.cli.moment import place_of, seconds_of
 from linn.cli.outgoing import Outgoing, from_json
 from linn.cli.pace import rate_of
-from linn.client.bulk import BulkColumns
+from linn.client.produce.bulk import BulkColumns
 from linn.core.errors.tree import MessageInvalid, MessageTooLarge
 from linn.testing.process import BrokerProcess
 

@@ -13,8 +13,8 @@ from scripted_peer import Peer, impatient, running_peer
 
 import linn
 from linn.client.client import Client
-from linn.client.confirmation import Confirmation
-from linn.client.producer import Producer
+from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.producer import Producer
 from linn.core.errors.tree import ConnectionLost, RequestTimeout, TopicUnknown
 from linn.wire import messages as m
 

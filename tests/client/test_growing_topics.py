@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scripted_peer import Session, running_peer
 
 import linn
-from linn.client.batching import Batching
 from linn.client.client import Client
-from linn.client.open_batch import Prepared
 from linn.client.options import ClientOptions
-from linn.client.properties import PLAIN
+from linn.client.produce.accumulator import Batching
+from linn.client.produce.open_batch import Prepared
+from linn.client.produce.properties import PLAIN
 from linn.core.batch.key_hash import partition_of
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m

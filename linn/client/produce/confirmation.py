@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import anyio
 
-from linn.client.answer import again
+from linn.client.connection.answer import again
 from linn.core.env.env import Stream
 from linn.core.errors.tree import LinnError
 from linn.wire.messages import Placement

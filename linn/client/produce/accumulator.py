@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, cast
 
-from linn.client.confirmation import Confirmation
-from linn.client.lane import Lane
-from linn.client.open_batch import OpenBatch, Prepared
-from linn.client.shipping import Shipping
+from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.open_batch import OpenBatch, Prepared
+from linn.client.produce.partition_buffer import Lane
+from linn.client.produce.sender import Shipping
 from linn.core.batch.batch import Codec
 from linn.core.batch.builder import build_batch, build_single
 from linn.core.batch.key_hash import partition_of

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from linn.client.arguments import U32_MAX, checked_number
-from linn.client.message import Batch
-from linn.client.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
-from linn.client.settling import NOTHING_TO_SETTLE, SENT, Delivery, Settled, Settling, latest_commits, merged
+from linn.client.consume.message import Batch
+from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
+from linn.client.consume.settling import NOTHING_TO_SETTLE, SENT, Delivery, Settled, Settling, latest_commits, merged
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
 from linn.wire import messages
 from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
 
 if TYPE_CHECKING:
-    from linn.client.consumer import Consumer
-    from linn.client.link import Link
+    from linn.client.connection.connection import Link
+    from linn.client.consume.consumer import Consumer
 
 SETTLE_LINGER_S = 0.005
 """How long a settlement that nobody awaits may wait for more: far below any lease, and worth thousands of records."""

@@ -16,14 +16,14 @@ from uuid import UUID
 
 import anyio.lowlevel
 
-from linn.client.batching import Batching
-from linn.client.bulk import Bulk, BulkColumns
-from linn.client.confirmation import Confirmation
-from linn.client.open_batch import RECORD_BYTES, OpenBatch, Prepared
-from linn.client.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
-from linn.client.receipt import BulkReceipt, Receipt
-from linn.client.returned import is_returned
-from linn.client.topic_watch import TopicWatch
+from linn.client.produce.accumulator import Batching
+from linn.client.produce.bulk import Bulk, BulkColumns
+from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch, Prepared
+from linn.client.produce.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
+from linn.client.produce.receipt import BulkReceipt, Receipt
+from linn.client.produce.returned import is_returned
+from linn.client.produce.topic_watch import TopicWatch
 from linn.core.batch.batch import Codec
 from linn.core.batch.record import Labels
 from linn.core.errors.texts import counted

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from linn.client import admin as asynchronous
-from linn.client.loop_thread import LoopThread
+from linn.client.blocking.loop_thread import LoopThread
 
 P = ParamSpec("P")
 T = TypeVar("T")

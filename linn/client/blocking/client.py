@@ -13,17 +13,17 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from linn.client import client as asynchronous
-from linn.client.blocking_admin import Admin
-from linn.client.blocking_consumer import Consumer
-from linn.client.blocking_message import Batch, FetchedBatches
-from linn.client.blocking_producer import Producer
+from linn.client.blocking.admin import Admin
+from linn.client.blocking.consumer import Consumer
+from linn.client.blocking.loop_thread import LoopThread
+from linn.client.blocking.message import Batch, FetchedBatches
+from linn.client.blocking.producer import Producer
 from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, RENEWAL_MAX_S
-from linn.client.consumer import Consumer as AsyncConsumer
-from linn.client.consumer import Mode
-from linn.client.loop_thread import LoopThread
-from linn.client.producer import AcksName
-from linn.client.producer import Producer as AsyncProducer
-from linn.client.starting_place import Start
+from linn.client.consume.consumer import Consumer as AsyncConsumer
+from linn.client.consume.consumer import Mode
+from linn.client.consume.start_position import Start
+from linn.client.produce.producer import AcksName
+from linn.client.produce.producer import Producer as AsyncProducer
 from linn.core.errors.tree import LinnError
 from linn.wire.messages import Description
 

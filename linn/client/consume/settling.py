@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from linn.client.answer import again
+from linn.client.connection.answer import again
 from linn.core.errors.tree import LinnError
 from linn.wire.messages import Settlement, Verdict
 

@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from linn.client.confirmation import Confirmation
-from linn.client.properties import PLAIN, Properties, index_pairs
+from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.properties import PLAIN, Properties, index_pairs
 from linn.core.batch.batch import ID_MASK
 from linn.core.batch.builder import BatchColumns
 from linn.core.batch.key_hash import key_hash

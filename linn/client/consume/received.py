@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from linn.client.settling import Delivery
+from linn.client.consume.settling import Delivery
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.record import Headers, LabelValue, Record
 from linn.core.errors.tree import MessageInvalid

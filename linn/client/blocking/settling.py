@@ -10,10 +10,10 @@ import threading
 
 import anyio.lowlevel
 
-from linn.client.loop_thread import LoopThread
-from linn.client.message import Batch
-from linn.client.settling import Settled as AsyncSettled
-from linn.client.subscription import check_ms
+from linn.client.blocking.loop_thread import LoopThread
+from linn.client.consume.message import Batch
+from linn.client.consume.settling import Settled as AsyncSettled
+from linn.client.consume.subscription import check_ms
 from linn.wire.messages import Verdict
 
 

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Self, TypeVar, overload
 
 import anyio
 
-from linn.client import consumer as asynchronous
-from linn.client import message as asynchronous_message
 from linn.client.arguments import checked_timeout
-from linn.client.blocking_message import Batch, Message
-from linn.client.blocking_settling import Settled, Settlements
-from linn.client.consumer import Unread, is_unread_of, rest_of
-from linn.client.loop_thread import LoopThread
-from linn.client.settling import Delivery
-from linn.client.subscription import Subscription
+from linn.client.blocking.loop_thread import LoopThread
+from linn.client.blocking.message import Batch, Message
+from linn.client.blocking.settling import Settled, Settlements
+from linn.client.consume import consumer as asynchronous
+from linn.client.consume import message as asynchronous_message
+from linn.client.consume.consumer import Unread, is_unread_of, rest_of
+from linn.client.consume.settling import Delivery
+from linn.client.consume.subscription import Subscription
 from linn.core.errors.tree import ClientClosed
 from linn.wire.messages import Verdict
 
 if TYPE_CHECKING:
-    from linn.client.blocking import Client
+    from linn.client.blocking.client import Client
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from linn.client.message import Batch
+from linn.client.consume.message import Batch
 
 
 class FetchedBatches(NamedTuple):

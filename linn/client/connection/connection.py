@@ -14,8 +14,8 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from linn.client.answer import Caller, again
-from linn.client.confirmation import Confirmation
+from linn.client.connection.answer import Caller, again
+from linn.client.produce.confirmation import Confirmation
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.env import Clock, Interrupted, Stream

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linn.client.answer import Answer
-from linn.client.subscription import Limits, Subscription
+from linn.client.connection.answer import Answer
+from linn.client.consume.subscription import Limits, Subscription
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ProtocolError
 from linn.wire import messages
 from linn.wire.messages import Subscribed
 
 if TYPE_CHECKING:
-    from linn.client.consumer import Consumer
-    from linn.client.link import Link
+    from linn.client.connection.connection import Link
+    from linn.client.consume.consumer import Consumer
 
 
 class Subscribing(Answer):

@@ -9,8 +9,8 @@ from linn.core.errors.tree import LinnError, ProtocolError
 from linn.wire.messages import Deliver, Message
 
 if TYPE_CHECKING:
-    from linn.client.consumer import Consumer
-    from linn.client.subscription import Subscription
+    from linn.client.consume.consumer import Consumer
+    from linn.client.consume.subscription import Subscription
 
 
 class Pulling:

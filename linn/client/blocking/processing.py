@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from linn.client.arguments import U32_MAX, checked_number
-from linn.client.blocking_settling import Settled
-from linn.client.processing import OnError, check_on_error
+from linn.client.blocking.settling import Settled
+from linn.client.consume.processing import OnError, check_on_error
 from linn.core.errors.tree import LinnError
 
 

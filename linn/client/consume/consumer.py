@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Literal, Self
 import anyio
 import anyio.lowlevel
 
-from linn.client.answer import Answer, Caller, again
 from linn.client.arguments import I32_MAX, I64_MAX, U32_MAX, checked_number, checked_wait
-from linn.client.batches import Batches
-from linn.client.message import Batch, Message
-from linn.client.prefetch import PREFETCH_MAX
-from linn.client.pulling import Pulling
-from linn.client.settling import Delivery
-from linn.client.starting_place import Request, Start, first_requests, next_requests
-from linn.client.subscribing import Leaving, Subscribing
-from linn.client.subscription import Limits, Subscription
+from linn.client.connection.answer import Answer, Caller, again
+from linn.client.consume.batches import Batches
+from linn.client.consume.message import Batch, Message
+from linn.client.consume.prefetch import PREFETCH_MAX
+from linn.client.consume.pulling import Pulling
+from linn.client.consume.settling import Delivery
+from linn.client.consume.start_position import Request, Start, first_requests, next_requests
+from linn.client.consume.subscribing import Leaving, Subscribing
+from linn.client.consume.subscription import Limits, Subscription
 from linn.core.errors.tree import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
 from linn.wire.messages import Deliver, Pull, Unsubscribe
 
 if TYPE_CHECKING:
     from linn.client.client import Client
-    from linn.client.link import Link
+    from linn.client.connection.connection import Link
 
 Mode = Literal["push", "pull"]
 Unread = tuple[Delivery, int, int]

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from linn.client.answer import again
-from linn.client.confirmation import Confirmation
-from linn.client.lane import Lane, Shipment
+from linn.client.connection.answer import again
+from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.partition_buffer import Lane, Shipment
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestTimeout
 from linn.wire.messages import Acks, Message, Publish, Published
 
 if TYPE_CHECKING:
     from linn.client.client import Client
-    from linn.client.link import Link
+    from linn.client.connection.connection import Link
 
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Generic, Literal, Protocol, TypeVar
 
 from linn.client.arguments import U32_MAX, checked_number
-from linn.client.settling import Settled
+from linn.client.consume.settling import Settled
 from linn.core.errors.tree import LinnError, MessageInvalid
 
 OnError = Literal["nack", "reject"]

@@ -1,47 +1,52 @@
-"""What a blocking consumer hands over: batches and messages that any thread may read and settle."""
+"""What a consumer hands over: batches and messages that can be settled."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from linn.client import message as asynchronous
-from linn.client.blocking_processing import Processing
-from linn.client.blocking_settling import Settled
-from linn.client.processing import OnError
-from linn.client.received import ReceivedBatch, ReceivedMessage
+from linn.client.consume.processing import OnError, Processing
+from linn.client.consume.received import ReceivedBatch, ReceivedMessage
+from linn.client.consume.settling import Delivery, Settled
+from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.wire.messages import Verdict
 
 if TYPE_CHECKING:
-    from linn.client.blocking_consumer import Consumer
+    from linn.client.consume.subscription import Subscription
 
 
 class Batch(ReceivedBatch):
     """Records of one partition, in their order. `len`, iteration and `values` leave out what came before `first`.
 
     Example:
-        batch = consumer.next_batch()
+        batch = await consumer.next_batch()
         print(batch.partition, batch.start_offset, len(batch), [message.key for message in batch])
     """
 
-    __slots__ = ("_consumer", "_origin")
+    __slots__ = ("_subscription",)
 
-    def __init__(self, origin: asynchronous.Batch, consumer: Consumer | None = None) -> None:
-        super().__init__(origin.topic, origin.partition, origin.records, origin._first, origin._delivery)
-        self._origin = origin
-        """The batch as the loop knows it."""
-        self._consumer = consumer
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        records: RecordBatch,
+        first: int = 0,
+        delivery: Delivery | None = None,
+        subscription: Subscription | None = None,
+    ) -> None:
+        super().__init__(topic, partition, records, first, delivery)
+        self._subscription = subscription
 
     def __iter__(self) -> Iterator[Message]:
         return map(Message, repeat(self), self._indexes)
 
     def ack(self) -> Settled:
-        """All records are done with; on a stream, the group's place is behind them. Wait for it, or let it be.
+        """All records are done with; on a stream, the group's place is behind them. Await it, or let it be.
 
         Example:
-            batch.ack().wait()  # or without wait(): refusals are raised by the next step
+            await batch.ack()  # or without await: refusals are raised by the next step
         """
         return self._settle(self._first, self.records.count, Verdict.ACK, 0)
 
@@ -51,7 +56,7 @@ class Batch(ReceivedBatch):
         On a stream, the group reads on from the first of them.
 
         Example:
-            batch.nack(delay_ms=500)
+            await batch.nack(delay_ms=500)
         """
         return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
 
@@ -59,7 +64,7 @@ class Batch(ReceivedBatch):
         """No record can be dealt with: to the dead-letter topic with them.
 
         Example:
-            batch.reject()
+            await batch.reject()
         """
         return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
 
@@ -67,45 +72,63 @@ class Batch(ReceivedBatch):
         """The leases last `lease_ms` from now.
 
         Example:
-            batch.extend(lease_ms=60_000).wait()
+            await batch.extend(lease_ms=60_000)
         """
         return self._settle(self._first, self.records.count, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
-        """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+        """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
 
-        Where it is interrupted (KeyboardInterrupt), nothing is settled. Raises what the broker refuses the ack with.
+        Where it is cancelled, nothing is settled. Raises what the broker refuses the ack with.
 
         Example:
-            with batch.process(on_error="reject"):
+            async with batch.process(on_error="reject"):
                 print(batch.values)
         """
         return Processing(self, on_error, delay_ms)
 
     def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
-        if self._consumer is None:
+        subscription, delivery = self._subscription, self._delivery
+        if subscription is None or delivery is None:
             raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
-        return self._consumer._settle(self._origin, first, end, verdict, ms)
+        return subscription.settle(delivery, self._base_offset + first, self._base_offset + end, verdict, ms)
+
+    def _is_wanted(self) -> bool:
+        """Whether it is still to be handed over: its lease, or its partition, may be gone."""
+        return self._subscription is None or self._subscription.wants(self)
+
+    def _handed_over(self) -> None:
+        """The application has it, or it was dropped."""
+        if self._subscription is not None:
+            self._subscription.handed_over(self)
 
 
 class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     """One record. Its properties are read from the batch when they are asked for.
 
     Example:
-        message = next(consumer)
+        message = await anext(consumer)
         print(message.value, message.key, dict(message.labels), message.offset)
     """
 
     batch: Batch
 
     def ack(self) -> Settled:
-        """It is done with; on a stream, the group's place is behind it. Wait for it, or let it be.
+        """It is done with; on a stream, the group's place is behind it. Await it, or let it be.
 
         Example:
-            message.ack().wait()  # or without wait(): refusals are raised by the next step
+            await message.ack()  # or without await: refusals are raised by the next step
         """
-        return self.batch._settle(self.index, self.index + 1, Verdict.ACK, 0)
+        batch, index = self.batch, self.index
+        subscription = batch._subscription
+        last = subscription.last_ack if subscription is not None else None
+        if last is not None and last.end == batch._base_offset + index and last.delivery is batch._delivery:
+            # The common case by far: the record behind the one that was acked last, which is not sent yet.
+            subscription.check_loop()  # type: ignore[union-attr] # Or there would be no last ack.
+            last.end += 1
+            return last
+        return batch._settle(index, index + 1, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
         """It is to be delivered again; after `delay_ms`, or as the topic is configured where that is 0.
@@ -113,7 +136,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         On a stream, the group reads on from it.
 
         Example:
-            message.nack(delay_ms=500)
+            await message.nack(delay_ms=500)
         """
         return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
 
@@ -121,7 +144,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         """It can't be dealt with: to the dead-letter topic with it.
 
         Example:
-            message.reject()
+            await message.reject()
         """
         return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
 
@@ -129,31 +152,17 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         """Its lease lasts `lease_ms` from now.
 
         Example:
-            message.extend(lease_ms=60_000).wait()
+            await message.extend(lease_ms=60_000)
         """
         return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
-        """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+        """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
 
-        Where it is interrupted (KeyboardInterrupt), nothing is settled. Raises what the broker refuses the ack with.
+        Where it is cancelled, nothing is settled. Raises what the broker refuses the ack with.
 
         Example:
-            with message.process(on_error="reject"):
+            async with message.process(on_error="reject"):
                 print(message.value)
         """
         return Processing(self, on_error, delay_ms)
-
-
-class FetchedBatches(NamedTuple):
-    """Batches from the offset on that was asked for, and the partition's bounds.
-
-    Example:
-        batches, start_offset, high_watermark = client.fetch("prices", 0, 0)
-    """
-
-    batches: list[Batch]
-    start_offset: int
-    """The first offset that can be read."""
-    high_watermark: int
-    """The offset behind the last that can be read."""

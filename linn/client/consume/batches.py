@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from linn.client.message import Batch
+from linn.client.consume.message import Batch
 
 if TYPE_CHECKING:
-    from linn.client.consumer import Consumer
+    from linn.client.consume.consumer import Consumer
 
 
 class Batches:

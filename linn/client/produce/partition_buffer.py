@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING
 
-from linn.client.confirmation import Confirmation
+from linn.client.produce.confirmation import Confirmation
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LinnError
 from linn.wire.messages import Message
 
 if TYPE_CHECKING:
-    from linn.client.open_batch import OpenBatch
-    from linn.client.shipping import Shipping
+    from linn.client.produce.open_batch import OpenBatch
+    from linn.client.produce.sender import Shipping
 
 
 class Shipment:

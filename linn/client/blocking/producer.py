@@ -14,16 +14,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from linn.client import producer as asynchronous
-from linn.client.loop_thread import LoopThread
-from linn.client.open_batch import RECORD_BYTES, Prepared
-from linn.client.properties import HeadersInput, checked
-from linn.client.receipt import BulkReceipt, Receipt
+from linn.client.blocking.loop_thread import LoopThread
+from linn.client.produce import producer as asynchronous
+from linn.client.produce.open_batch import RECORD_BYTES, Prepared
+from linn.client.produce.properties import HeadersInput, checked
+from linn.client.produce.receipt import BulkReceipt, Receipt
 from linn.core.batch.record import Labels
 from linn.core.errors.tree import ClientClosed, LimitExceeded
 
 if TYPE_CHECKING:
-    from linn.client.blocking import Client
+    from linn.client.blocking.client import Client
 
 
 class Producer:
