@@ -1,11 +1,11 @@
 """Client: the connection to a broker that comes back, and everything that is made from it.
 
-Read on: `link` (one connection), `producer` with `shipping` (out), `consumer` with `subscription` (in), `admin`.
+Read on: `connection` (one connection), `producer` with `sender` (out), `consumer` with `subscription` (in), `admin`.
 
 Laws: all tasks live in one task group that `connect` owns, and none outlives its block. One task, `_stay_connected`,
-makes links; when one is lost it tells the producers and consumers, and connects again with growing waits, for as long
-as the client is open. Where it gives up (after `retries_max` attempts, or where the broker speaks another version),
-whatever waits is failed, and it tries again only when somebody wants a link.
+makes connections; when one is lost it tells the producers and consumers, and connects again with growing waits, for as
+long as the client is open. Where it gives up (after `retries_max` attempts, or where the broker speaks another
+version), whatever waits is failed, and it tries again only when somebody wants a connection.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from linn.client.admin import Admin
 from linn.client.arguments import I64_MAX, U32_MAX, checked_number, checked_span, checked_text, checked_wait, shown
 from linn.client.connection.answer import Answer, again
 from linn.client.connection.any_env import AnyEnv, ClientEnv
-from linn.client.connection.connection import Link
+from linn.client.connection.connection import Connection
+from linn.client.connection.loop_guard import LoopGuard
 from linn.client.connection.outage import Outage
-from linn.client.connection.own_loop import OwnLoop
 from linn.client.connection.timers import Timers
 from linn.client.connection.url import address_of
 from linn.client.consume.consumer import Consumer, Mode
@@ -67,16 +67,16 @@ class Client:
         self.options = options
         self.env = env
         self._timers = Timers(env.clock)
-        self._own_loop = OwnLoop()
+        self._loop_guard = LoopGuard()
         self.admin = Admin(self)
         self._producers: list[Producer] = []
         self._consumers: list[Consumer] = []
         self._closed = False
         self._tasks = tasks
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._wanted = anyio.Event()
         self._news = anyio.Event()
-        """Set, and replaced, when a link is up or was given up."""
+        """Set, and replaced, when a connection is up or was given up."""
         self._gave_up: LinnError | None = None
         self._outage: Outage | None = None
         """While there is no connection, but for the first."""
@@ -84,62 +84,62 @@ class Client:
     # --- connections ---
 
     @property
-    def _usable_link(self) -> Link | None:
+    def _usable_connection(self) -> Connection | None:
         """The connection, while there is one."""
-        link = self._link
-        return link if link is not None and link.error is None else None
+        connection = self._connection
+        return connection if connection is not None and connection.error is None else None
 
     @property
     def broker(self) -> str:
         """What the broker calls itself; "" while there is no connection."""
-        return self._link.welcome.broker if self._link is not None else ""
+        return self._connection.welcome.broker if self._connection is not None else ""
 
-    def _want_link(self) -> None:
+    def _want_connection(self) -> None:
         """Have the client connect again where it had given up."""
         self._wanted.set()
 
     async def _start(self) -> None:
         """Connect, once. Raises ConnectFailed, ConnectionLost, VersionUnsupported, ProtocolError."""
-        link = await self._open_link()
+        connection = await self._open_connection()
         self._tasks.start_soon(self._timers.run)
-        self._link = link
-        self._tasks.start_soon(self._stay_connected, link)
+        self._connection = connection
+        self._tasks.start_soon(self._stay_connected, connection)
 
-    async def _open_link(self) -> Link:
-        link: Link | None = None
+    async def _open_connection(self) -> Connection:
+        connection: Connection | None = None
         timeout_s = self.options.connect_timeout_s
         try:
             with anyio.move_on_after(timeout_s):
-                link = Link(await self.env.net.connect(self._address), self.env.clock)
-                await link.greet(self.options.name)
-                return link
+                connection = Connection(await self.env.net.connect(self._address), self.env.clock)
+                await connection.greet(self.options.name)
+                return connection
             raise ConnectFailed(f"{self._address} did not answer within {timeout_s:g} s")
         except BaseException:
-            if link is not None:
-                await link.aclose()
+            if connection is not None:
+                await connection.aclose()
             raise
 
-    async def _stay_connected(self, link: Link) -> None:
+    async def _stay_connected(self, connection: Connection) -> None:
         ended_early = 0
         while True:
             began = self.env.clock.monotonic()
-            self._link = link
+            self._connection = connection
             self._tell_news(None)
             for producer in self._producers:
-                producer._link_up()
+                producer._connected()
             for consumer in self._consumers:
-                self._tasks.start_soon(consumer._link_up, link)
-            error = await link.run()
-            self._link = None
+                self._tasks.start_soon(consumer._connected, connection)
+            error = await connection.run()
+            self._connection = None
             self._outage = Outage(self._address, self.env.clock, error)
             for consumer in self._consumers:
-                consumer._link_down()
+                consumer._disconnected()
             # A connection that ends as soon as it is made is no better than one that fails: back off all the same.
             lived_s = self.env.clock.monotonic() - began
             ended_early = ended_early + 1 if lived_s < self.options.backoff_max_s else 0
             if ended_early > 1:
                 await self.env.clock.sleep(self._backoff_of(ended_early - 2))
-            link = await self._connect_again(self._outage)
+            connection = await self._connect_again(self._outage)
             self._outage.is_over()
             self._outage = None
 
@@ -148,7 +148,7 @@ class Client:
         news, self._news = self._news, anyio.Event()
         news.set()
 
-    async def _connect_again(self, outage: Outage) -> Link:
+    async def _connect_again(self, outage: Outage) -> Connection:
         while True:
             attempts = 0
             while not self.options._is_used_up(attempts + 1):
@@ -156,7 +156,7 @@ class Client:
                     await self.env.clock.sleep(self._backoff_of(attempts - 1))
                 attempts += 1
                 try:
-                    return await self._open_link()
+                    return await self._open_connection()
                 except LinnError as failure:
                     outage.goes_on(failure)
                     if not failure.retriable:
@@ -176,29 +176,29 @@ class Client:
         """Seconds to wait after so many attempts before this one."""
         return self.options._backoff_of(attempt, self.env.rng.uniform(0.0, 1.0))
 
-    async def _ready_link(self) -> Link:
-        """A link that takes requests, waiting for one.
+    async def _ready_connection(self) -> Connection:
+        """A connection that takes requests, waiting for one.
 
         Raises what the client gave up with, RequestTimeout, ClientClosed, ClientUnreachable.
         """
-        self._own_loop.check()
-        if self._link is not None and self._link.ready:
-            return self._link
+        self._loop_guard.check()
+        if self._connection is not None and self._connection.ready:
+            return self._connection
         with self._time_limit("connect"):
             while True:
                 if self._closed:
                     raise ClientClosed("the client is closed")
-                link = self._usable_link
-                if link is None:
-                    self._want_link()
+                connection = self._usable_connection
+                if connection is None:
+                    self._want_connection()
                     await self._news.wait()
                     if self._gave_up is not None:
                         raise again(self._gave_up)
-                elif link.ready:
-                    return link
+                elif connection.ready:
+                    return connection
                 else:
                     changed = anyio.Event()
-                    link.when_ready(changed.set)
+                    connection.when_ready(changed.set)
                     await changed.wait()
 
     @contextmanager
@@ -213,7 +213,7 @@ class Client:
             raise RequestTimeout(f"{what}: no answer from {self._address} within {timeout_s:g} s")
 
     async def _request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
-        """Send a request and wait for its answer; `repeat`: again where its link was lost, at most `retries_max` times.
+        """Send a request and wait for its answer; `repeat`: again after a lost connection, at most `retries_max` times.
 
         Raises what the broker refuses with, MessageInvalid, ConnectionLost, RequestTimeout.
         Cancellation: it may have been carried out.
@@ -221,9 +221,9 @@ class Client:
         lost = 0
         with self._time_limit(type(message).__name__.lower(), extra_s):
             while True:
-                link = await self._ready_link()
+                connection = await self._ready_connection()
                 answer = Answer()
-                correlation = link.ask(answer, message)
+                correlation = connection.ask(answer, message)
                 try:
                     await answer.wait()
                     return answer
@@ -232,13 +232,13 @@ class Client:
                     lost += 1
                     if not repeat or self._closed or self.options._is_used_up(lost):
                         raise
-                    await self._until_lost(link)
+                    await self._until_lost(connection)
                 finally:
-                    link.forget(correlation)
+                    connection.forget(correlation)
         raise AssertionError("a time limit that passes raises")
 
-    async def _until_lost(self, link: Link) -> None:
-        while self._link is link:
+    async def _until_lost(self, connection: Connection) -> None:
+        while self._connection is connection:
             await anyio.lowlevel.checkpoint()
 
     def _close(self) -> None:
@@ -248,8 +248,8 @@ class Client:
 
     async def _goodbye(self) -> None:
         """Close the connection."""
-        if self._link is not None:
-            await self._link.aclose()
+        if self._connection is not None:
+            await self._connection.aclose()
 
     # --- what users make ---
 

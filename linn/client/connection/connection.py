@@ -1,9 +1,9 @@
-"""Link: one connection to a broker, from hello to its end. A client that reconnects has one after another.
+"""Connection: one connection to a broker, from hello to its end. A client that reconnects has one after another.
 
 Laws: what is sent goes out in the order of the calls; where nothing waits to be sent, it goes out within the call. Each
-request's caller is told exactly once. `run` owns all tasks of the link and returns when it is over. One task at a time
-reads: the link's own, or one that waits for the only answer and reads it itself (`attend`), which is a turn of the loop
-sooner.
+request's caller is told exactly once. `run` owns all tasks of the connection and returns when it is over. One task at a
+time reads: the connection's own, or one that waits for the only answer and reads it itself (`attend`), which is a turn
+of the loop sooner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from linn.core.errors.tree import (
     VersionUnsupported,
     error_from_code,
 )
-from linn.wire.connection import Connection, Event, check_welcome, frames_of, hello
+from linn.wire import connection as wire
+from linn.wire.connection import Event, check_welcome, frames_of, hello
 from linn.wire.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
 
 OUTGOING_BYTES_MAX = 1 << 20
@@ -37,14 +38,14 @@ FRAME_BYTES_MAX = 64 << 20
 _RECEIVES_IN_A_ROW_MAX = 8
 """With batches of 256 KiB this is 2 MiB, about a millisecond, in which other tasks wait."""
 _SILENT_INTERVALS_MAX = 3
-"""Keepalive intervals without a byte from the broker before the link is given up."""
+"""Keepalive intervals without a byte from the broker before the connection is given up."""
 _ALONE_MIN = 8
 """After so many requests that were alone on their way, one after the other, their callers read the answers."""
 _PATROL_S = 0.005
-"""How long what the broker sends on its own may lie unread after a caller's last answer, until the link's own task
-reads again. Less would wake it up between the publishes of a program that does something between them."""
+"""How long what the broker sends on its own may lie unread after a caller's last answer, until the connection's own
+task reads again. Less would wake it up between the publishes of a program that does something between them."""
 _DRAIN_S_MAX = 60.0
-"""After the broker's goodbye it closes the link, when all is answered and settled; how long that is waited for."""
+"""After the broker's goodbye it closes the connection, when all is answered and settled; the longest wait for that."""
 
 
 class Pushed(Protocol):
@@ -55,21 +56,21 @@ class Pushed(Protocol):
 
 
 def _lost_by(error: LinnError) -> LinnError:
-    """What the callers of a link hear that is over because of `error`."""
+    """What the callers of a connection hear that is over because of `error`."""
     return again(error) if isinstance(error, ClientClosed) else ConnectionLost(error.text)
 
 
-class Link:
+class Connection:
     """A welcomed connection. Make it with `open_link`."""
 
     def __init__(self, stream: Stream, clock: Clock) -> None:
         self.welcome = Welcome(0, [], "", 0, 0, 0, 0, 0, 0)
         self.error: LinnError | None = None
-        """Why the link is over."""
+        """Why the connection is over."""
         self.subscriptions: dict[int, Pushed] = {}
         self._stream = stream
         self.clock = clock
-        self._connection = Connection()
+        self._codec = wire.Connection()
         self._callers: dict[int, Caller] = {}
         self._last_correlation = 0
         self._outgoing: list[Buffer] = []
@@ -89,7 +90,7 @@ class Link:
         self.attended_count = 0
         """Answers that were read by who waited for them."""
         self._is_relieved = False
-        """Whether the link's own task is to leave the reading to callers."""
+        """Whether the connection's own task is to leave the reading to callers."""
         self._recall: anyio.Event | None = None
         """While it does: set to have it read again."""
 
@@ -98,7 +99,7 @@ class Link:
     async def greet(self, name: str) -> None:
         """Say hello and wait for the welcome.
 
-        Raises ProtocolError, VersionUnsupported or another refusal, ConnectionLost. Cancellation: close the link.
+        Raises ProtocolError, VersionUnsupported or another refusal, ConnectionLost. Cancellation: close the connection.
         """
         await self._stream.send(frames_of(hello(name)))
         try:
@@ -112,15 +113,15 @@ class Link:
             raise
         if isinstance(message, Failed):
             raise error_from_code(message.code, message.text)
-        self._connection.allow_frames(FRAME_BYTES_MAX)
+        self._codec.allow_frames(FRAME_BYTES_MAX)
 
     async def _first_event(self) -> Event:
         while True:
-            count = await self._stream.receive_into(self._connection.buffer())
+            count = await self._stream.receive_into(self._codec.buffer())
             if count == 0:
                 raise ConnectionLost(f"{self._stream.peer} closed the connection instead of answering hello")
-            for event in self._connection.received(count):
-                return event  # What came behind it in the same packet waits in the connection.
+            for event in self._codec.received(count):
+                return event  # What came behind it in the same packet waits in the codec.
 
     # --- sending ---
 
@@ -140,13 +141,13 @@ class Link:
         return not self._outgoing_bytes
 
     def when_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when `ready` may have become true or the link is over."""
+        """Call `callback` once, when `ready` may have become true or the connection is over."""
         self._when_ready.append(callback)
 
     def ask(
         self, caller: Caller, message: Message, batches: list[RecordBatch] | None = None, *, attended: bool = False
     ) -> int:
-        """Send a request; return its correlation. On a link that is over the caller is told so at once.
+        """Send a request; return its correlation. On a connection that is over the caller is told so at once.
 
         Raises MessageInvalid where a field of it can't be sent: nothing has happened then.
 
@@ -164,7 +165,7 @@ class Link:
         return self._last_correlation
 
     def tell(self, message: Message, batches: list[RecordBatch] | None = None) -> None:
-        """Send a message that has no answer; on a link that is over it is dropped."""
+        """Send a message that has no answer; on a connection that is over it is dropped."""
         if self.error is None:
             self._send(frames_of(message, 0, batches))
 
@@ -189,10 +190,10 @@ class Link:
         self._writing = True
         self._wake_writer.set()
 
-    # --- the link's tasks ---
+    # --- the connection's tasks ---
 
     async def run(self) -> LinnError:
-        """Read, write and keep alive until the link is over; return why. Its callers have all been told then."""
+        """Read, write and keep alive until the connection is over; return why. Its callers have all been told then."""
         try:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
@@ -209,7 +210,7 @@ class Link:
         return error
 
     def lose(self, error: LinnError) -> None:
-        """End the link; only the first error counts."""
+        """End the connection; only the first error counts."""
         if self.error is None:
             self.error = error
             if self._attends:
@@ -224,7 +225,7 @@ class Link:
             caller.failed(error)
 
     async def aclose(self) -> None:
-        """Close a link that was never run, or say goodbye and end one that is."""
+        """Close a connection that was never run, or say goodbye and end one that is."""
         self.tell(Goodbye("the client is done"))
         self.lose(ClientClosed("the client was closed"))
         await self._stream.aclose()
@@ -259,9 +260,9 @@ class Link:
         self._is_relieved = False
 
     async def attend(self, confirmation: Confirmation) -> None:
-        """For the caller of a request: read until it is confirmed or the link is over, where nobody else needs to.
+        """For the caller of a request: read until it is confirmed or the connection is over, if nobody else does.
 
-        It returns at once where somebody does; wait for the confirmation then. Cancellation: the link goes on.
+        It returns at once where somebody does; wait for the confirmation then. Cancellation: the connection goes on.
         """
         if len(self._callers) > 1 or self.subscriptions or self._attends:
             self._alone_in_a_row = 0
@@ -271,11 +272,11 @@ class Link:
             return
         self._attends = True
         self.attended_count += 1
-        stream, connection = self._stream, self._connection
+        stream, codec = self._stream, self._codec
         try:
             while not confirmation.settled and self.error is None:
                 confirmation.reading = stream
-                count = await stream.receive_into(connection.buffer())
+                count = await stream.receive_into(codec.buffer())
                 confirmation.reading = None
                 self._take(self._checked(count))
         except Interrupted:
@@ -288,7 +289,7 @@ class Link:
                 self._recall.set()
 
     async def _relieve(self) -> bool:
-        """Have the link's own task leave the reading to this caller, if callers have been alone for long enough."""
+        """Have the connection's own task leave the reading to this caller, if callers were alone for long enough."""
         if self._alone_in_a_row < _ALONE_MIN:
             return False
         self._is_relieved = True
@@ -296,12 +297,12 @@ class Link:
         # It takes a turn of the loop or two; where those take long, that task may be back at reading already.
         while self._recall is None and self._is_relieved and self.error is None:
             await anyio.lowlevel.checkpoint()
-        # Somebody may have come meanwhile who found the link relieved.
+        # Somebody may have come meanwhile who found the connection relieved.
         return self._recall is not None and not self._attends
 
     def _take(self, count: int) -> None:
         """Handle so many bytes more; none, at the beginning: what came behind the welcome. Raises LinnError."""
-        for event in self._connection.received(count):
+        for event in self._codec.received(count):
             self._handle(event)
         if self._when_ready:
             self._call_ready()
@@ -312,14 +313,14 @@ class Link:
 
         Raises ConnectionLost.
         """
-        stream, connection = self._stream, self._connection
+        stream, codec = self._stream, self._codec
         count: int | None = None
         if self._received_in_a_row < _RECEIVES_IN_A_ROW_MAX:
             self._received_in_a_row += 1
-            count = stream.receive_nowait(connection.buffers())
+            count = stream.receive_nowait(codec.buffers())
         if count is None:
             self._received_in_a_row = 0
-            count = await stream.receive_into(connection.buffer())
+            count = await stream.receive_into(codec.buffer())
         return self._checked(count)
 
     def _checked(self, count: int) -> int:

@@ -24,17 +24,17 @@ from linn.client.connection.answer import Answer, Caller, again
 from linn.client.consume.batches import Batches
 from linn.client.consume.message import Batch, Message
 from linn.client.consume.prefetch import PREFETCH_MAX
-from linn.client.consume.pulling import Pulling
+from linn.client.consume.pulling import PullRequest
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Request, Start, first_requests, next_requests
-from linn.client.consume.subscribing import Leaving, Subscribing
+from linn.client.consume.subscribing import SubscribeRequest, UnsubscribeRequest
 from linn.client.consume.subscription import Limits, Subscription
 from linn.core.errors.tree import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
 from linn.wire.messages import Deliver, Pull, Unsubscribe
 
 if TYPE_CHECKING:
     from linn.client.client import Client
-    from linn.client.connection.connection import Link
+    from linn.client.connection.connection import Connection
 
 Mode = Literal["push", "pull"]
 Unread = tuple[Delivery, int, int]
@@ -101,8 +101,8 @@ class Consumer:
     ) -> None:
         self.topic = topic
         self._client = client
-        self._check_loop = client._own_loop.check
-        self._thread_id = client._own_loop.thread_id
+        self._check_loop = client._loop_guard.check
+        self._thread_id = client._loop_guard.thread_id
         self._group = group
         self._adapts = prefetch is None
         """Where it turns out to read a queue."""
@@ -138,14 +138,14 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         """Subscribe. Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, RequestTimeout and other refusals."""
-        link = await self._client._ready_link()
-        await self._subscribe(link)
+        connection = await self._client._ready_connection()
+        await self._subscribe(connection)
         self._closed, self._entered = False, True
         self._client._consumers.append(self)
-        if link.error is not None:  # It was lost before this consumer could be told.
-            self._link_down()
-            if self._client._usable_link is not None:
-                await self._link_up(self._client._usable_link)
+        if connection.error is not None:  # It was lost before this consumer could be told.
+            self._disconnected()
+            if self._client._usable_connection is not None:
+                await self._connected(self._client._usable_connection)
         return self
 
     async def __aexit__(
@@ -202,23 +202,23 @@ class Consumer:
                 subscription.release()
             subscription.flush()
             if subscription.alive:
-                answer = Leaving(subscription)
-                subscription.link.ask(answer, Unsubscribe(subscription.id))
+                answer = UnsubscribeRequest(subscription)
+                subscription.connection.ask(answer, Unsubscribe(subscription.id))
                 answers.append(answer)
         self._subscriptions = []
         return answers
 
     # --- subscribing ---
 
-    async def _subscribe(self, link: Link) -> None:
+    async def _subscribe(self, connection: Connection) -> None:
         requests = await self._requests()
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
         limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s)
         answers = []
         for request, positions in requests:
             request.credit = limits.first_credit
-            answer = Subscribing(self, link, limits, positions)
-            link.ask(answer, request)
+            answer = SubscribeRequest(self, connection, limits, positions)
+            connection.ask(answer, request)
             answers.append(answer)
         with self._client._time_limit(f"subscribe to {self.topic}"):
             for answer in answers:
@@ -233,7 +233,7 @@ class Consumer:
         """The broker has agreed to a subscription."""
         self._subscriptions.append(subscription)
 
-    def _link_down(self) -> None:
+    def _disconnected(self) -> None:
         """The connection is gone."""
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
@@ -242,12 +242,12 @@ class Consumer:
         self._drop_unwanted()
         self._wake()
 
-    async def _link_up(self, link: Link) -> None:
+    async def _connected(self, connection: Connection) -> None:
         """There is a connection again: subscribe again. What the broker refuses is raised by the next step."""
         attempts = 0
-        while not self._closed and link.error is None:
+        while not self._closed and connection.error is None:
             try:
-                await self._subscribe(link)
+                await self._subscribe(connection)
                 break
             except ConnectionLost:
                 return  # The next connection's turn.
@@ -452,14 +452,14 @@ class Consumer:
     async def _wait(self) -> None:
         """Wait for something to happen; for a pull, make it happen."""
         self._handed_in_a_row = 0
-        if self._client._usable_link is None:
-            self._client._want_link()
+        if self._client._usable_connection is None:
+            self._client._want_connection()
         pulls = self._mode == "pull" and bool(self._subscriptions)
         if pulls and not self._pulling:
             self._pulling = True
             subscription = self._subscriptions[0]
             self._ask(
-                Pulling(self, subscription),
+                PullRequest(self, subscription),
                 subscription.pull_max or self._prefetch,
                 _PULL_WAIT_S / len(self._subscriptions),
             )
@@ -518,7 +518,7 @@ class Consumer:
         while not self._subscriptions:
             if self._closed:
                 raise ClientClosed("the consumer is closed")
-            self._client._want_link()
+            self._client._want_connection()
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
             self._raise_errors()
@@ -544,7 +544,7 @@ class Consumer:
             with self._client._time_limit(f"pull from {self.topic}", wait_s):
                 message = await answer.wait()
         finally:
-            subscription.link.forget(correlation)
+            subscription.connection.forget(correlation)
         if not isinstance(message, Deliver):
             raise ProtocolError(f"the broker answered pull with {type(message).__name__}")
         batches = subscription.delivered(message, answer.batches)
@@ -557,7 +557,7 @@ class Consumer:
         subscription = self._subscriptions.pop(0)
         self._subscriptions.append(subscription)
         subscription.flush()
-        return subscription.link.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000), *place))
+        return subscription.connection.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000), *place))
 
     def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
         """The pull of an iteration has ended."""

@@ -1,4 +1,4 @@
-"""Pulling: a pull of an iteration on its way. Who waits for it may leave: what it brings is there for the next step."""
+"""PullRequest: a pull of an iteration on its way. Its waiter may leave: the next step takes what it brings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from linn.client.consume.subscription import Subscription
 
 
-class Pulling:
+class PullRequest:
     """The caller of such a pull."""
 
     def __init__(self, consumer: Consumer, subscription: Subscription) -> None:

@@ -45,7 +45,7 @@ class Delivery:
         """When the lease is over at the latest, by the client's clock."""
 
 
-class Settling:
+class PendingSettlement:
     """A range of records and what is to become of it. Awaiting it waits for the broker's word, and raises a refusal.
 
     It is sent also where nobody awaits it. Cancellation: it is sent all the same.
@@ -93,7 +93,7 @@ class Settling:
         if self._event is not None:
             self._event.set()
 
-    def joins(self, later: Settling) -> bool:
+    def joins(self, later: PendingSettlement) -> bool:
         """Whether `later`, made after this, may be said in one breath with it."""
         return (
             self.delivery.delivery_id == later.delivery.delivery_id
@@ -118,12 +118,12 @@ Settled = Awaitable[None]
 """Await it for the broker's word, or let it be."""
 
 
-def merged(settlings: list[Settling]) -> list[tuple[Settlement, list[Settling]]]:
+def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
     """The entries of one Settle request, each with those who hear of its refusal."""
     if len({(settling.verdict, settling.ms) for settling in settlings}) == 1:
         # All say the same, so that their order tells nothing.
         settlings = sorted(settlings, key=lambda one: (one.delivery.partition, one.delivery.delivery_id, one.first))
-    entries: list[tuple[Settlement, list[Settling]]] = []
+    entries: list[tuple[Settlement, list[PendingSettlement]]] = []
     for settling in settlings:
         if entries and entries[-1][1][-1].joins(settling):
             entries[-1][0].end = settling.end
@@ -133,15 +133,15 @@ def merged(settlings: list[Settling]) -> list[tuple[Settlement, list[Settling]]]
     return entries
 
 
-def _entry(settling: Settling, first: int) -> Settlement:
+def _entry(settling: PendingSettlement, first: int) -> Settlement:
     delivery = settling.delivery
     return Settlement(delivery.partition, delivery.delivery_id, first, settling.end, settling.verdict, settling.ms)
 
 
-def latest_commits(settlings: list[Settling]) -> list[tuple[Settlement, list[Settling]]]:
+def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
     """As `merged`, for a consumer group: of a run of acks only the furthest place in each partition is said."""
-    entries: list[tuple[Settlement, list[Settling]]] = []
-    furthest: dict[int, tuple[Settlement, list[Settling]]] = {}
+    entries: list[tuple[Settlement, list[PendingSettlement]]] = []
+    furthest: dict[int, tuple[Settlement, list[PendingSettlement]]] = {}
     for settling in settlings:
         if settling.verdict != Verdict.ACK:
             furthest = {}  # What comes after something else must not be said before it.

@@ -12,33 +12,33 @@ from linn.wire import messages
 from linn.wire.messages import Subscribed
 
 if TYPE_CHECKING:
-    from linn.client.connection.connection import Link
+    from linn.client.connection.connection import Connection
     from linn.client.consume.consumer import Consumer
 
 
-class Subscribing(Answer):
+class SubscribeRequest(Answer):
     """The caller of one Subscribe: makes the subscription before anything that is pushed to it is read."""
 
-    __slots__ = ("_consumer", "_limits", "_link", "_positions")
+    __slots__ = ("_connection", "_consumer", "_limits", "_positions")
 
-    def __init__(self, consumer: Consumer, link: Link, limits: Limits, positions: dict[int, int]) -> None:
+    def __init__(self, consumer: Consumer, connection: Connection, limits: Limits, positions: dict[int, int]) -> None:
         super().__init__()
         self._consumer = consumer
-        self._link = link
+        self._connection = connection
         self._limits = limits
         self._positions = positions
 
     def answered(self, message: messages.Message, batches: list[RecordBatch]) -> None:
         """The broker agreed, or said something else."""
         if isinstance(message, Subscribed):
-            made = Subscription(self._consumer, self._link, message, self._limits, self._positions)
+            made = Subscription(self._consumer, self._connection, message, self._limits, self._positions)
             self._consumer._on_subscribed(made)
             super().answered(message, batches)
         else:
             self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
 
 
-class Leaving(Answer):
+class UnsubscribeRequest(Answer):
     """The caller of one Unsubscribe."""
 
     __slots__ = ("_subscription",)

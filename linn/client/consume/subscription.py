@@ -1,7 +1,7 @@
-"""Subscription: one of a consumer's, on one link. It ends with the link; the consumer then makes another.
+"""Subscription: one of a consumer's, on one connection. It ends with the connection; the consumer then makes another.
 
 Laws: credit is given back in chunks, when records are handed over; where there are leases the broker counts what is
-held. What was delivered under a lease is worth nothing once the link is gone or the lease is known to be over; a
+held. What was delivered under a lease is worth nothing once the connection is gone or the lease is known to be over; a
 settlement that the broker can't answer any more ends in DeliveryNotCurrent. When half of a lease has passed, what the
 application has not looked at is released for others to have, and what it still refers to is renewed.
 """
@@ -16,14 +16,22 @@ from weakref import WeakValueDictionary
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.consume.message import Batch
 from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
-from linn.client.consume.settling import NOTHING_TO_SETTLE, SENT, Delivery, Settled, Settling, latest_commits, merged
+from linn.client.consume.settling import (
+    NOTHING_TO_SETTLE,
+    SENT,
+    Delivery,
+    PendingSettlement,
+    Settled,
+    latest_commits,
+    merged,
+)
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
 from linn.wire import messages
 from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
 
 if TYPE_CHECKING:
-    from linn.client.connection.connection import Link
+    from linn.client.connection.connection import Connection
     from linn.client.consume.consumer import Consumer
 
 SETTLE_LINGER_S = 0.005
@@ -58,20 +66,25 @@ class Subscription:
     """Takes what the broker pushes, gives credit, sends settlements."""
 
     def __init__(
-        self, consumer: Consumer, link: Link, subscribed: Subscribed, limits: Limits, positions: dict[int, int]
+        self,
+        consumer: Consumer,
+        connection: Connection,
+        subscribed: Subscribed,
+        limits: Limits,
+        positions: dict[int, int],
     ) -> None:
         self.id = subscribed.subscription
         self.kind = SubscriptionKind(subscribed.kind)
         self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
         self.waits_for_acks = self.leased or self.kind == SubscriptionKind.GROUP
         self.alive = True
-        self.last_ack: Settling | None = None
+        self.last_ack: PendingSettlement | None = None
         """The latest settlement, where it is an ack that was not sent."""
         self._consumer = consumer
         self.check_loop = consumer._check_loop
-        self.link = link
+        self.connection = connection
         self._lease_s = subscribed.lease_ms / 1000
-        self.monotonic = link.clock.monotonic
+        self.monotonic = connection.clock.monotonic
         self._renewal_max_s = limits.renewal_max_s
         self._adaptive: AdaptivePrefetch | None = None
         self._credit = limits.credit
@@ -90,15 +103,15 @@ class Subscription:
         self._waits = 0
         """How often the application has had to wait."""
         self._looks = False
-        self._open: list[Settling] = []
-        self._unanswered: dict[Settling, None] = {}
+        self._open: list[PendingSettlement] = []
+        self._unanswered: dict[PendingSettlement, None] = {}
         self._flush_planned = False
         self._positions = positions
         """Readers: the next offset of each partition. Members: where reading goes on after a nack."""
         self._owned: set[int] | None = None
         self._leases: WeakValueDictionary[tuple[int, int], Delivery] = WeakValueDictionary()
         """By (partition, delivery id), for as long as somebody has records of it."""
-        link.subscriptions[self.id] = self
+        connection.subscriptions[self.id] = self
         self._grant()
 
     # --- what the broker sends ---
@@ -213,7 +226,7 @@ class Subscription:
         missing = self._credit - self._granted
         if self.alive and self._credit and missing and (self.leased or missing > 0):
             self._granted = self._credit
-            self.link.tell(Credit(self.id, self._credit if self.leased else missing))
+            self.connection.tell(Credit(self.id, self._credit if self.leased else missing))
 
     def _adapt(self, adaptive: AdaptivePrefetch) -> None:
         if adaptive.adapt(self.monotonic(), max(0, self.held - self._buffered)):
@@ -307,8 +320,8 @@ class Subscription:
             return NOTHING_TO_SETTLE
         return self._settling(delivery, first, end, verdict, ms)
 
-    def _settling(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settling:
-        settling = Settling(delivery, first, end, verdict, ms, self.flush)
+    def _settling(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> PendingSettlement:
+        settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
         if not self.alive:
             self._finish([settling], _too_late())
             return settling
@@ -348,9 +361,9 @@ class Subscription:
             settling.state = SENT
             self._unanswered[settling] = None
         request = _SettleRequest(self, [settled for _, settled in entries])
-        self.link.ask(request, Settle(self.id, [entry for entry, _ in entries]))
+        self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries]))
 
-    def _count_settled(self, settlings: list[Settling]) -> None:
+    def _count_settled(self, settlings: list[PendingSettlement]) -> None:
         """Take off what is settled from what is held. What is refused was not held any more, or is another's."""
         for settling in settlings:
             if settling.verdict == Verdict.EXTEND:
@@ -372,7 +385,7 @@ class Subscription:
         for settling in list(self._unanswered):
             await settling.until_done()
 
-    def answered(self, settlings: list[Settling], error: LinnError | None) -> None:
+    def answered(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
         """What became of some settlements that were sent."""
         for settling in settlings:
             self._unanswered.pop(settling, None)
@@ -380,17 +393,17 @@ class Subscription:
                 self._positions.pop(settling.delivery.partition, None)
         self._finish(settlings, error)
 
-    def _finish(self, settlings: list[Settling], error: LinnError | None) -> None:
+    def _finish(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
         for settling in settlings:
             settling.finish(error)
         if error is not None and not any(settling.awaited for settling in settlings):
             self._consumer._on_refused(error)
 
     def end(self) -> dict[int, int]:
-        """The link, or the subscription, is over; where a reader goes on."""
+        """The connection, or the subscription, is over; where a reader goes on."""
         if self.alive:
             self.alive = False
-            self.link.subscriptions.pop(self.id, None)
+            self.connection.subscriptions.pop(self.id, None)
             lost, self._open, self._unanswered = [*self._unanswered, *self._open], [], {}
             self.last_ack = None
             if lost:
@@ -417,7 +430,7 @@ class _SettleRequest:
 
     __slots__ = ("_entries", "_subscription")
 
-    def __init__(self, subscription: Subscription, entries: list[list[Settling]]) -> None:
+    def __init__(self, subscription: Subscription, entries: list[list[PendingSettlement]]) -> None:
         self._subscription = subscription
         self._entries = entries
 

@@ -1,7 +1,8 @@
-"""Batching: puts a producer's messages into batches, lane by lane, and hands those that are finished to `shipping`.
+"""Accumulator: puts a producer's messages into batches, one buffer per partition, and hands full ones to `sender`.
 
-Laws: a batch goes to one lane, and the messages of a lane are shipped in the order in which they were added. A topic's
-lanes are as many as its partitions, or one where the broker chooses; `follow` changes that without losing a message.
+Laws: a batch goes to one buffer, and the messages of a buffer are shipped in the order in which they were added. A
+topic's buffers are as many as its partitions, or one where the broker chooses; `follow` changes that without losing a
+message.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 from linn.client.produce.confirmation import Confirmation
 from linn.client.produce.open_batch import OpenBatch, Prepared
-from linn.client.produce.partition_buffer import Lane
-from linn.client.produce.sender import Shipping
+from linn.client.produce.partition_buffer import PartitionBuffer
+from linn.client.produce.sender import Sender
 from linn.core.batch.batch import Codec
 from linn.core.batch.builder import build_batch, build_single
 from linn.core.batch.key_hash import partition_of
@@ -29,7 +30,7 @@ Watch = Callable[[OpenBatch], Callable[[Confirmation], None]]
 """Makes the watcher of a batch that holds messages of `publish_nowait`."""
 
 
-class Batching:
+class Accumulator:
     """One producer's. `codec` and `bytes_max` are set before the first message."""
 
     def __init__(
@@ -44,82 +45,84 @@ class Batching:
     ) -> None:
         self.codec = Codec.NONE
         self.bytes_max = 0
-        self.shipping = Shipping(client, target, to_exchange, acks, in_flight_max, self._lane_idle, self._seal_all)
-        self.lanes = [Lane(-1)]
-        self.sticky = self.lanes[0]
-        """The lane of messages that may go to any."""
+        self.sender = Sender(client, target, to_exchange, acks, in_flight_max, self._buffer_idle, self._seal_all)
+        self.buffers = [PartitionBuffer(-1)]
+        self.sticky = self.buffers[0]
+        """The buffer of messages that may go to any."""
         self.keys_choose = False
-        """Whether the key of a message says which lane it takes."""
+        """Whether the key of a message says which buffer it takes."""
         self._client = client
         self._linger_s = linger_s
         self._watch = watch
 
-    # --- lanes ---
+    # --- buffers ---
 
     def follow(self, info: TopicInfo) -> None:
-        """Have the lanes that fit a topic. Messages with one key may change theirs.
+        """Have the buffers that fit a topic. Messages with one key may change theirs.
 
         A topic that the broker makes when it is first published to has none until then. Where the broker comes to
-        choose, or stops choosing, the lanes stay what they are until nothing is on its way.
+        choose, or stops choosing, the buffers stay what they are until nothing is on its way.
         """
         # The broker chooses for good where a plugin does it.
         count = len(info.partitions) if info.partitioner in _FORESEEN else 0
-        chooses = self.lanes[0].partition < 0
+        chooses = self.buffers[0].partition < 0
         if chooses is not (count == 0):
-            if not all(lane.idle and not lane.open for lane in self.lanes):
+            if not all(buffer.idle and not buffer.open for buffer in self.buffers):
                 return
-            self.lanes = [] if chooses else [Lane(-1)]
-        self.lanes += [Lane(partition) for partition in range(len(self.lanes), count)]
-        self.keys_choose = info.partitioner != "sticky" and len(self.lanes) > 1
-        if self.sticky not in self.lanes:
-            self.sticky = self.lanes[self._client.env.rng.integer(len(self.lanes))]
+            self.buffers = [] if chooses else [PartitionBuffer(-1)]
+        self.buffers += [PartitionBuffer(partition) for partition in range(len(self.buffers), count)]
+        self.keys_choose = info.partitioner != "sticky" and len(self.buffers) > 1
+        if self.sticky not in self.buffers:
+            self.sticky = self.buffers[self._client.env.rng.integer(len(self.buffers))]
 
-    def lane(self, partition: int) -> Lane:
+    def buffer(self, partition: int) -> PartitionBuffer:
         """A partition's; that of messages that may go to any where there is none."""
-        lanes = self.lanes
-        return lanes[partition] if 0 <= partition < len(lanes) and lanes[partition].partition >= 0 else self.sticky
+        buffers = self.buffers
+        return (
+            buffers[partition] if 0 <= partition < len(buffers) and buffers[partition].partition >= 0 else self.sticky
+        )
 
     def turn(self) -> None:
-        """Messages that may go to any lane take the next one."""
-        if len(self.lanes) > 1:
-            self.sticky = self.lanes[(self.sticky.partition + 1) % len(self.lanes)]
+        """Messages that may go to any buffer take the next one."""
+        if len(self.buffers) > 1:
+            self.sticky = self.buffers[(self.sticky.partition + 1) % len(self.buffers)]
 
-    def _lane_idle(self, lane: Lane) -> None:
-        if lane.open is not None and not self._linger_s:
-            self.seal(lane)
+    def _buffer_idle(self, buffer: PartitionBuffer) -> None:
+        if buffer.open is not None and not self._linger_s:
+            self.seal(buffer)
 
     # --- batches ---
 
-    def add(self, message: Prepared, waits: bool) -> tuple[Lane, OpenBatch, int]:
+    def add(self, message: Prepared, waits: bool) -> tuple[PartitionBuffer, OpenBatch, int]:
         """Put a message into a batch, at the index that is returned; `waits`: its publisher waits, and seals."""
         value, properties, size, mandatory = message
         key = properties.key
         if key is None or not self.keys_choose:
-            lane = self.sticky
+            buffer = self.sticky
         else:
-            lane = self.lanes[partition_of(key, len(self.lanes))]
-        batch = lane.open
+            buffer = self.buffers[partition_of(key, len(self.buffers))]
+        batch = buffer.open
         if batch is None or batch.mandatory is not mandatory:
-            batch = self.begin(lane, waits, mandatory)
+            batch = self.begin(buffer, waits, mandatory)
         index = batch.add(value, properties, size)
         if batch.size >= self.bytes_max or (mandatory and index + 1 >= MANDATORY_RECORDS_MAX):
-            self.seal(lane)
-        return lane, batch, index
+            self.seal(buffer)
+        return buffer, batch, index
 
     def send_alone(self, value: bytes) -> tuple[int, Confirmation] | None:
         """Send a message that is only a value as a batch of its own, for a publisher that waits: its id, and what it
         waits for. None: others are on their way or wait for company, so it should go with them.
         """
-        lane = self.sticky
-        if lane.in_flight or lane.ready or lane.open is not None or self._linger_s or self.codec:
+        buffer = self.sticky
+        if buffer.in_flight or buffer.ready or buffer.open is not None or self._linger_s or self.codec:
             return None
         env = self._client.env
         message_id = int.from_bytes(env.rng.bytes(16), "big")
         batch = build_single(value, env.clock.now_ms(), message_id)
-        if len(self.lanes) > 1:
+        if len(self.buffers) > 1:
             self.turn()
         confirmation = Confirmation()
-        self.shipping.enqueue(lane, batch, confirmation, attended=True)
+        self.sender.enqueue(buffer, batch, confirmation, attended=True)
         return message_id, confirmation
 
     def take(self, messages: Iterable[bytes | Prepared]) -> None:
@@ -141,72 +144,72 @@ class Batching:
     def _put_values(self, values: Sequence[bytes]) -> None:
         ends, first = list(accumulate(map(len, values))), 0
         while first < len(values):
-            lane = self.sticky
-            batch = lane.open
+            buffer = self.sticky
+            batch = buffer.open
             if batch is None or batch.mandatory:
-                batch = self.begin(lane, waits=False, mandatory=False)
+                batch = self.begin(buffer, waits=False, mandatory=False)
             first = batch.extend(values, ends, first, self.bytes_max)
             batch.confirmation.without_waiter = True
             if batch.size >= self.bytes_max:
-                self.seal(lane)
+                self.seal(buffer)
 
-    def begin(self, lane: Lane, waits: bool, mandatory: bool) -> OpenBatch:
-        """Begin a lane's next batch, behind one that is open for messages of the other kind.
+    def begin(self, buffer: PartitionBuffer, waits: bool, mandatory: bool) -> OpenBatch:
+        """Begin a buffer's next batch, behind one that is open for messages of the other kind.
 
         A publisher that waits sends it itself where nothing is on the way.
         """
         env = self._client.env
-        if lane.open is not None:
-            self.seal(lane)
-        batch = lane.open = OpenBatch(int.from_bytes(env.rng.bytes(16), "big"), env.clock.now_ms(), mandatory)
+        if buffer.open is not None:
+            self.seal(buffer)
+        batch = buffer.open = OpenBatch(int.from_bytes(env.rng.bytes(16), "big"), env.clock.now_ms(), mandatory)
         if not self._linger_s:
-            batch.opened_tick = self.shipping.ticks
-        if self._linger_s or (lane.idle and not waits):
-            self._client._timers.after(self._linger_s, lambda: self.seal(lane) if lane.open is batch else None)
+            batch.opened_tick = self.sender.ticks
+        if self._linger_s or (buffer.idle and not waits):
+            self._client._timers.after(self._linger_s, lambda: self.seal(buffer) if buffer.open is batch else None)
         return batch
 
-    def seal(self, lane: Lane, *, attended: bool = False) -> None:
-        """Finish the open batch of a lane and have it sent. `attended`: see `Link.ask`."""
-        batch, lane.open = lane.open, None
+    def seal(self, buffer: PartitionBuffer, *, attended: bool = False) -> None:
+        """Finish the open batch of a buffer and have it sent. `attended`: see `Connection.ask`."""
+        batch, buffer.open = buffer.open, None
         if not batch:
             return
-        if lane is self.sticky:
+        if buffer is self.sticky:
             self.turn()
         confirmation = batch.confirmation
         if confirmation.without_waiter:
             confirmation.watcher = self._watch(batch)
         try:
-            sealed = build_batch(batch.columns(with_key_hashes=lane.partition < 0), self.codec)
+            sealed = build_batch(batch.columns(with_key_hashes=buffer.partition < 0), self.codec)
         except LinnError as error:
             confirmation.settle(None, error)
             return
-        self.shipping.enqueue(lane, sealed, confirmation, batch.mandatory, attended, batch.opened_tick)
+        self.sender.enqueue(buffer, sealed, confirmation, batch.mandatory, attended, batch.opened_tick)
 
-    def seal_if_idle(self, lane: Lane, batch: OpenBatch) -> bool:
-        """Send a batch at once where nothing of its lane is on the way, unless messages are to wait for others.
+    def seal_if_idle(self, buffer: PartitionBuffer, batch: OpenBatch) -> bool:
+        """Send a batch at once where nothing of its buffer is on the way, unless messages are to wait for others.
 
         Whether it was sent; its publisher attends then.
         """
-        if self._linger_s or lane.open is not batch or not lane.idle:
+        if self._linger_s or buffer.open is not batch or not buffer.idle:
             return False
-        self.seal(lane, attended=True)
+        self.seal(buffer, attended=True)
         return True
 
     def unsettled(self) -> list[Confirmation]:
         """Finish all open batches; the confirmations of all that is on its way."""
         self._seal_all()
-        return self.shipping.unsettled()
+        return self.sender.unsettled()
 
     def _seal_all(self) -> None:
-        for lane in self.lanes:
-            self.seal(lane)
+        for buffer in self.buffers:
+            self.seal(buffer)
 
     def give_up(self, error: LinnError) -> None:
         """Fail all that has not been sent."""
-        for lane in self.lanes:
-            batch, lane.open = lane.open, None
+        for buffer in self.buffers:
+            batch, buffer.open = buffer.open, None
             if batch:
                 if batch.confirmation.without_waiter:
                     batch.confirmation.watcher = self._watch(batch)
                 batch.confirmation.settle(None, error)
-        self.shipping.give_up(self.lanes, error)
+        self.sender.give_up(self.buffers, error)

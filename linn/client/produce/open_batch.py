@@ -1,4 +1,4 @@
-"""OpenBatch: messages of one lane that wait to be sent together. Pure: no I/O, no clock, no task."""
+"""OpenBatch: messages of one buffer that wait to be sent together. Pure: no I/O, no clock, no task."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class OpenBatch:
         """The messages of a mandatory batch that no publisher waits for: their return the next flush reports."""
         self.confirmation = Confirmation()
         self.opened_tick: int | None = None
-        """When it was opened, in ticks of its shipping, where it waits for no more than those before it."""
+        """When it was opened, in ticks of its sender, where it waits for no more than those before it."""
         self._rows: dict[int, Properties] = {}
         self._withdrawn: list[int] = []
 

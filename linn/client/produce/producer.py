@@ -1,6 +1,6 @@
 """Producer: publishes messages to one topic or exchange, in batches.
 
-Laws: messages of one partition are stored in the order of the calls that published them, as far as `shipping` promises;
+Laws: messages of one partition are stored in the order of the calls that published them, as far as `sender` promises;
 a message that can't be carried fails its own call and no other. With `linger_ms=0` a message goes out at once where
 nothing of its partition is on the way, else with all that came while it was: batches grow with the load.
 """
@@ -16,7 +16,7 @@ from uuid import UUID
 
 import anyio.lowlevel
 
-from linn.client.produce.accumulator import Batching
+from linn.client.produce.accumulator import Accumulator
 from linn.client.produce.bulk import Bulk, BulkColumns
 from linn.client.produce.confirmation import Confirmation
 from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch, Prepared
@@ -58,8 +58,8 @@ class Producer:
         buffer_bytes_max: int,
     ) -> None:
         self._client = client
-        self._check_loop = client._own_loop.check
-        self._thread_id = client._own_loop.thread_id
+        self._check_loop = client._loop_guard.check
+        self._thread_id = client._loop_guard.thread_id
         self._target = target
         self._to_exchange = to_exchange
         self._acks = _ACKS[acks]
@@ -71,10 +71,10 @@ class Producer:
         self.message_bytes_max = 0
         """Of one message: value, key and headers together."""
         self._batch_bytes_limit = 0
-        self._batching = Batching(
+        self._accumulator = Accumulator(
             client, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
         )
-        self._shipping = self._batching.shipping
+        self._sender = self._accumulator.sender
         self._watch = TopicWatch(client, target, self._follow)
         self._errors: list[LinnError] = []
 
@@ -82,7 +82,7 @@ class Producer:
 
     async def __aenter__(self) -> Self:
         """Look the topic up. Raises ConnectionLost, RequestTimeout; the first publish says if it is unknown."""
-        welcome = (await self._client._ready_link()).welcome
+        welcome = (await self._client._ready_connection()).welcome
         self.message_bytes_max = welcome.message_bytes_max
         self._batch_bytes_limit = welcome.batch_bytes_max
         if not self._to_exchange:
@@ -90,8 +90,8 @@ class Producer:
             self._follow(info)
             self._watch.start()
         if "zstd" in welcome.features:
-            self._batching.codec = self._codec
-        self._batching.bytes_max = min(self._batch_bytes_max, self._batch_bytes_limit // 2)
+            self._accumulator.codec = self._codec
+        self._accumulator.bytes_max = min(self._batch_bytes_max, self._batch_bytes_limit // 2)
         self._bound = self._buffer_bytes_max
         self._client._producers.append(self)
         return self
@@ -147,10 +147,10 @@ class Producer:
             await producer.flush()  # raises what went wrong
         """
         self._check_loop()
-        for confirmation in self._batching.unsettled():
+        for confirmation in self._accumulator.unsettled():
             with contextlib.suppress(LinnError):
                 await confirmation.wait()
-        if self._acks == Acks.NONE and self._client._usable_link is not None:
+        if self._acks == Acks.NONE and self._client._usable_connection is not None:
             await self._client._request(Ping())
         await anyio.lowlevel.checkpoint()
         if self._errors:
@@ -161,7 +161,7 @@ class Producer:
     @property
     def buffered_bytes(self) -> int:
         """Of finished batches that are not confirmed."""
-        return self._shipping.buffered_bytes
+        return self._sender.buffered_bytes
 
     # --- publishing ---
 
@@ -206,23 +206,23 @@ class Producer:
             or timestamp_ms is not None
         ):
             properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
-        if self._shipping.buffered_bytes >= self._bound:
+        if self._sender.buffered_bytes >= self._bound:
             self._check_open()
-            await self._shipping.room(self._buffer_bytes_max)
+            await self._sender.room(self._buffer_bytes_max)
             self._check_open()
         if properties is PLAIN and type(value) is bytes and len(value) <= self.message_bytes_max and not mandatory:
-            sent = self._batching.send_alone(value)
+            sent = self._accumulator.send_alone(value)
             if sent is not None:
                 return await self._sent_alone(*sent)
         return await self._sent_with_others(self._prepared(value, properties, mandatory))
 
     async def _sent_with_others(self, message: Prepared) -> Receipt:
-        lane, batch, index = self._batching.add(message, waits=True)
-        attended = self._batching.seal_if_idle(lane, batch)
+        buffer, batch, index = self._accumulator.add(message, waits=True)
+        attended = self._accumulator.seal_if_idle(buffer, batch)
         try:
             placement = await self._confirmed(batch.confirmation, attended)
         except BaseException:
-            if lane.open is batch:
+            if buffer.open is batch:
                 batch.withdraw(index)
             raise
         message_id = message.properties.id or UUID(int=batch.id(index))
@@ -232,11 +232,11 @@ class Producer:
         return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True))
 
     async def _confirmed(self, confirmation: Confirmation, attended: bool) -> Placement | None:
-        link = self._client._usable_link
+        connection = self._client._usable_connection
         if confirmation.settled:
             await anyio.lowlevel.checkpoint()
-        elif attended and link is not None:
-            await link.attend(confirmation)
+        elif attended and connection is not None:
+            await connection.attend(confirmation)
         return await confirmation.wait()
 
     def _receipt(self, message_id: UUID, place: int, placement: Placement | None, mandatory: bool = False) -> Receipt:
@@ -281,7 +281,7 @@ class Producer:
         """
         if get_ident() != self._thread_id:
             self._check_loop()
-        if self._shipping.buffered_bytes >= self._bound:
+        if self._sender.buffered_bytes >= self._bound:
             self._refuse_nowait()
         if (
             key is None
@@ -294,21 +294,21 @@ class Producer:
             size = len(value)
             if size > self.message_bytes_max:
                 raise self._too_large(size)
-            batching = self._batching
-            lane = batching.sticky
-            batch = lane.open
+            accumulator = self._accumulator
+            buffer = accumulator.sticky
+            batch = buffer.open
             if batch is None or batch.mandatory:
                 self._check_loop()
-                batch = batching.begin(lane, waits=False, mandatory=False)
+                batch = accumulator.begin(buffer, waits=False, mandatory=False)
             batch.values.append(value)
             batch.size += size + RECORD_BYTES
             batch.confirmation.without_waiter = True
-            if batch.size >= batching.bytes_max:
-                batching.seal(lane)
+            if batch.size >= accumulator.bytes_max:
+                accumulator.seal(buffer)
         else:
             self._check_loop()
             properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
-            self._batching.put(self._prepared(value, properties, mandatory))
+            self._accumulator.put(self._prepared(value, properties, mandatory))
 
     def _prepared(self, value: bytes | None, properties: Properties, mandatory: bool) -> Prepared:
         """A message that was checked, for `take`. Any thread may call it. Raises MessageInvalid, MessageTooLarge."""
@@ -360,12 +360,14 @@ class Producer:
         columns = BulkColumns.checked(values, keys, routing_keys, labels, headers)
         columns.identify(ids, self._client.env.clock.now_ms() if timestamp_ms is None else timestamp_ms)
         columns.priority, columns.delay_ms, columns.ttl_ms = priority, delay_ms, ttl_ms
-        batching = self._batching
-        with_key_hashes = batching.lanes[0].partition < 0
-        bulk = Bulk(with_key_hashes, batching.codec, batching.bytes_max, self._batch_bytes_limit)
+        accumulator = self._accumulator
+        with_key_hashes = accumulator.buffers[0].partition < 0
+        bulk = Bulk(with_key_hashes, accumulator.codec, accumulator.bytes_max, self._batch_bytes_limit)
         bulk.message_bytes_max = self.message_bytes_max
         try:
-            for partition, part in columns.by_partition(len(batching.lanes) if batching.keys_choose else 1).items():
+            for partition, part in columns.by_partition(
+                len(accumulator.buffers) if accumulator.keys_choose else 1
+            ).items():
                 await self._ship(bulk, partition, part, mandatory)
         except LinnError as error:
             bulk.fail(error)
@@ -373,19 +375,19 @@ class Producer:
 
     async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
         """Cut and send the messages of one partition; of any, by turns, where `partition` is -1."""
-        rng, batching = self._client.env.rng, self._batching
+        rng, accumulator = self._client.env.rng, self._accumulator
         first, count = 0, len(columns.values)
         while first < count and bulk.error is None:
-            await self._shipping.room(self._buffer_bytes_max)
+            await self._sender.room(self._buffer_bytes_max)
             self._check_open()
-            lane = batching.lane(partition)
-            if lane.open is not None:
-                batching.seal(lane)
+            buffer = accumulator.buffer(partition)
+            if buffer.open is not None:
+                accumulator.seal(buffer)
             batch = bulk.cut(columns, first, int.from_bytes(rng.bytes(16), "big"))
-            self._shipping.enqueue(lane, batch, bulk.expect(range(first, first + batch.count)), mandatory)
+            self._sender.enqueue(buffer, batch, bulk.expect(range(first, first + batch.count)), mandatory)
             first += batch.count
             if partition < 0:
-                batching.turn()
+                accumulator.turn()
 
     # --- what went wrong ---
 
@@ -429,18 +431,18 @@ class Producer:
 
     def _take(self, messages: Iterable[bytes | Prepared]) -> None:
         """Publish as `publish_nowait` what was checked before; no limit is looked at."""
-        self._batching.take(messages)
+        self._accumulator.take(messages)
 
     # --- news of the topic ---
 
     def _follow(self, info: TopicInfo) -> None:
         """Publish to as many partitions as the topic has now, each message within its limits."""
-        self._batching.follow(info)
+        self._accumulator.follow(info)
         self.message_bytes_max = info.message_bytes_max or self.message_bytes_max
 
-    def _link_up(self) -> None:
+    def _connected(self) -> None:
         """There is a connection again."""
-        self._shipping.pump()
+        self._sender.pump()
         if not self._to_exchange:
             self._watch.ask()
 
@@ -448,4 +450,4 @@ class Producer:
         """Fail all that has not been sent; of a client that is closed, also what is published from now on."""
         if self._client._closed:
             self._bound = -1
-        self._batching.give_up(error)
+        self._accumulator.give_up(error)

@@ -1,10 +1,10 @@
-"""Shipping: gets a producer's batches to the broker: how many at once, in which order, how often again.
+"""Sender: gets a producer's batches to the broker: how many at once, in which order, how often again.
 
-Laws: the batches of a lane are sent in order; after the connection was lost, all that were not answered are sent again
-in that order (the broker may have stored some already: then they are there twice). Where the broker refuses a batch for
-now, its lane stands still until the refused batch was sent again; batches that were in flight behind it may have been
-stored before it, unless `in_flight_max` is 1. What is not confirmed when the request timeout is over, counted from
-when its first message was taken, fails and is not sent any more. Each confirmation is settled exactly once.
+Laws: the batches of a buffer are sent in order; after the connection was lost, all that were not answered are sent
+again in that order (the broker may have stored some already: then they are there twice). Where the broker refuses a
+batch for now, its buffer stands still until the refused batch was sent again; batches that were in flight behind it may
+have been stored before it, unless `in_flight_max` is 1. What is not confirmed when the request timeout is over, counted
+from when its first message was taken, fails and is not sent any more. Each confirmation is settled exactly once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import anyio
 
 from linn.client.connection.answer import again
 from linn.client.produce.confirmation import Confirmation
-from linn.client.produce.partition_buffer import Lane, Shipment
+from linn.client.produce.partition_buffer import InFlightBatch, PartitionBuffer
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestTimeout
 from linn.wire.messages import Acks, Message, Publish, Published
 
 if TYPE_CHECKING:
     from linn.client.client import Client
-    from linn.client.connection.connection import Link
+    from linn.client.connection.connection import Connection
 
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
@@ -32,10 +32,10 @@ _TICKS_PER_TIMEOUT = 4
 """How often the time is looked at while there are batches: once per tick, and not with each batch."""
 
 
-class Shipping:
+class Sender:
     """One producer's.
 
-    `on_idle` is called when a lane has nothing on its way any more, `on_tick` before time goes on: messages of
+    `on_idle` is called when a buffer has nothing on its way any more, `on_tick` before time goes on: messages of
     different ticks share no batch.
     """
 
@@ -46,7 +46,7 @@ class Shipping:
         to_exchange: bool,
         acks: Acks,
         in_flight_max: int,
-        on_idle: Callable[[Lane], None],
+        on_idle: Callable[[PartitionBuffer], None],
         on_tick: Callable[[], None],
     ) -> None:
         self.buffered_bytes = 0
@@ -58,12 +58,12 @@ class Shipping:
         self._in_flight_max = in_flight_max
         self._on_idle = on_idle
         self._on_tick = on_tick
-        self._unsettled: dict[Shipment, None] = {}
+        self._unsettled: dict[InFlightBatch, None] = {}
         """In the order in which they were enqueued."""
         self._in_flight = 0
-        self._waiting: deque[Lane] = deque()
+        self._waiting: deque[PartitionBuffer] = deque()
         self._ready_count = 0
-        self._listening_to: Link | None = None
+        self._listening_to: Connection | None = None
         self._room: anyio.Event | None = None
         self._watching_time = False
         self.ticks = 0
@@ -73,8 +73,8 @@ class Shipping:
 
     def enqueue(
         self,
-        lane: Lane,
-        batch: RecordBatch,
+        buffer: PartitionBuffer,
+        records: RecordBatch,
         confirmation: Confirmation,
         mandatory: bool = False,
         attended: bool = False,
@@ -83,20 +83,20 @@ class Shipping:
         """Take a batch; it is sent within the call if nothing is in its way.
 
         Args:
-            attended: see `Link.ask`.
+            attended: see `Connection.ask`.
             opened_tick: from when its time counts; None: from now on.
         """
-        shipment = Shipment(self, lane, batch, confirmation, mandatory)
-        shipment.attended = attended
-        shipment.asked_tick = self.ticks if opened_tick is None else opened_tick
-        lane.ready.append(shipment)
-        self._unsettled[shipment] = None
+        batch = InFlightBatch(self, buffer, records, confirmation, mandatory)
+        batch.attended = attended
+        batch.asked_tick = self.ticks if opened_tick is None else opened_tick
+        buffer.ready.append(batch)
+        self._unsettled[batch] = None
         if not self._watching_time:
             self._watching_time = True
             self._client._timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
-        self.buffered_bytes += batch.size
+        self.buffered_bytes += records.size
         self._ready_count += 1
-        self._queue(lane)
+        self._queue(buffer)
         self.pump()
 
     async def room(self, bytes_max: int) -> None:
@@ -113,103 +113,105 @@ class Shipping:
 
     def unsettled(self) -> list[Confirmation]:
         """Of all batches that are on their way or will be."""
-        return [shipment.confirmation for shipment in self._unsettled]
+        return [batch.confirmation for batch in self._unsettled]
 
     # --- out ---
 
     def pump(self) -> None:
         """Send what may be sent now."""
         while self._waiting and self._in_flight < self._in_flight_max:
-            link = self._client._usable_link
-            if link is None:
-                self._client._want_link()
+            connection = self._client._usable_connection
+            if connection is None:
+                self._client._want_connection()
                 return
-            if not link.ready:
-                if self._listening_to is not link:
-                    self._listening_to = link
-                    link.when_ready(self._link_ready)
+            if not connection.ready:
+                if self._listening_to is not connection:
+                    self._listening_to = connection
+                    connection.when_ready(self._connection_ready)
                 return
-            lane = self._waiting.popleft()
-            lane.queued = False
-            if lane.ready:  # Its time may have been over.
-                self._send(link, lane)
-                self._queue(lane)
+            buffer = self._waiting.popleft()
+            buffer.queued = False
+            if buffer.ready:  # Its time may have been over.
+                self._send(connection, buffer)
+                self._queue(buffer)
 
-    def _link_ready(self) -> None:
+    def _connection_ready(self) -> None:
         self._listening_to = None
         self.pump()
 
-    def _queue(self, lane: Lane) -> None:
-        if lane.ready and not lane.queued and not lane.held:
-            lane.queued = True
-            self._waiting.append(lane)
+    def _queue(self, buffer: PartitionBuffer) -> None:
+        if buffer.ready and not buffer.queued and not buffer.held:
+            buffer.queued = True
+            self._waiting.append(buffer)
 
-    def _send(self, link: Link, lane: Lane) -> None:
-        shipment = lane.ready.pop(0)
+    def _send(self, connection: Connection, buffer: PartitionBuffer) -> None:
+        batch = buffer.ready.pop(0)
         self._ready_count -= 1
-        message = Publish(self._target, self._to_exchange, self._acks, lane.partition, shipment.mandatory)
+        message = Publish(self._target, self._to_exchange, self._acks, buffer.partition, batch.mandatory)
         if self._acks == Acks.NONE:
-            link.tell(message, [shipment.batch])
-            self._settle(shipment, None, None)
+            connection.tell(message, [batch.records])
+            self._settle(batch, None, None)
             return
-        shipment.attempts += 1
-        lane.in_flight[shipment.sequence] = shipment
+        batch.attempts += 1
+        buffer.in_flight[batch.sequence] = batch
         self._in_flight += 1
-        shipment.correlation = link.ask(shipment, message, [shipment.batch], attended=shipment.attended)
+        batch.correlation = connection.ask(batch, message, [batch.records], attended=batch.attended)
         if self._room is not None:
             self._make_room()
 
-    # --- what became of a shipment ---
+    # --- outcomes ---
 
-    def confirmed(self, shipment: Shipment, message: Message) -> None:
+    def confirmed(self, batch: InFlightBatch, message: Message) -> None:
         """The broker answered."""
-        self._landed(shipment)
+        self._landed(batch)
         if isinstance(message, Published) and len(message.placements) == 1:
-            self._settle(shipment, message, None)
+            self._settle(batch, message, None)
         else:
-            self._settle(shipment, None, ProtocolError(f"the broker answered publish with {type(message).__name__}"))
-        self._go_on(shipment.lane)
+            self._settle(batch, None, ProtocolError(f"the broker answered publish with {type(message).__name__}"))
+        self._go_on(batch.buffer)
 
-    def refused(self, shipment: Shipment, error: LinnError) -> None:
+    def refused(self, batch: InFlightBatch, error: LinnError) -> None:
         """The broker refused, or the connection was lost."""
-        lane = shipment.lane
-        if shipment.sequence not in lane.in_flight:
-            return  # Its time was up while its link was ending.
-        self._landed(shipment)
-        shipment.attended = False
-        shipment.refusal = error
-        if error.retriable and not self._client.options._is_used_up(shipment.attempts) and not self._client._closed:
-            lane.put_back(shipment)
+        buffer = batch.buffer
+        if batch.sequence not in buffer.in_flight:
+            return  # Its time was up while its connection was ending.
+        self._landed(batch)
+        batch.attended = False
+        batch.refusal = error
+        if error.retriable and not self._client.options._is_used_up(batch.attempts) and not self._client._closed:
+            buffer.put_back(batch)
             self._ready_count += 1
-            lane.held = lane.held or not isinstance(error, ConnectionLost)
+            buffer.held = buffer.held or not isinstance(error, ConnectionLost)
         else:
-            self._settle(shipment, None, error)
-        self._go_on(lane)
+            self._settle(batch, None, error)
+        self._go_on(buffer)
 
-    def _landed(self, shipment: Shipment) -> None:
-        del shipment.lane.in_flight[shipment.sequence]
+    def _landed(self, batch: InFlightBatch) -> None:
+        del batch.buffer.in_flight[batch.sequence]
         self._in_flight -= 1
 
-    def _go_on(self, lane: Lane) -> None:
-        lane.held = lane.held and bool(lane.ready)
-        if lane.held and not lane.in_flight:
+    def _go_on(self, buffer: PartitionBuffer) -> None:
+        buffer.held = buffer.held and bool(buffer.ready)
+        if buffer.held and not buffer.in_flight:
             # Whatever became of the last one behind the refused one: a refusal, a confirmation, its time was up.
-            self._client._timers.after(self._client._backoff_of(lane.ready[0].attempts), lambda: self._release(lane))
-        elif lane.ready:
-            self._queue(lane)
-        elif not lane.in_flight:
-            self._on_idle(lane)
+            self._client._timers.after(
+                self._client._backoff_of(buffer.ready[0].attempts), lambda: self._release(buffer)
+            )
+        elif buffer.ready:
+            self._queue(buffer)
+        elif not buffer.in_flight:
+            self._on_idle(buffer)
         if self._waiting:
             self.pump()
 
-    def _release(self, lane: Lane) -> None:
-        lane.held = False
-        self._go_on(lane)
+    def _release(self, buffer: PartitionBuffer) -> None:
+        buffer.held = False
+        self._go_on(buffer)
 
-    def _settle(self, shipment: Shipment, answer: Published | None, error: LinnError | None) -> None:
-        del self._unsettled[shipment]
-        self.buffered_bytes -= shipment.batch.size
-        shipment.confirmation.settle(answer.placements[0] if answer is not None else None, error)
+    def _settle(self, batch: InFlightBatch, answer: Published | None, error: LinnError | None) -> None:
+        del self._unsettled[batch]
+        self.buffered_bytes -= batch.records.size
+        batch.confirmation.settle(answer.placements[0] if answer is not None else None, error)
         if self._room is not None:
             self._make_room()
 
@@ -223,43 +225,43 @@ class Shipping:
         self._on_tick()
         self.ticks += 1
         newest = self.ticks - _TICKS_PER_TIMEOUT - 1
-        for shipment in [each for each in self._unsettled if each.asked_tick <= newest]:
-            if shipment in self._unsettled:
-                self._withdraw(shipment)
-                self._settle(shipment, None, self._overdue(shipment))
-                self._go_on(shipment.lane)
+        for batch in [each for each in self._unsettled if each.asked_tick <= newest]:
+            if batch in self._unsettled:
+                self._withdraw(batch)
+                self._settle(batch, None, self._overdue(batch))
+                self._go_on(batch.buffer)
         self._watching_time = bool(self._unsettled)
         if self._watching_time:
             self._client._timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
 
-    def _withdraw(self, shipment: Shipment) -> None:
-        lane, link = shipment.lane, self._client._usable_link
-        if shipment.sequence in lane.in_flight:
-            if link is not None:
-                link.forget(shipment.correlation)
-            self._landed(shipment)
+    def _withdraw(self, batch: InFlightBatch) -> None:
+        buffer, connection = batch.buffer, self._client._usable_connection
+        if batch.sequence in buffer.in_flight:
+            if connection is not None:
+                connection.forget(batch.correlation)
+            self._landed(batch)
         else:
-            lane.ready.remove(shipment)
+            buffer.ready.remove(batch)
             self._ready_count -= 1
 
-    def _overdue(self, shipment: Shipment) -> LinnError:
+    def _overdue(self, batch: InFlightBatch) -> LinnError:
         """What a batch fails with whose time is over."""
-        refusal, within = shipment.refusal, f"within {self._client.options.request_timeout_s:g} s"
+        refusal, within = batch.refusal, f"within {self._client.options.request_timeout_s:g} s"
         if refusal is not None and not isinstance(refusal, ConnectionLost):
             return again(refusal)
-        if shipment.attempts:
+        if batch.attempts:
             return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
         outage = self._client._outage
         reason = "those before it were not confirmed" if outage is None else outage.error.text
         return RequestTimeout(f"a batch for {self._target} was not sent {within}: {reason}")
 
-    def give_up(self, lanes: list[Lane], error: LinnError) -> None:
+    def give_up(self, buffers: list[PartitionBuffer], error: LinnError) -> None:
         """Fail everything that has not been sent, because there is no broker to send it to."""
         self._waiting.clear()
-        for lane in lanes:
-            lane.queued = lane.held = False
-            ready, lane.ready = lane.ready, []
+        for buffer in buffers:
+            buffer.queued = buffer.held = False
+            ready, buffer.ready = buffer.ready, []
             self._ready_count -= len(ready)
-            for shipment in ready:
-                self._settle(shipment, None, error)
+            for batch in ready:
+                self._settle(batch, None, error)
         self._make_room()

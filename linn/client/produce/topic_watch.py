@@ -33,9 +33,9 @@ class TopicWatch:
 
     def ask(self) -> None:
         """Ask once, where there is a connection."""
-        link = self._client._usable_link
-        if link is not None and link.ready:
-            link.ask(self, Describe([self._topic]))
+        connection = self._client._usable_connection
+        if connection is not None and connection.ready:
+            connection.ask(self, Describe([self._topic]))
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         """The broker described the topic."""

@@ -8,7 +8,7 @@ from asyncio import _get_running_loop
 from linn.core.errors.tree import ClientUnreachable
 
 
-class OwnLoop:
+class LoopGuard:
     """The event loop in which it is made.
 
     A thread runs one of trio's at a time, and of asyncio's the one that this thread says it runs.
