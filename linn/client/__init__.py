@@ -22,8 +22,7 @@ from linn.client.admin_types import (
 from linn.client.client import Client, connect
 from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.consume.consumer import Consumer
-from linn.client.consume.fetched import FetchedBatches
-from linn.client.consume.message import Batch, Message
+from linn.client.consume.message import Batch, FetchedBatches, Message
 from linn.client.options import ClientOptions
 from linn.client.produce.producer import Producer
 from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from linn.client.admin_types import (
     BrokerDescription,
@@ -23,13 +23,10 @@ from linn.client.admin_types import (
     TopicDescription,
     TopicSettings,
 )
-from linn.client.arguments import checked_text
-from linn.client.consume.start_position import timestamp_ms_of
+from linn.client.arguments import checked_text, timestamp_ms_of
+from linn.client.connection.connector import Connector
 from linn.core.errors.tree import ConfigError, ProtocolError
 from linn.wire.messages import Administer, Administered
-
-if TYPE_CHECKING:
-    from linn.client.client import Client
 
 
 class Admin:
@@ -40,8 +37,8 @@ class Admin:
         await client.admin.delete_topic("invoices")
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
 
     async def perform(self, /, verb: str, **arguments: Any) -> Any:
         """Carry out any verb of the broker's.
@@ -58,7 +55,7 @@ class Admin:
             raise ConfigError(f"the arguments of {verb} can't be written as JSON: {error}") from error
         checked_text(encoded, f"an argument of {verb}")
         shown = verb.partition(".")[2] in ("show", "list")
-        answer = (await self._client._request(Administer(verb, encoded), repeat=shown)).message
+        answer = (await self._connector.request(Administer(verb, encoded), repeat=shown)).message
         if not isinstance(answer, Administered):
             raise ProtocolError(f"the broker answered {verb} with {type(answer).__name__}")
         return json.loads(answer.result)

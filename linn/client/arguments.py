@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from linn.core.errors.tree import MessageInvalid
 
 I32_MAX = (1 << 31) - 1
@@ -59,3 +61,11 @@ def checked_text(text: object, what: str) -> str:
     except UnicodeEncodeError as error:
         raise MessageInvalid(f"{what} is not valid Unicode") from error
     return text
+
+
+def timestamp_ms_of(moment: datetime) -> int:
+    """Milliseconds since 1970. Raises MessageInvalid where the machine can't tell."""
+    try:
+        return int(moment.timestamp() * 1000)
+    except (OverflowError, ValueError, OSError) as error:
+        raise MessageInvalid(f"{moment.isoformat()} is no time that can be told since 1970: {error}") from error

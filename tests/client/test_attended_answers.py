@@ -26,8 +26,8 @@ async def warm(client: Client, producer: Producer) -> None:
     """Publish until the publisher reads."""
     for _ in range(ALONE):
         await producer.publish(b"warm")
-    assert client._usable_connection is not None
-    assert client._usable_connection.attended_count > 0
+    assert client._connector.usable is not None
+    assert client._connector.usable.attended_count > 0
 
 
 async def answer_late(peer: Peer) -> None:
@@ -43,8 +43,8 @@ async def test_publishes_one_after_the_other_are_confirmed_in_order(broker: str,
         async with client.producer(name) as producer:
             receipts = [await producer.publish(b"%d" % number) for number in range(100)]
             assert [receipt.offset for receipt in receipts] == list(range(100))
-            assert client._usable_connection is not None
-            assert client._usable_connection.attended_count > 50
+            assert client._connector.usable is not None
+            assert client._connector.usable.attended_count > 50
         fetched = await client.fetch(name, 0, 0)
         messages = [message for batch in fetched.batches for message in batch]
         assert [message.value for message in messages] == [b"%d" % number for number in range(100)]
@@ -166,7 +166,7 @@ async def test_what_the_broker_says_on_its_own_is_read_after_the_last_publish() 
 
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
-        connection = client._usable_connection
+        connection = client._connector.usable
         assert connection is not None
         await goodbye(peer)
         with anyio.fail_after(30):
@@ -179,7 +179,7 @@ async def test_what_the_broker_says_on_its_own_is_read_after_the_last_publish() 
 async def test_two_publishers_of_whom_one_is_answered_before_it_reads_do_not_both_read(turns: int) -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
-        connection = client._usable_connection
+        connection = client._connector.usable
         assert connection is not None
         while connection._recall is not None:
             await anyio.sleep(0.001)
@@ -197,7 +197,7 @@ async def test_two_publishers_of_whom_one_is_answered_before_it_reads_do_not_bot
                 await answer_late(peer)
             peer.answers[m.Publish] = answer
             await producer.publish(b"next")
-        assert client._usable_connection is connection
+        assert client._connector.usable is connection
 
 
 @on_both_loops
@@ -206,7 +206,7 @@ async def test_a_publish_that_times_out_while_it_is_being_sent_leaves_the_link_a
         peer.message_bytes_max = 64 << 20
         async with linn.connect(peer.url, request_timeout_s=8) as client, client.producer("t") as producer:
             await warm(client, producer)
-            connection = client._usable_connection
+            connection = client._connector.usable
             peer.reading = anyio.Event()
             with pytest.raises(RequestTimeout), anyio.fail_after(30), impatient(client):
                 await producer.publish(bytes(32 << 20))
@@ -215,7 +215,7 @@ async def test_a_publish_that_times_out_while_it_is_being_sent_leaves_the_link_a
                 while connection is not None and not connection.drained:
                     await anyio.sleep(0.001)
                 await producer.publish(b"heard")
-            assert client._usable_connection is connection
+            assert client._connector.usable is connection
 
 
 @on_both_loops
@@ -235,8 +235,8 @@ async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once
 
             tasks.start_soon(publish)
             await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
-            assert client._usable_connection is not None
-            client._usable_connection.lose(ConnectionLost("the line is cut"))
+            assert client._connector.usable is not None
+            client._connector.usable.lose(ConnectionLost("the line is cut"))
             for _ in range(6):  # The time is up before the connection has told those who wait.
                 producer._sender._watch_time()
         peer.answers[m.Publish] = answer
@@ -255,7 +255,7 @@ async def test_a_loop_that_is_held_up_while_a_publisher_takes_the_reading_over_h
 
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
-        connection = client._usable_connection
+        connection = client._connector.usable
         assert connection is not None
         for _ in range(20):
             while connection._recall is not None:
@@ -281,6 +281,6 @@ async def test_a_link_that_is_given_up_while_a_publisher_reads_is_replaced_at_on
                     tasks.start_soon(producer.publish, b"comes again")
                     await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
                     peer.answers[m.Publish] = answer
-                    assert client._usable_connection is not None
-                    client._usable_connection.lose(ConnectionLost("it has been silent"))
+                    assert client._connector.usable is not None
+                    client._connector.usable.lose(ConnectionLost("it has been silent"))
         serving.cancel_scope.cancel()

@@ -468,7 +468,7 @@ async def test_closing_waits_for_the_word_on_settlements_before_it_unsubscribes(
             message.ack()
             tasks.start_soon(consumer.aclose)
             await peer.until(lambda: len(peer.messages(m.Settle)) == 1)
-            await client._request(m.Ping())
+            await client._connector.request(m.Ping())
             assert peer.messages(m.Unsubscribe) == []
             asked = next(event.correlation for event in peer.events if type(event.message) is m.Settle)
             await peer.sessions[0].send(m.Settled([]), asked)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scripted_peer import Session, running_peer
 
 import linn
-from linn.client.client import Client
+from linn.client.connection.connector import Connector
 from linn.client.options import ClientOptions
 from linn.client.produce.accumulator import Accumulator
 from linn.client.produce.open_batch import Prepared
@@ -104,9 +104,9 @@ class World:
     """A client that has no connection: what is published waits."""
 
     def __init__(self) -> None:
-        client = Client("127.0.0.1:1", ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
+        connector = Connector("127.0.0.1:1", ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
         self.accumulator = Accumulator(
-            client, "t", False, m.Acks.LEADER, 8, 60.0, lambda batch: lambda confirmation: None
+            connector, "t", False, m.Acks.LEADER, 8, 60.0, lambda batch: lambda confirmation: None
         )
         self.accumulator.bytes_max = 1_000_000
 

@@ -519,7 +519,7 @@ async def test_who_waits_for_room_when_the_client_is_closed_is_told_so() -> None
             tasks.start_soon(publish)
             await anyio.wait_all_tasks_blocked()
             await peer.cut()
-            while client._usable_connection is not None:
+            while client._connector.usable is not None:
                 await anyio.sleep(0.001)
         with anyio.fail_after(30):
             while len(failed) < 2:

@@ -95,10 +95,10 @@ class Client:
         warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
-        return f"<linn.sync.Client of {self._made._address}>"
+        return f"<linn.sync.Client of {self._made._connector.address}>"
 
     def _forget(self, child: Producer | Consumer) -> None:
-        """Not to be closed with the client any more: it is closed."""
+        """Drop a producer or consumer that was closed, so that `close` leaves it alone."""
         self._children.pop(id(child), None)
 
     # --- what users make ---
@@ -134,7 +134,7 @@ class Client:
             in_flight_max=in_flight_max,
             buffer_bytes_max=buffer_bytes_max,
         )
-        producer = Producer(self, self._thread, made, buffer_bytes_max)
+        producer = Producer(self._forget, self._thread, made, buffer_bytes_max)
         self._children[id(producer)] = producer
         return producer
 
@@ -169,7 +169,7 @@ class Client:
             start=start,
             renewal_max_s=renewal_max_s,
         )
-        consumer = Consumer(self, self._thread, made)
+        consumer = Consumer(self._forget, self._thread, made)
         self._children[id(consumer)] = consumer
         return consumer
 

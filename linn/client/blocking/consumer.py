@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import repeat
 from os import getpid
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar, overload
+from typing import Self, TypeVar, overload
 
 import anyio
 
@@ -24,14 +24,11 @@ from linn.client.blocking.message import Batch, Message
 from linn.client.blocking.settling import Settled, Settlements
 from linn.client.consume import consumer as asynchronous
 from linn.client.consume import message as asynchronous_message
-from linn.client.consume.consumer import Unread, is_unread_of, rest_of
+from linn.client.consume.message import Unread, is_unread_of, rest_of
 from linn.client.consume.settling import Delivery
 from linn.client.consume.subscription import Subscription
 from linn.core.errors.tree import ClientClosed
 from linn.wire.messages import Verdict
-
-if TYPE_CHECKING:
-    from linn.client.blocking.client import Client
 
 T = TypeVar("T")
 
@@ -47,9 +44,9 @@ class Consumer:
                 break
     """
 
-    def __init__(self, client: Client, thread: LoopThread, made: asynchronous.Consumer) -> None:
-        self._client = client
-        """So that the client lives as long as what is made from it."""
+    def __init__(self, forget: Callable[[Consumer], None], thread: LoopThread, made: asynchronous.Consumer) -> None:
+        self._forget = forget
+        """The client's method, which keeps the client alive for as long as this object."""
         self._thread = thread
         self._process_id = thread.process_id
         self._made = made
@@ -88,7 +85,7 @@ class Consumer:
             if self._closed:
                 return
             self._closed = True
-        self._client._forget(self)
+        self._forget(self)
         try:
             self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
         finally:
@@ -230,7 +227,7 @@ class Consumer:
             with anyio.CancelScope(deadline=deadline):
                 taken = await self._made._take(self._made._taken_max)
                 with self._lock:
-                    self._ready.extend(Batch(batch, self) for batch in taken)
+                    self._ready.extend(Batch(batch, self._settle) for batch in taken)
                 return True
         except StopAsyncIteration:
             pass
@@ -280,7 +277,7 @@ class Consumer:
                     batch.ack()
         """
         pulled = self._thread.call(self._made.pull, records_max, wait_s, partition=partition, start=start)
-        return [Batch(batch, self) for batch in pulled]
+        return [Batch(batch, self._settle) for batch in pulled]
 
     # --- settling ---
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from types import TracebackType
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from linn.client.blocking.processing import Processing
+from linn.client.arguments import U32_MAX, checked_number
 from linn.client.blocking.settling import Settled
 from linn.client.consume import message as asynchronous
-from linn.client.consume.processing import OnError
+from linn.client.consume.processing import OnError, check_on_error
 from linn.client.consume.received import ReceivedBatch, ReceivedMessage
-from linn.core.errors.tree import SubscriptionWrongKind
+from linn.core.errors.tree import LinnError, SubscriptionWrongKind
 from linn.wire.messages import Verdict
 
-if TYPE_CHECKING:
-    from linn.client.blocking.consumer import Consumer
+Settle = Callable[[asynchronous.Batch, int, int, Verdict, int], Settled]
+"""Settles the records of a batch from one index up to another."""
 
 
 class Batch(ReceivedBatch):
@@ -26,13 +28,14 @@ class Batch(ReceivedBatch):
         print(batch.partition, batch.start_offset, len(batch), [message.key for message in batch])
     """
 
-    __slots__ = ("_consumer", "_origin")
+    __slots__ = ("_origin", "_settle_origin")
 
-    def __init__(self, origin: asynchronous.Batch, consumer: Consumer | None = None) -> None:
+    def __init__(self, origin: asynchronous.Batch, settle: Settle | None = None) -> None:
         super().__init__(origin.topic, origin.partition, origin.records, origin._first, origin._delivery)
         self._origin = origin
         """The batch as the loop knows it."""
-        self._consumer = consumer
+        self._settle_origin = settle
+        """The consumer's method, which keeps the consumer alive for as long as the batch; None for a fetched batch."""
 
     def __iter__(self) -> Iterator[Message]:
         return map(Message, repeat(self), self._indexes)
@@ -84,9 +87,9 @@ class Batch(ReceivedBatch):
 
     def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
-        if self._consumer is None:
+        if self._settle_origin is None:
             raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
-        return self._consumer._settle(self._origin, first, end, verdict, ms)
+        return self._settle_origin(self._origin, first, end, verdict, ms)
 
 
 class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
@@ -157,3 +160,38 @@ class FetchedBatches(NamedTuple):
     """The first offset that can be read."""
     high_watermark: int
     """The offset behind the last that can be read."""
+
+
+class Settleable(Protocol):
+    """A message or a batch."""
+
+    def ack(self) -> Settled: ...
+    def nack(self, delay_ms: int = 0) -> Settled: ...
+    def reject(self) -> Settled: ...
+
+
+T = TypeVar("T", bound=Settleable)
+
+
+class Processing(Generic[T]):
+    """Made by `Message.process` and `Batch.process`."""
+
+    def __init__(self, work: T, on_error: OnError, delay_ms: int) -> None:
+        check_on_error(on_error)
+        checked_number(delay_ms, "delay_ms", U32_MAX)
+        self._work = work
+        self._on_error = on_error
+        self._delay_ms = delay_ms
+
+    def __enter__(self) -> T:
+        return self._work
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ack, or say what the block's error asks for; see `Message.process`. Interrupted, it says nothing."""
+        if exc is None:
+            self._work.ack().wait()
+        elif isinstance(exc, Exception):
+            with contextlib.suppress(LinnError):  # The block's own error is the one to hear of.
+                (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms)).wait()

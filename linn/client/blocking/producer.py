@@ -8,10 +8,10 @@ the first of them, a signal. What waits there is counted against `buffer_bytes_m
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import getpid
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from uuid import UUID
 
 from linn.client.blocking.loop_thread import LoopThread
@@ -22,9 +22,6 @@ from linn.client.produce.receipt import BulkReceipt, Receipt
 from linn.core.batch.record import Labels
 from linn.core.errors.tree import ClientClosed, LimitExceeded
 
-if TYPE_CHECKING:
-    from linn.client.blocking.client import Client
-
 
 class Producer:
     """Made by `Client.producer`, open from then on. Any number of threads may use it.
@@ -34,9 +31,11 @@ class Producer:
             producer.publish(b"10", routing_key="price.ACME")
     """
 
-    def __init__(self, client: Client, thread: LoopThread, made: asynchronous.Producer, buffer_bytes_max: int) -> None:
-        self._client = client
-        """So that the client lives as long as what is made from it."""
+    def __init__(
+        self, forget: Callable[[Producer], None], thread: LoopThread, made: asynchronous.Producer, buffer_bytes_max: int
+    ) -> None:
+        self._forget = forget
+        """The client's method, which keeps the client alive for as long as this object."""
         self._thread = thread
         self._process_id = thread.process_id
         self._made = made
@@ -66,7 +65,7 @@ class Producer:
                 return
             self._closed = True
             self._room = 0
-        self._client._forget(self)
+        self._forget(self)
         self._thread.call(self._made.__aexit__, exc_type, exc, traceback)
 
     def close(self) -> None:

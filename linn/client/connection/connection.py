@@ -15,7 +15,6 @@ import anyio
 import anyio.lowlevel
 
 from linn.client.connection.answer import Caller, again
-from linn.client.produce.confirmation import Confirmation
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.env import Clock, Interrupted, Stream
@@ -53,6 +52,17 @@ class Pushed(Protocol):
 
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
         """A `Deliver`, `Assigned` or `Ended`."""
+
+
+class Attended(Protocol):
+    """The outcome of a request whose caller may read the answer itself."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome is known."""
+
+    reading: Stream | None
+    """Stream that the caller reads from while it attends; interrupted when the outcome becomes known."""
 
 
 def _lost_by(error: LinnError) -> LinnError:
@@ -259,7 +269,7 @@ class Connection:
         self._recall = None
         self._is_relieved = False
 
-    async def attend(self, confirmation: Confirmation) -> None:
+    async def attend(self, confirmation: Attended) -> None:
         """For the caller of a request: read until it is confirmed or the connection is over, if nobody else does.
 
         It returns at once where somebody does; wait for the confirmation then. Cancellation: the connection goes on.

@@ -14,51 +14,29 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import repeat
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import anyio
 import anyio.lowlevel
 
 from linn.client.arguments import I32_MAX, I64_MAX, U32_MAX, checked_number, checked_wait
 from linn.client.connection.answer import Answer, Caller, again
-from linn.client.consume.batches import Batches
-from linn.client.consume.message import Batch, Message
+from linn.client.connection.connection import Connection
+from linn.client.connection.connector import Connector
+from linn.client.consume.message import Batch, Message, Unread, is_unread_of, rest_of
 from linn.client.consume.prefetch import PREFETCH_MAX
-from linn.client.consume.pulling import PullRequest
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Request, Start, first_requests, next_requests
-from linn.client.consume.subscribing import SubscribeRequest, UnsubscribeRequest
-from linn.client.consume.subscription import Limits, Subscription
+from linn.client.consume.subscription import Limits, PullRequest, SubscribeRequest, Subscription, UnsubscribeRequest
 from linn.core.errors.tree import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
 from linn.wire.messages import Deliver, Pull, Unsubscribe
 
-if TYPE_CHECKING:
-    from linn.client.client import Client
-    from linn.client.connection.connection import Connection
-
 Mode = Literal["push", "pull"]
-Unread = tuple[Delivery, int, int]
-"""Records that nobody has looked at: of a lease, from an offset up to another."""
 TakeUnread = Callable[[Subscription, Collection[Delivery] | None], list[Unread]]
 _PULL_WAIT_S = 10.0
 """How long a pull of an iteration waits at the broker before it is asked again."""
 _BATCHES_IN_A_ROW_MAX = 8
 """Batches that an iteration hands over before other tasks have their turn."""
-
-
-def is_unread_of(batch: Batch | None, subscription: Subscription, leases: Collection[Delivery] | None) -> bool:
-    """Whether a batch came by this subscription, and under one of these leases where any are named."""
-    if batch is None or batch._subscription is not subscription:
-        return False
-    return leases is None or batch._delivery in leases
-
-
-def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
-    """What is left of a batch, taken from those who iterate over its indexes. Safe beside another thread's `next`."""
-    rest = list(indexes)
-    if not rest or batch._delivery is None:
-        return []
-    return [(batch._delivery, batch._base_offset + rest[0], batch._base_offset + rest[-1] + 1)]
 
 
 def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
@@ -91,7 +69,7 @@ class Consumer:
 
     def __init__(
         self,
-        client: Client,
+        connector: Connector,
         topic: str,
         group: str,
         prefetch: int | None,
@@ -100,9 +78,9 @@ class Consumer:
         renewal_max_s: float,
     ) -> None:
         self.topic = topic
-        self._client = client
-        self._check_loop = client._loop_guard.check
-        self._thread_id = client._loop_guard.thread_id
+        self._connector = connector
+        self._check_loop = connector.loop_guard.check
+        self._thread_id = connector.loop_guard.thread_id
         self._group = group
         self._adapts = prefetch is None
         """Where it turns out to read a queue."""
@@ -122,7 +100,7 @@ class Consumer:
         self._current: Batch | None = None
         self._lease: Delivery | None = None
         """Of the current batch; None where it has none."""
-        self._monotonic = client.env.clock.monotonic
+        self._monotonic = connector.env.clock.monotonic
         self._handed_in_a_row = 0
         self._news = 0
         """Grows with whatever makes the next step look up: an error, the end, a batch that is not wanted any more."""
@@ -138,14 +116,14 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         """Subscribe. Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, RequestTimeout and other refusals."""
-        connection = await self._client._ready_connection()
+        connection = await self._connector.ready()
         await self._subscribe(connection)
         self._closed, self._entered = False, True
-        self._client._consumers.append(self)
+        self._connector.listeners.append(self)
         if connection.error is not None:  # It was lost before this consumer could be told.
             self._disconnected()
-            if self._client._usable_connection is not None:
-                await self._connected(self._client._usable_connection)
+            if self._connector.usable is not None:
+                await self._resubscribe(self._connector.usable)
         return self
 
     async def __aexit__(
@@ -176,7 +154,7 @@ class Consumer:
         if self._closed:
             await anyio.lowlevel.checkpoint()
             return
-        with anyio.move_on_after(self._client.options.request_timeout_s):
+        with anyio.move_on_after(self._connector.options.request_timeout_s):
             for subscription in list(self._subscriptions):
                 await subscription.until_settled()
             for answer in self._leave():
@@ -190,7 +168,7 @@ class Consumer:
         if self._closed:
             return []
         self._closed = True
-        self._client._consumers.remove(self)
+        self._connector.listeners.remove(self)
         answers = self._unsubscribe()
         self._wake()
         return answers
@@ -220,14 +198,14 @@ class Consumer:
             answer = SubscribeRequest(self, connection, limits, positions)
             connection.ask(answer, request)
             answers.append(answer)
-        with self._client._time_limit(f"subscribe to {self.topic}"):
+        with self._connector.time_limit(f"subscribe to {self.topic}"):
             for answer in answers:
                 await answer.wait()
 
     async def _requests(self) -> list[Request]:
         if self._positions:
-            return await next_requests(self._client, self.topic, self._start, self._positions)
-        return await first_requests(self._client, self.topic, self._group, self._start)
+            return await next_requests(self._connector, self.topic, self._start, self._positions)
+        return await first_requests(self._connector, self.topic, self._group, self._start)
 
     def _on_subscribed(self, subscription: Subscription) -> None:
         """The broker has agreed to a subscription."""
@@ -242,7 +220,11 @@ class Consumer:
         self._drop_unwanted()
         self._wake()
 
-    async def _connected(self, connection: Connection) -> None:
+    def _connected(self, connection: Connection) -> None:
+        """Subscribe again, in a task."""
+        self._connector.tasks.start_soon(self._resubscribe, connection)
+
+    async def _resubscribe(self, connection: Connection) -> None:
         """There is a connection again: subscribe again. What the broker refuses is raised by the next step."""
         attempts = 0
         while not self._closed and connection.error is None:
@@ -253,10 +235,10 @@ class Consumer:
                 return  # The next connection's turn.
             except LinnError as error:
                 self._unsubscribe()
-                if not error.retriable or self._client.options._is_used_up(attempts + 1):
+                if not error.retriable or self._connector.options._is_used_up(attempts + 1):
                     self._broken = error
                     break
-                await self._client.env.clock.sleep(self._client._backoff_of(attempts))
+                await self._connector.env.clock.sleep(self._connector.backoff_s(attempts))
                 attempts += 1
         self._wake()
 
@@ -330,7 +312,7 @@ class Consumer:
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay_s` seconds."""
-        self._client._timers.after(delay_s, callback)
+        self._connector.timers.after(delay_s, callback)
 
     def _wake(self) -> None:
         if self._changed is not None:
@@ -452,8 +434,8 @@ class Consumer:
     async def _wait(self) -> None:
         """Wait for something to happen; for a pull, make it happen."""
         self._handed_in_a_row = 0
-        if self._client._usable_connection is None:
-            self._client._want_connection()
+        if self._connector.usable is None:
+            self._connector.retry()
         pulls = self._mode == "pull" and bool(self._subscriptions)
         if pulls and not self._pulling:
             self._pulling = True
@@ -466,7 +448,7 @@ class Consumer:
         if self._arrived or self._errors or self._closed:
             return
         self._changed = changed = self._changed or anyio.Event()
-        with self._client._time_limit(f"pull from {self.topic}", _PULL_WAIT_S) if pulls else contextlib.nullcontext():
+        with self._connector.time_limit(f"pull from {self.topic}", _PULL_WAIT_S) if pulls else contextlib.nullcontext():
             await changed.wait()
 
     def _raise_errors(self) -> None:
@@ -518,7 +500,7 @@ class Consumer:
         while not self._subscriptions:
             if self._closed:
                 raise ClientClosed("the consumer is closed")
-            self._client._want_connection()
+            self._connector.retry()
             self._changed = self._changed or anyio.Event()
             await self._changed.wait()
             self._raise_errors()
@@ -541,7 +523,7 @@ class Consumer:
         wait_s = wait_s / len(self._subscriptions)
         correlation = self._ask(answer, records_max, wait_s, place)
         try:
-            with self._client._time_limit(f"pull from {self.topic}", wait_s):
+            with self._connector.time_limit(f"pull from {self.topic}", wait_s):
                 message = await answer.wait()
         finally:
             subscription.connection.forget(correlation)
@@ -566,3 +548,19 @@ class Consumer:
             self._on_refused(error)
         self._arrived.extend(batches)
         self._wake()
+
+
+class Batches:
+    """Iterates over a consumer's batches."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        """The next batch. See `Consumer.__anext__`."""
+        return await self._consumer.next_batch()

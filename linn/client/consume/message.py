@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 from linn.client.consume.processing import OnError, Processing
 from linn.client.consume.received import ReceivedBatch, ReceivedMessage
-from linn.client.consume.settling import Delivery, Settled
+from linn.client.consume.settling import Delivery, PendingSettlement, Settled
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import SubscriptionWrongKind
 from linn.wire.messages import Verdict
 
-if TYPE_CHECKING:
-    from linn.client.consume.subscription import Subscription
+
+class Source(Protocol):
+    """The subscription that a batch came by."""
+
+    leased: bool
+    """Whether its records are leased until they are settled."""
+    waits_for_acks: bool
+    """Whether the broker wants to hear of acks."""
+    last_ack: PendingSettlement | None
+    """The latest settlement, if it is an ack that was not sent yet."""
+    check_loop: Callable[[], None]
+    """Raises ClientUnreachable in any other event loop or thread than the client's."""
+
+    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle offsets `first` to `end` (exclusive)."""
+
+    def wants(self, batch: Batch) -> bool:
+        """Tell whether a batch that arrived is still to be handed over."""
+
+    def handed_over(self, batch: Batch) -> None:
+        """Count a batch as taken by the application, or as dropped."""
 
 
 class Batch(ReceivedBatch):
@@ -34,7 +53,7 @@ class Batch(ReceivedBatch):
         records: RecordBatch,
         first: int = 0,
         delivery: Delivery | None = None,
-        subscription: Subscription | None = None,
+        subscription: Source | None = None,
     ) -> None:
         super().__init__(topic, partition, records, first, delivery)
         self._subscription = subscription
@@ -166,3 +185,36 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
                 print(message.value)
         """
         return Processing(self, on_error, delay_ms)
+
+
+class FetchedBatches(NamedTuple):
+    """Batches from the offset on that was asked for, and the partition's bounds.
+
+    Example:
+        batches, start_offset, high_watermark = await client.fetch("prices", 0, 0)
+    """
+
+    batches: list[Batch]
+    start_offset: int
+    """The first offset that can be read."""
+    high_watermark: int
+    """The offset behind the last that can be read."""
+
+
+Unread = tuple[Delivery, int, int]
+"""Records that nobody has looked at: their lease, the first offset, and the offset behind the last."""
+
+
+def is_unread_of(batch: Batch | None, subscription: Source, leases: Collection[Delivery] | None) -> bool:
+    """Whether a batch came by this subscription, and under one of these leases where any are named."""
+    if batch is None or batch._subscription is not subscription:
+        return False
+    return leases is None or batch._delivery in leases
+
+
+def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
+    """What is left of a batch, taken from those who iterate over its indexes. Safe beside another thread's `next`."""
+    rest = list(indexes)
+    if not rest or batch._delivery is None:
+        return []
+    return [(batch._delivery, batch._base_offset + rest[0], batch._base_offset + rest[-1] + 1)]

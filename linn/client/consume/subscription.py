@@ -9,12 +9,14 @@ application has not looked at is released for others to have, and what it still 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from linn.client.arguments import U32_MAX, checked_number
-from linn.client.consume.message import Batch
+from linn.client.connection.answer import Answer
+from linn.client.connection.connection import Connection
+from linn.client.consume.message import Batch, Unread
 from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
 from linn.client.consume.settling import (
     NOTHING_TO_SETTLE,
@@ -26,13 +28,9 @@ from linn.client.consume.settling import (
     merged,
 )
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, error_from_code
+from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, ProtocolError, error_from_code
 from linn.wire import messages
 from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
-
-if TYPE_CHECKING:
-    from linn.client.connection.connection import Connection
-    from linn.client.consume.consumer import Consumer
 
 SETTLE_LINGER_S = 0.005
 """How long a settlement that nobody awaits may wait for more: far below any lease, and worth thousands of records."""
@@ -62,12 +60,46 @@ class Limits(NamedTuple):
         return min(self.credit, PREFETCH_FIRST) if self.adapts else self.credit
 
 
+class Subscriber(Protocol):
+    """The consumer that subscriptions deliver to. The names are private because its class is public."""
+
+    topic: str
+    _check_loop: Callable[[], None]
+
+    def _on_subscribed(self, subscription: Subscription) -> None:
+        """The broker has agreed to a subscription."""
+
+    def _put_arrived(self, batches: list[Batch]) -> None:
+        """A delivery has arrived."""
+
+    def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
+        """The pull of an iteration has ended."""
+
+    def _on_assigned(self, partitions: Iterable[int]) -> None:
+        """The group has assigned other partitions to this member."""
+
+    def _set_back(self, partition: int) -> None:
+        """Records of a partition that have arrived will be delivered again."""
+
+    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+        """Take back the records of some leases, or of all, that were not handed out."""
+
+    def _on_refused(self, error: LinnError) -> None:
+        """The broker refused a settlement that nobody awaits."""
+
+    def _on_ended(self, error: LinnError) -> None:
+        """The broker has ended the subscription."""
+
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay_s` seconds."""
+
+
 class Subscription:
     """Takes what the broker pushes, gives credit, sends settlements."""
 
     def __init__(
         self,
-        consumer: Consumer,
+        consumer: Subscriber,
         connection: Connection,
         subscribed: Subscribed,
         limits: Limits,
@@ -423,6 +455,62 @@ def _too_late() -> DeliveryNotCurrent:
 def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:
     text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
     return DeliveryNotCurrent(text)
+
+
+class SubscribeRequest(Answer):
+    """The caller of one Subscribe: makes the subscription before anything that is pushed to it is read."""
+
+    __slots__ = ("_connection", "_consumer", "_limits", "_positions")
+
+    def __init__(self, consumer: Subscriber, connection: Connection, limits: Limits, positions: dict[int, int]) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._connection = connection
+        self._limits = limits
+        self._positions = positions
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """The broker agreed, or said something else."""
+        if isinstance(message, Subscribed):
+            made = Subscription(self._consumer, self._connection, message, self._limits, self._positions)
+            self._consumer._on_subscribed(made)
+            super().answered(message, batches)
+        else:
+            self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
+
+
+class UnsubscribeRequest(Answer):
+    """The caller of one Unsubscribe."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__()
+        self._subscription = subscription
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """The subscription is over."""
+        self._subscription.end()
+        super().answered(message, batches)
+
+
+class PullRequest:
+    """The caller of such a pull."""
+
+    def __init__(self, consumer: Subscriber, subscription: Subscription) -> None:
+        self._consumer = consumer
+        self._subscription = subscription
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """The broker answered."""
+        if isinstance(message, Deliver):
+            self._consumer._on_pulled(self._subscription.delivered(message, batches), None)
+        else:
+            self.failed(ProtocolError(f"the broker answered pull with {type(message).__name__}"))
+
+    def failed(self, error: LinnError) -> None:
+        """The broker refused, or the connection was lost."""
+        self._consumer._on_pulled([], error)
 
 
 class _SettleRequest:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from linn.client.connection.connector import Connector
 from linn.client.produce.confirmation import Confirmation
 from linn.client.produce.open_batch import OpenBatch, Prepared
-from linn.client.produce.partition_buffer import PartitionBuffer
-from linn.client.produce.sender import Sender
+from linn.client.produce.sender import PartitionBuffer, Sender
 from linn.core.batch.batch import Codec
 from linn.core.batch.builder import build_batch, build_single
 from linn.core.batch.key_hash import partition_of
 from linn.core.errors.tree import LinnError
 from linn.wire.messages import MANDATORY_RECORDS_MAX, Acks, TopicInfo
-
-if TYPE_CHECKING:
-    from linn.client.client import Client
 
 _FORESEEN = ("murmur2", "sticky", "")
 """Partitioners whose choice a client can make itself; "" is a broker that names none."""
@@ -35,7 +32,7 @@ class Accumulator:
 
     def __init__(
         self,
-        client: Client,
+        connector: Connector,
         target: str,
         to_exchange: bool,
         acks: Acks,
@@ -45,13 +42,13 @@ class Accumulator:
     ) -> None:
         self.codec = Codec.NONE
         self.bytes_max = 0
-        self.sender = Sender(client, target, to_exchange, acks, in_flight_max, self._buffer_idle, self._seal_all)
+        self.sender = Sender(connector, target, to_exchange, acks, in_flight_max, self._buffer_idle, self._seal_all)
         self.buffers = [PartitionBuffer(-1)]
         self.sticky = self.buffers[0]
         """The buffer of messages that may go to any."""
         self.keys_choose = False
         """Whether the key of a message says which buffer it takes."""
-        self._client = client
+        self._connector = connector
         self._linger_s = linger_s
         self._watch = watch
 
@@ -73,7 +70,7 @@ class Accumulator:
         self.buffers += [PartitionBuffer(partition) for partition in range(len(self.buffers), count)]
         self.keys_choose = info.partitioner != "sticky" and len(self.buffers) > 1
         if self.sticky not in self.buffers:
-            self.sticky = self.buffers[self._client.env.rng.integer(len(self.buffers))]
+            self.sticky = self.buffers[self._connector.env.rng.integer(len(self.buffers))]
 
     def buffer(self, partition: int) -> PartitionBuffer:
         """A partition's; that of messages that may go to any where there is none."""
@@ -116,7 +113,7 @@ class Accumulator:
         buffer = self.sticky
         if buffer.in_flight or buffer.ready or buffer.open is not None or self._linger_s or self.codec:
             return None
-        env = self._client.env
+        env = self._connector.env
         message_id = int.from_bytes(env.rng.bytes(16), "big")
         batch = build_single(value, env.clock.now_ms(), message_id)
         if len(self.buffers) > 1:
@@ -158,14 +155,14 @@ class Accumulator:
 
         A publisher that waits sends it itself where nothing is on the way.
         """
-        env = self._client.env
+        env = self._connector.env
         if buffer.open is not None:
             self.seal(buffer)
         batch = buffer.open = OpenBatch(int.from_bytes(env.rng.bytes(16), "big"), env.clock.now_ms(), mandatory)
         if not self._linger_s:
             batch.opened_tick = self.sender.ticks
         if self._linger_s or (buffer.idle and not waits):
-            self._client._timers.after(self._linger_s, lambda: self.seal(buffer) if buffer.open is batch else None)
+            self._connector.timers.after(self._linger_s, lambda: self.seal(buffer) if buffer.open is batch else None)
         return batch
 
     def seal(self, buffer: PartitionBuffer, *, attended: bool = False) -> None:

@@ -14,10 +14,9 @@ import anyio
 
 from linn.client.arguments import I64_MAX, checked_number
 from linn.client.connection.answer import again
-from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.confirmation import Confirmation, places_returned
 from linn.client.produce.properties import HeadersInput, as_bytes, checked_headers, checked_pair, index_pairs
 from linn.client.produce.receipt import BulkReceipt, Offsets
-from linn.client.produce.returned import places_returned
 from linn.core.batch.batch import Codec, RecordBatch
 from linn.core.batch.builder import BatchColumns, build_batch
 from linn.core.batch.key_hash import key_hash

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 import anyio
 
@@ -49,3 +50,14 @@ class Confirmation:
         if self.error is not None:
             raise again(self.error)
         return self.placement
+
+
+def is_returned(ranges: Sequence[int], place: int) -> bool:
+    """Whether the message at `place` of its batch was returned."""
+    # Behind an odd number of bounds one is inside a range.
+    return bool(bisect_right(ranges, place) & 1)
+
+
+def places_returned(ranges: Sequence[int], count: int) -> list[int]:
+    """The places of all that were returned, of a batch of `count` messages, whatever a broker says beyond it."""
+    return [place for place in range(count) if is_returned(ranges, place)] if ranges else []

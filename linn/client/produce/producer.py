@@ -11,27 +11,25 @@ import contextlib
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 from uuid import UUID
 
 import anyio.lowlevel
 
+from linn.client.connection.connection import Connection
+from linn.client.connection.connector import Connector
+from linn.client.connection.metadata import TopicRefresh, describe
 from linn.client.produce.accumulator import Accumulator
 from linn.client.produce.bulk import Bulk, BulkColumns
-from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.confirmation import Confirmation, is_returned
 from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch, Prepared
 from linn.client.produce.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
 from linn.client.produce.receipt import BulkReceipt, Receipt
-from linn.client.produce.returned import is_returned
-from linn.client.produce.topic_watch import TopicWatch
 from linn.core.batch.batch import Codec
 from linn.core.batch.record import Labels
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import ClientClosed, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
 from linn.wire.messages import Acks, Ping, Placement, TopicInfo
-
-if TYPE_CHECKING:
-    from linn.client.client import Client
 
 AcksName = Literal["none", "leader", "all"]
 _ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
@@ -47,7 +45,7 @@ class Producer:
 
     def __init__(
         self,
-        client: Client,
+        connector: Connector,
         target: str,
         to_exchange: bool,
         acks: AcksName,
@@ -57,9 +55,9 @@ class Producer:
         in_flight_max: int,
         buffer_bytes_max: int,
     ) -> None:
-        self._client = client
-        self._check_loop = client._loop_guard.check
-        self._thread_id = client._loop_guard.thread_id
+        self._connector = connector
+        self._check_loop = connector.loop_guard.check
+        self._thread_id = connector.loop_guard.thread_id
         self._target = target
         self._to_exchange = to_exchange
         self._acks = _ACKS[acks]
@@ -72,28 +70,28 @@ class Producer:
         """Of one message: value, key and headers together."""
         self._batch_bytes_limit = 0
         self._accumulator = Accumulator(
-            client, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
+            connector, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
         )
         self._sender = self._accumulator.sender
-        self._watch = TopicWatch(client, target, self._follow)
+        self._refresh = TopicRefresh(connector, target, self._follow)
         self._errors: list[LinnError] = []
 
     # --- life ---
 
     async def __aenter__(self) -> Self:
         """Look the topic up. Raises ConnectionLost, RequestTimeout; the first publish says if it is unknown."""
-        welcome = (await self._client._ready_connection()).welcome
+        welcome = (await self._connector.ready()).welcome
         self.message_bytes_max = welcome.message_bytes_max
         self._batch_bytes_limit = welcome.batch_bytes_max
         if not self._to_exchange:
-            (info,) = (await self._client.describe(self._target)).topics
+            (info,) = (await describe(self._connector, [self._target])).topics
             self._follow(info)
-            self._watch.start()
+            self._refresh.start()
         if "zstd" in welcome.features:
             self._accumulator.codec = self._codec
         self._accumulator.bytes_max = min(self._batch_bytes_max, self._batch_bytes_limit // 2)
         self._bound = self._buffer_bytes_max
-        self._client._producers.append(self)
+        self._connector.listeners.append(self)
         return self
 
     async def __aexit__(
@@ -127,9 +125,9 @@ class Producer:
 
     def _end(self) -> None:
         self._bound = -1
-        if self in self._client._producers:
-            self._client._producers.remove(self)
-            self._watch.stopped = True
+        if self in self._connector.listeners:
+            self._connector.listeners.remove(self)
+            self._refresh.stopped = True
             self._give_up(ClientClosed("the producer was closed"))
 
     async def flush(self) -> None:
@@ -150,8 +148,8 @@ class Producer:
         for confirmation in self._accumulator.unsettled():
             with contextlib.suppress(LinnError):
                 await confirmation.wait()
-        if self._acks == Acks.NONE and self._client._usable_connection is not None:
-            await self._client._request(Ping())
+        if self._acks == Acks.NONE and self._connector.usable is not None:
+            await self._connector.request(Ping())
         await anyio.lowlevel.checkpoint()
         if self._errors:
             errors, self._errors = self._errors, []
@@ -232,7 +230,7 @@ class Producer:
         return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True))
 
     async def _confirmed(self, confirmation: Confirmation, attended: bool) -> Placement | None:
-        connection = self._client._usable_connection
+        connection = self._connector.usable
         if confirmation.settled:
             await anyio.lowlevel.checkpoint()
         elif attended and connection is not None:
@@ -358,7 +356,7 @@ class Producer:
         self._check_open()
         mandatory = mandatory and self._asks_return()
         columns = BulkColumns.checked(values, keys, routing_keys, labels, headers)
-        columns.identify(ids, self._client.env.clock.now_ms() if timestamp_ms is None else timestamp_ms)
+        columns.identify(ids, self._connector.env.clock.now_ms() if timestamp_ms is None else timestamp_ms)
         columns.priority, columns.delay_ms, columns.ttl_ms = priority, delay_ms, ttl_ms
         accumulator = self._accumulator
         with_key_hashes = accumulator.buffers[0].partition < 0
@@ -375,7 +373,7 @@ class Producer:
 
     async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
         """Cut and send the messages of one partition; of any, by turns, where `partition` is -1."""
-        rng, accumulator = self._client.env.rng, self._accumulator
+        rng, accumulator = self._connector.env.rng, self._accumulator
         first, count = 0, len(columns.values)
         while first < count and bulk.error is None:
             await self._sender.room(self._buffer_bytes_max)
@@ -440,14 +438,17 @@ class Producer:
         self._accumulator.follow(info)
         self.message_bytes_max = info.message_bytes_max or self.message_bytes_max
 
-    def _connected(self) -> None:
-        """There is a connection again."""
+    def _connected(self, connection: Connection) -> None:
+        """Send what waits, over a new connection."""
         self._sender.pump()
         if not self._to_exchange:
-            self._watch.ask()
+            self._refresh.ask()
+
+    def _disconnected(self) -> None:
+        """Do nothing: each batch in flight is told by itself that its request failed."""
 
     def _give_up(self, error: LinnError) -> None:
         """Fail all that has not been sent; of a client that is closed, also what is published from now on."""
-        if self._client._closed:
+        if self._connector.closed:
             self._bound = -1
         self._accumulator.give_up(error)

@@ -9,22 +9,20 @@ from when its first message was taken, fails and is not sent any more. Each conf
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import anyio
 
 from linn.client.connection.answer import again
+from linn.client.connection.connection import Connection
+from linn.client.connection.connector import Connector
 from linn.client.produce.confirmation import Confirmation
-from linn.client.produce.partition_buffer import InFlightBatch, PartitionBuffer
+from linn.client.produce.open_batch import OpenBatch
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestTimeout
 from linn.wire.messages import Acks, Message, Publish, Published
-
-if TYPE_CHECKING:
-    from linn.client.client import Client
-    from linn.client.connection.connection import Connection
 
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
@@ -41,7 +39,7 @@ class Sender:
 
     def __init__(
         self,
-        client: Client,
+        connector: Connector,
         target: str,
         to_exchange: bool,
         acks: Acks,
@@ -51,7 +49,7 @@ class Sender:
     ) -> None:
         self.buffered_bytes = 0
         """Of finished batches that are not settled."""
-        self._client = client
+        self._connector = connector
         self._target = target
         self._to_exchange = to_exchange
         self._acks = acks
@@ -93,7 +91,9 @@ class Sender:
         self._unsettled[batch] = None
         if not self._watching_time:
             self._watching_time = True
-            self._client._timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
+            self._connector.timers.after(
+                self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time
+            )
         self.buffered_bytes += records.size
         self._ready_count += 1
         self._queue(buffer)
@@ -103,7 +103,7 @@ class Sender:
         """Wait until there is room for another batch. Raises RequestTimeout. Cancellation: nothing happens."""
         if self._has_room(bytes_max):
             return
-        with self._client._time_limit(f"publish to {self._target}"):
+        with self._connector.time_limit(f"publish to {self._target}"):
             while not self._has_room(bytes_max):
                 self._room = self._room or anyio.Event()
                 await self._room.wait()
@@ -120,9 +120,9 @@ class Sender:
     def pump(self) -> None:
         """Send what may be sent now."""
         while self._waiting and self._in_flight < self._in_flight_max:
-            connection = self._client._usable_connection
+            connection = self._connector.usable
             if connection is None:
-                self._client._want_connection()
+                self._connector.retry()
                 return
             if not connection.ready:
                 if self._listening_to is not connection:
@@ -178,7 +178,7 @@ class Sender:
         self._landed(batch)
         batch.attended = False
         batch.refusal = error
-        if error.retriable and not self._client.options._is_used_up(batch.attempts) and not self._client._closed:
+        if error.retriable and not self._connector.options._is_used_up(batch.attempts) and not self._connector.closed:
             buffer.put_back(batch)
             self._ready_count += 1
             buffer.held = buffer.held or not isinstance(error, ConnectionLost)
@@ -194,8 +194,8 @@ class Sender:
         buffer.held = buffer.held and bool(buffer.ready)
         if buffer.held and not buffer.in_flight:
             # Whatever became of the last one behind the refused one: a refusal, a confirmation, its time was up.
-            self._client._timers.after(
-                self._client._backoff_of(buffer.ready[0].attempts), lambda: self._release(buffer)
+            self._connector.timers.after(
+                self._connector.backoff_s(buffer.ready[0].attempts), lambda: self._release(buffer)
             )
         elif buffer.ready:
             self._queue(buffer)
@@ -220,6 +220,10 @@ class Sender:
             self._room.set()
             self._room = None
 
+    def _watch_time_later(self) -> None:
+        tick_s = self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT
+        self._connector.timers.after(tick_s, self._watch_time)
+
     def _watch_time(self) -> None:
         """Fail what has not been confirmed within the timeout, or up to a tick longer."""
         self._on_tick()
@@ -232,10 +236,12 @@ class Sender:
                 self._go_on(batch.buffer)
         self._watching_time = bool(self._unsettled)
         if self._watching_time:
-            self._client._timers.after(self._client.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time)
+            self._connector.timers.after(
+                self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time
+            )
 
     def _withdraw(self, batch: InFlightBatch) -> None:
-        buffer, connection = batch.buffer, self._client._usable_connection
+        buffer, connection = batch.buffer, self._connector.usable
         if batch.sequence in buffer.in_flight:
             if connection is not None:
                 connection.forget(batch.correlation)
@@ -246,12 +252,12 @@ class Sender:
 
     def _overdue(self, batch: InFlightBatch) -> LinnError:
         """What a batch fails with whose time is over."""
-        refusal, within = batch.refusal, f"within {self._client.options.request_timeout_s:g} s"
+        refusal, within = batch.refusal, f"within {self._connector.options.request_timeout_s:g} s"
         if refusal is not None and not isinstance(refusal, ConnectionLost):
             return again(refusal)
         if batch.attempts:
             return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
-        outage = self._client._outage
+        outage = self._connector.outage
         reason = "those before it were not confirmed" if outage is None else outage.error.text
         return RequestTimeout(f"a batch for {self._target} was not sent {within}: {reason}")
 
@@ -265,3 +271,80 @@ class Sender:
             for batch in ready:
                 self._settle(batch, None, error)
         self._make_room()
+
+
+class InFlightBatch:
+    """A finished batch on its way; the caller of its publish request."""
+
+    __slots__ = (
+        "asked_tick",
+        "attempts",
+        "attended",
+        "buffer",
+        "confirmation",
+        "correlation",
+        "mandatory",
+        "records",
+        "refusal",
+        "sender",
+        "sequence",
+    )
+
+    def __init__(
+        self, sender: Sender, buffer: PartitionBuffer, records: RecordBatch, confirmation: Confirmation, mandatory: bool
+    ) -> None:
+        self.sender = sender
+        self.buffer = buffer
+        self.records = records
+        self.confirmation = confirmation
+        self.mandatory = mandatory
+        self.sequence = buffer.next_sequence
+        buffer.next_sequence += 1
+        self.attempts = 0
+        self.correlation = 0
+        self.asked_tick = 0
+        """From when its time counts, in ticks of its sender."""
+        self.refusal: LinnError | None = None
+        """Why it was not confirmed the last time it was sent."""
+        self.attended = False
+        """Whether its publisher reads the answer itself; see `Connection.attend`."""
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """The broker confirmed it."""
+        self.sender.confirmed(self, message)
+
+    def failed(self, error: LinnError) -> None:
+        """The broker refused it, or the connection ended first."""
+        self.sender.refused(self, error)
+
+    def __lt__(self, other: InFlightBatch) -> bool:
+        return self.sequence < other.sequence
+
+
+class PartitionBuffer:
+    """One partition's batches: one that is open, those that are ready to be sent, those in flight."""
+
+    __slots__ = ("held", "in_flight", "next_sequence", "open", "partition", "queued", "ready")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        """-1: the broker chooses, or an exchange does."""
+        self.open: OpenBatch | None = None
+        self.ready: list[InFlightBatch] = []
+        """Ascending; short, because publishers wait when it grows."""
+        self.in_flight: dict[int, InFlightBatch] = {}
+        """By sequence."""
+        self.next_sequence = 0
+        self.queued = False
+        """Whether it is among the buffers that wait for their turn."""
+        self.held = False
+        """Nothing is sent: a batch was refused, and goes again when those behind it have been answered."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self.in_flight and not self.ready
+
+    def put_back(self, batch: InFlightBatch) -> None:
+        """Have a batch sent again, before all that came later."""
+        insort(self.ready, batch)
