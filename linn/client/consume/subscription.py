@@ -40,7 +40,7 @@ _PULL_CHUNK = 2_048
 """Where there is no credit: records settled in one go that are not held back for more."""
 _STARVED_S = 0.1
 """How long an application that has all there may be, and settles nothing, waits until there may be twice as much."""
-_LOOKS_PER_LEASE = 4
+_CHECKS_PER_LEASE = 4
 """How often leases are looked at: an application that lets nobody run for a quarter of one loses none by it."""
 
 
@@ -134,7 +134,7 @@ class Subscription:
         """Records of a queue that arrived and were not handed over."""
         self._waits = 0
         """How often the application has had to wait."""
-        self._looks = False
+        self._check_planned = False
         self._open: list[PendingSettlement] = []
         self._unanswered: dict[PendingSettlement, None] = {}
         self._flush_planned = False
@@ -195,7 +195,7 @@ class Subscription:
             now = self.monotonic()
             until_s = now + self._lease_s  # Later than the broker has it, whose clock began before.
             lease = self._leases[key] = Delivery(*key, message.attempt, batches[0].base_offset, now, until_s)
-            self._look_later()
+            self._check_leases_later()
         records = sum([batch.count for batch in batches])
         self._held[key] = self._held.get(key, 0) + records
         self.held += records
@@ -306,25 +306,26 @@ class Subscription:
 
     # --- leases ---
 
-    def _look_later(self) -> None:
-        if not self._looks:
-            self._looks = True
-            self._consumer._later(self._lease_s / _LOOKS_PER_LEASE, self._look)
+    def _check_leases_later(self) -> None:
+        if not self._check_planned:
+            self._check_planned = True
+            self._consumer._later(self._lease_s / _CHECKS_PER_LEASE, self._check_leases)
 
-    def _look(self) -> None:
+    def _check_leases(self) -> None:
         """Release what was not looked at in half a lease, and renew what the application has."""
-        self._looks = False
+        self._check_planned = False
         if not self.alive:
             return
         soon_s = self.monotonic() + self._lease_s / 2
         due = [lease for lease in self._leases.values() if -math.inf < lease.until_s < soon_s]
         if due:
             self.release(due)
+            self.flush()  # Takes the released records off those that are held: no lease without any is renewed.
             for lease in due:
                 self._renew(lease)
             self.flush()
         if self._leases:
-            self._look_later()
+            self._check_leases_later()
 
     def release(self, leases: Collection[Delivery] | None = None) -> None:
         """Give back what the application has not looked at: of these leases, or all there is."""
