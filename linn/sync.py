@@ -1,6 +1,6 @@
 """The blocking client, for programs without an event loop: `with linn.sync.connect(url) as client`.
 
-It has the names of `linn.client`, without `await`, and any number of threads may use one client. It begins in
+It has the names of `linn.client`, without `await`, and any number of threads may use one client. The code begins in
 `linn.client.blocking.client`.
 """
 

@@ -1,4 +1,4 @@
-"""The Python client: async on anyio, under trio and asyncio. Begin with `connect`; `client` is the map."""
+"""The Python client: async on anyio, under trio and asyncio. Start at `connect`; `linn.client.client` is the map."""
 
 from linn.client.admin import Admin
 from linn.client.admin_types import (

@@ -38,7 +38,7 @@ IN_FLIGHT_MAX = 8
 
 
 class Client:
-    """Made by `linn.connect`.
+    """A client of one broker, made by `linn.connect`.
 
     Example:
         async with linn.connect("linn://127.0.0.1:5466") as client:
@@ -74,18 +74,18 @@ class Client:
         in_flight_max: int = IN_FLIGHT_MAX,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> Producer:
-        """A producer for one topic or one exchange; enter it with `async with`.
+        """Make a producer for one topic or one exchange; enter it with `async with`.
 
         Args:
-            acks: "leader": confirmed when stored as the topic's durability asks for; "all": by every in-sync replica;
-                "none": handed to the connection, never asked about again.
-            linger_ms: how long a message may wait for others to share a batch with; 0: see `producer`.
-            batch_bytes_max: a batch is sent when it has this size, about.
-            codec: how batches are compressed, where the broker can tell.
-            in_flight_max: batches sent and not confirmed. 1: order is kept also where the broker refuses one for now.
-            buffer_bytes_max: of batches that are not confirmed; beyond it `publish` waits, `publish_nowait` refuses.
+            acks: "leader": confirmed when stored as durably as the topic asks for; "all": by every in-sync replica;
+                "none": handed to the connection and not confirmed.
+            linger_ms: time that a message may wait for others to share its batch; 0: see `Producer`.
+            batch_bytes_max: approximate size at which a batch is sent.
+            codec: compression of batches, if the broker supports it.
+            in_flight_max: batches sent and not confirmed. 1: order is kept even if the broker refuses one for now.
+            buffer_bytes_max: size of unconfirmed batches beyond which `publish` waits and `publish_nowait` refuses.
 
-        Raises MessageInvalid where the arguments make no sense.
+        Raises MessageInvalid if an argument is wrong.
 
         Example:
             async with client.producer("orders", linger_ms=5, codec="zstd") as producer:
@@ -124,20 +124,20 @@ class Client:
         start: Start = "earliest",
         renewal_max_s: float = RENEWAL_MAX_S,
     ) -> Consumer:
-        """A consumer of one topic; enter it with `async with`.
+        """Make a consumer of one topic; enter it with `async with`.
 
         Args:
-            group: on a stream, the group whose members share the partitions and whose place is kept. None: on a queue,
-                one of the consumers that compete; on a stream, a reader of its own whose place nobody keeps.
-            prefetch: records that may be on their way or with the application: unsettled ones where they are leased.
-                None: 4,096 of a stream; of a queue a few at first, then as many as the application is quick.
-            mode: "push": the broker sends as far as `prefetch` goes; "pull": it sends when it is asked.
-            start: where a stream is read from where nothing is committed: "earliest", "latest", an offset, or a
-                datetime (the first batch with a timestamp not before it).
-            renewal_max_s: how long the leases of what the application works on are renewed, from the delivery on;
-                0: never. What it refers to no longer is not renewed.
+            group: on a stream, the group whose members share the partitions and whose offsets are kept. None: on a
+                queue, a competing consumer; on a stream, an independent reader whose offsets are not kept.
+            prefetch: records that may be on their way or with the application; leased records count until they are
+                settled. None: 4,096 of a stream; of a queue a few at first, then as the application's speed allows.
+            mode: "push": the broker sends up to `prefetch` records; "pull": it sends when it is asked.
+            start: position in a stream without committed offsets: "earliest", "latest", an offset, or a datetime (the
+                first batch with a timestamp not before it).
+            renewal_max_s: time after a delivery for which its lease is renewed while the application refers to its
+                records; 0: never.
 
-        Raises MessageInvalid where the arguments make no sense.
+        Raises MessageInvalid if an argument is wrong.
 
         Example:
             async with client.consumer("prices", group="dashboard", start="earliest") as consumer:
@@ -186,7 +186,7 @@ class Client:
         return FetchedBatches(batches, fetched.start_offset, fetched.high_watermark)
 
     async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
 
         Raises MessageInvalid, TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
@@ -198,7 +198,7 @@ class Client:
         return await metadata.find_offset(self._connector, topic, partition, timestamp_ms)
 
     async def describe(self, *topics: str) -> Description:
-        """Kind, partitions and bounds of topics; of all where none is named. An unknown topic's kind is "".
+        """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".
 
         Raises MessageInvalid, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
 
@@ -222,16 +222,16 @@ async def connect(
     metadata_age_max_s: float = 60.0,
     env: ClientEnv | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
+    """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
 
-    URLs are linn://HOST[:PORT] (5466 where there is none) and linn+unix:///PATH. See `ClientOptions` for the rest;
-    `env` is another world to live in, such as a simulated one.
+    URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. See `ClientOptions` for the other options;
+    `env` replaces clock, randomness and network, for example by simulated ones.
 
     Raises:
-        MessageInvalid: an option makes no sense. AddressInvalid: the URL is none of ours. ConnectFailed: nobody is
-            there. VersionUnsupported: an older or newer broker. ProtocolError: what answered is no linn broker.
-    What the block raises leaves it as it is, not in a group. Leaving the block fails what its producers and consumers
-    have not finished; they flush when their own blocks are left.
+        MessageInvalid: an option is wrong. AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens
+            there. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
+    An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and
+    consumers have not finished; they flush when their own blocks are left.
 
     Example:
         async with linn.connect("linn://127.0.0.1:5466", name="shop") as client:

@@ -1,4 +1,4 @@
-"""Admin of the blocking client: each method of `linn.client.Admin`, waited for."""
+"""Admin of the blocking client: each method of `linn.client.Admin` as a blocking call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _blocking(
 
 
 class Admin:
-    """`client.admin`. Each method raises what the broker refuses with, ConnectionLost and RequestTimeout.
+    """The admin interface of a client, `client.admin`. Methods raise refusals, ConnectionLost, RequestTimeout.
 
     Example:
         client.admin.create_topic("invoices", kind="both", retention="14d")

@@ -1,9 +1,10 @@
 """The blocking client: the async client in a thread of its own, with the same names. `linn.sync` is its public name.
 
-Read on: `loop_thread` (the thread), `blocking_producer`, `blocking_consumer` with `blocking_settling`.
+Read on: `loop_thread` (the thread), `producer`, `consumer` with `settling`.
 
-Laws: any number of threads may use a client and what is made from it. What `connect`, `producer` and `consumer` return
-is open; leaving its `with` block, or `close`, closes it. Closing a client closes what was made from it, first.
+Laws: any number of threads may use a client, its producers and its consumers. `connect`, `producer` and `consumer`
+return open objects; leaving the `with` block, or `close`, closes them. Closing a client closes its producers and
+consumers first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from linn.wire.messages import Description
 
 
 class Client:
-    """Made by `linn.sync.connect`, open from then on. One that is dropped without being closed says so in a warning.
+    """A blocking client of one broker, opened by `linn.sync.connect`. Warns if it is dropped without `close`.
 
     Example:
         client = linn.sync.connect("linn://127.0.0.1:5466")  # or as a block: with linn.sync.connect(...) as client
@@ -47,7 +48,7 @@ class Client:
 
     @property
     def broker(self) -> str:
-        """What the broker calls itself; "" while there is no connection."""
+        """The broker's name; "" while there is no connection."""
         return self._made.broker
 
     # --- life ---
@@ -75,11 +76,11 @@ class Client:
             raise errors[0]
 
     def close(self) -> None:
-        """Close what was made from this client, then the connection, and wait for the thread to end. Idempotent.
+        """Close producers and consumers, then the connection, and wait for the thread to end. Idempotent.
 
         Raises:
             LinnError: the first of the errors that closing a producer or a consumer raised.
-        In a process that was forked since the client was made it does nothing.
+        Does nothing in a process that was forked since the client was made.
 
         Example:
             client = linn.sync.connect("linn://127.0.0.1:5466")
@@ -101,7 +102,7 @@ class Client:
         """Drop a producer or consumer that was closed, so that `close` leaves it alone."""
         self._children.pop(id(child), None)
 
-    # --- what users make ---
+    # --- producers and consumers ---
 
     def producer(
         self,
@@ -115,9 +116,9 @@ class Client:
         in_flight_max: int = IN_FLIGHT_MAX,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> Producer:
-        """A producer for one topic or one exchange, open; for the options see `linn.client.Client.producer`.
+        """Open a producer for one topic or one exchange; for the options see `linn.client.Client.producer`.
 
-        Raises MessageInvalid where the arguments make no sense, ConnectionLost, RequestTimeout.
+        Raises MessageInvalid if an argument is wrong, ConnectionLost, RequestTimeout.
 
         Example:
             with client.producer("orders", linger_ms=5, codec="zstd") as producer:
@@ -151,9 +152,9 @@ class Client:
         start: Start = "earliest",
         renewal_max_s: float = RENEWAL_MAX_S,
     ) -> Consumer:
-        """A consumer of one topic, subscribed; for the options see `linn.client.Client.consumer`.
+        """Open a consumer of one topic; for the options see `linn.client.Client.consumer`.
 
-        Raises MessageInvalid where the arguments make no sense, TopicUnknown, SubscriptionWrongKind, ConnectionLost,
+        Raises MessageInvalid if an argument is wrong, TopicUnknown, SubscriptionWrongKind, ConnectionLost,
         RequestTimeout and other refusals.
 
         Example:
@@ -200,7 +201,7 @@ class Client:
         return FetchedBatches([Batch(batch) for batch in batches], start_offset, high_watermark)
 
     def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
 
         Raises TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
 
@@ -211,7 +212,7 @@ class Client:
         return self._thread.call(self._made.find_offset, topic, partition, timestamp_ms)
 
     def describe(self, *topics: str) -> Description:
-        """Kind, partitions and bounds of topics; of all where none is named. An unknown topic's kind is "".
+        """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".
 
         Raises ConnectionLost, RequestTimeout.
 
@@ -233,11 +234,11 @@ def connect(
     backoff_max_s: float = 2.0,
     metadata_age_max_s: float = 60.0,
 ) -> Client:
-    """A client of the broker at `url`, connected. See `linn.connect` for the options and `docs/reference/client.md`.
+    """Connect to the broker at `url`. For the options see `linn.connect` and `docs/reference/client.md`.
 
     Raises:
-        AddressInvalid: the URL is none of ours. ConnectFailed: nobody is there. VersionUnsupported: an older or newer
-            broker. ProtocolError: something that is no linn broker answered.
+        AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens there. VersionUnsupported: an older
+            or newer broker. ProtocolError: the peer is no linn broker.
 
     Example:
         with linn.sync.connect("linn://127.0.0.1:5466", name="shop") as client:

@@ -1,8 +1,8 @@
 """Consumer of the blocking client: the async one, read and settled by any number of threads.
 
-Laws: what the loop has handed over is kept here until a thread takes it, so that a wait that ends early loses nothing;
-each message goes to one thread; what is not wanted any more (a lease or a partition that is gone) is not handed out.
-Reading on within a batch takes no lock: `next` of an iterator is one step of the interpreter.
+Laws: batches that the loop has handed over are kept here until a thread takes them, so that a wait that ends early
+loses nothing; each message goes to one thread; messages whose lease or partition is gone are not handed out. Reading on
+within a batch takes no lock: `next` of an iterator is one step of the interpreter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Made by `Client.consumer`, open from then on. Any number of threads may iterate, and settle.
+    """A blocking consumer of one topic, opened by `Client.consumer`. Any number of threads may iterate, and settle.
 
     Example:
         with client.consumer("orders") as consumer:
@@ -56,19 +56,19 @@ class Consumer:
         self._current: Batch | None = None
         self._messages: Iterator[Message] = iter(())
         self._unread: Iterator[int] = iter(())
-        """The indexes that `_messages` goes on with."""
+        """Indexes that `_messages` has not reached yet."""
         self._news = made._news
         made._hand_to(self._take_unread)
         self._closed = False
 
     @property
     def topic(self) -> str:
-        """What it reads."""
+        """The topic's name."""
         return self._made.topic
 
     @property
     def partitions(self) -> list[int] | None:
-        """Partitions that this member of a group owns now; None where there is no group, or none is known yet."""
+        """Partitions that this member of a group owns now; None without a group, and before the first assignment."""
         return self._made.partitions
 
     # --- life ---
@@ -93,7 +93,7 @@ class Consumer:
             self._current, self._messages = None, iter(())
 
     def close(self) -> None:
-        """Settle what waits to be settled, and unsubscribe. Records that were not settled go back to a queue.
+        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue.
 
         Iterations end, in other threads as well. Idempotent.
 
@@ -113,15 +113,14 @@ class Consumer:
         return self
 
     def __next__(self) -> Message:
-        """The next message, waiting for it, in the order of the broker's deliveries. Ends when the consumer is closed.
+        """Wait for the next message, in the order of the broker's deliveries. Closing the consumer ends the iteration.
 
         Raises:
             DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody waited for was refused; iterate on.
-            ConnectionLost: no broker was found in `retries_max` attempts, where there is such a number; iterating on
-                tries again.
+            ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
             BatchCorrupt: a batch was damaged; iterate on.
             TopicUnknown, ...: the subscription is over for good.
-        Where the wait is interrupted (KeyboardInterrupt) no message is lost.
+        If the wait is interrupted (KeyboardInterrupt), no message is lost.
         """
         if self._news == self._made._news and getpid() == self._process_id:
             for message in self._messages:
@@ -136,9 +135,9 @@ class Consumer:
     @overload
     def get(self, timeout_s: float | None) -> Message | None: ...
     def get(self, timeout_s: float | None = None) -> Message | None:
-        """The next message; None where none has come in `timeout_s` seconds.
+        """Wait for the next message; return None if none arrives within `timeout_s` seconds.
 
-        Raises as `__next__` does, and ConnectionLost where the consumer is closed.
+        Raises as `__next__` does, and ConnectionLost if the consumer is closed.
 
         Example:
             while (message := consumer.get(timeout_s=0.1)) is not None:
@@ -147,7 +146,7 @@ class Consumer:
         return self._open(self._step(self._pick_message, timeout_s))
 
     def batches(self) -> Batches:
-        """The batches, for `for`; see `__next__` for what a step promises.
+        """Iterate over batches; each step raises and waits as `__next__` does.
 
         Example:
             for batch in consumer.batches():
@@ -162,7 +161,7 @@ class Consumer:
     @overload
     def next_batch(self, timeout_s: float | None) -> Batch | None: ...
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
-        """The next batch whole; None where none has come in `timeout_s` seconds. Raises as `get` does.
+        """Wait for the next whole batch; return None if none arrives within `timeout_s` seconds. Raises as `get` does.
 
         Example:
             batch = consumer.next_batch(timeout_s=5)
@@ -177,11 +176,11 @@ class Consumer:
         return found
 
     def _step_batch(self) -> Batch | None:
-        """The next batch; None where the consumer is closed."""
+        """Wait for the next batch; return None if the consumer is closed."""
         return self._step(self._pick_batch, None)
 
     def _step(self, pick: Callable[[], T | None], timeout_s: float | None) -> T | None:
-        """What `pick` finds, waiting for it; None where the time has passed or the consumer is closed."""
+        """Wait until `pick` finds something and return it; None after the time limit, or if the consumer is closed."""
         self._thread.check()
         timeout_s = checked_timeout(timeout_s)
         deadline = math.inf if timeout_s is None else self._thread.monotonic() + timeout_s
@@ -214,7 +213,7 @@ class Consumer:
         return batch
 
     async def _refill(self, deadline: float) -> bool:
-        """Look up what is new, and wait until there is a batch; False where there is none by then, or ever."""
+        """Handle news and wait for a batch; return False if there is none by the deadline, or will be none any more."""
         with self._lock:
             if self._news != self._made._news:
                 self._news = self._made._news
@@ -239,7 +238,7 @@ class Consumer:
             self._current, self._messages = None, iter(())
 
     def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
-        """As `asynchronous.Consumer.take_unread`, of what was taken and no thread has read. Called by the loop."""
+        """Take back records that were handed over to threads and not read. Called by the loop."""
         unread: list[Unread] = []
         with self._lock:
             if self._current is not None and is_unread_of(self._current._origin, subscription, leases):
@@ -258,18 +257,18 @@ class Consumer:
     def pull(
         self, records_max: int, wait_s: float = 0.0, *, partition: int | None = None, start: int = 0
     ) -> list[Batch]:
-        """Up to `records_max` records, waiting up to `wait_s` seconds for the first; none when the time has passed.
+        """Pull up to `records_max` records, waiting up to `wait_s` seconds for the first; may return none.
 
-        Only with mode="pull". With `partition`, only what is ready in that partition of a queue from offset `start` on,
-        without waiting.
+        Only with mode="pull". With `partition`, only records that are ready in that partition of a queue, from offset
+        `start` on, without waiting.
 
         Raises:
-            SubscriptionWrongKind: the consumer's mode is push, or the topic is no queue that leases its records, and
-                has no place to pull from.
-            ConnectionLost: the connection ended; records that were on their way come again if they are leased.
-            BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
+            SubscriptionWrongKind: the consumer's mode is push, or `partition` is given and the topic is no queue with
+                leases.
+            ConnectionLost: the connection ended; leased records that were on their way are redelivered.
+            BatchCorrupt: a batch was damaged; leased records that were on their way are redelivered.
             LinnError: a settlement that nobody waited for was refused, or the subscription is over.
-        Where the wait is interrupted, records that were on their way are leased until the lease ends.
+        If the wait is interrupted, records that were on their way stay leased until the lease ends.
 
         Example:
             with client.consumer("orders", mode="pull") as consumer:
@@ -287,7 +286,7 @@ class Consumer:
 
 
 class Batches:
-    """Iterates over a consumer's batches."""
+    """Iterator over a consumer's batches."""
 
     __slots__ = ("_consumer",)
 
@@ -298,7 +297,7 @@ class Batches:
         return self
 
     def __next__(self) -> Batch:
-        """The next batch. See `Consumer.__next__`."""
+        """Wait for the next batch; see `Consumer.__next__`."""
         batch = self._consumer._step_batch()
         if batch is None:
             raise StopIteration

@@ -1,9 +1,9 @@
-"""LoopThread: one event loop in a thread of its own, and the way into it from all other threads.
+"""LoopThread: runs one event loop in a thread of its own, and takes calls from all other threads.
 
-Laws: what is called is run by the loop as a task; whoever calls waits for its end, also where the wait is interrupted
-and the task has to be cancelled first; a call is either run or refused, never forgotten; what a thread told with `soon`
-is done before what it calls then. The loop is asyncio's, because a crossing costs a third of what it does with trio's
-(20 and 65 us where this was written).
+Laws: the loop runs each call as a task; its caller waits for the task's end, even if the wait is interrupted and the
+task has to be cancelled first; a call is either run or refused, never forgotten; callbacks that a thread passed to
+`soon` run before the calls that it makes afterwards. The loop is asyncio's, because a crossing costs a third of what it
+does with trio's (20 and 65 us on the machine that measured it).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class _Call(Generic[T]):
-    """Something that a thread waits for."""
+    """A call from another thread, which waits for its end."""
 
     __slots__ = ("_loop", "_work", "ended", "task")
 
@@ -41,7 +41,7 @@ class _Call(Generic[T]):
         self._work = work
 
     def start(self) -> None:
-        """Make the task."""
+        """Start the task."""
         self.task = self._loop.create_task(self._work())
         self.task.add_done_callback(self._done)
 
@@ -55,16 +55,16 @@ class _Call(Generic[T]):
 
 
 class LoopThread:
-    """Made with `start`. A thread that is not ended goes with the process."""
+    """An event loop in a daemon thread; `start` starts it, `end` and `join` end it."""
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
-        """After a fork the child has no such thread, only what this object was before."""
+        """Process that the thread lives in. After a fork, the child has this object but no thread."""
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._open = False
         self._callbacks: deque[Callable[[], None]] = deque()
-        """Run in a task, because what they lead to asks in which task it is."""
+        """Callbacks of `soon`, run in a task, because some of the code that they call needs a current task."""
         self._told = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._ended_early = False
@@ -74,9 +74,9 @@ class LoopThread:
     # --- life ---
 
     def start(self, block: AbstractAsyncContextManager[T]) -> T:
-        """Start the thread and enter a block, which is left when the thread is ended.
+        """Start the thread and enter a context manager, which is left when the thread ends.
 
-        Raises what entering raises; the thread has ended then, as it has where the wait is interrupted.
+        Raises the exception of entering it. The thread has ended then, as it has if the wait is interrupted.
         """
         entered: Future[T] = Future()
         self._thread = threading.Thread(target=self._run, args=(block, entered), name="linn-client", daemon=True)
@@ -106,7 +106,7 @@ class LoopThread:
             if not entered.done():
                 entered.set_exception(error)
         finally:
-            with self._lock:  # What was called before becomes a task ahead of the end; the runner cancels it.
+            with self._lock:  # Earlier calls become tasks before the loop ends; the runner cancels them.
                 self._open = False
 
     async def _run_callbacks(self) -> None:
@@ -117,7 +117,7 @@ class LoopThread:
                 self._callbacks.popleft()()
 
     def end(self) -> None:
-        """Have the loop leave its block and end, without waiting for it. Idempotent; any thread may, in any process."""
+        """Tell the loop to leave its context and end, without waiting. Idempotent; any thread or process may call."""
         if self.is_here():
             with contextlib.suppress(RuntimeError):  # The loop is closed already.
                 self._loop.call_soon_threadsafe(self._cancel_main)
@@ -128,25 +128,25 @@ class LoopThread:
             self._main.cancel()
 
     def join(self) -> None:
-        """Wait for the thread's end; in that thread itself, and in a forked process, return at once."""
+        """Wait for the thread's end; return at once in that thread itself and in a forked process."""
         if self._thread is not None and self.is_here() and self._thread is not threading.current_thread():
             self._thread.join()
 
     def is_here(self) -> bool:
-        """Whether this is the process that the thread is in."""
+        """Tell whether this is the process that the thread lives in."""
         return os.getpid() == self.process_id
 
-    # --- in ---
+    # --- calls ---
 
     def call(self, work: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` in the loop and wait for what it returns or raises.
+        """Run `work` in the loop, wait for its end, and return its result or raise its exception.
 
-        Raises ClientUnreachable, and ConnectionLost where the loop has ended or ends meanwhile. Where the wait is
-        interrupted (KeyboardInterrupt) the work is cancelled, and has ended when that is raised.
+        Raises ClientUnreachable, and ConnectionLost if the loop has ended or ends meanwhile. If the wait is
+        interrupted (KeyboardInterrupt), the work is cancelled and has ended when the interrupt is raised.
         """
 
         async def run() -> T:
-            return await work(*args, **kwargs)  # What `work` refuses at once, wrong arguments, is for the caller too.
+            return await work(*args, **kwargs)  # Called here, so that the caller gets errors about arguments as well.
 
         call = _Call(self._loop, run)
         self._submit(call)
@@ -167,7 +167,7 @@ class LoopThread:
         except asyncio.CancelledError:
             raise self._gone() from self._failure
         finally:
-            del task  # It would hold the error, whose traceback holds this frame.
+            del task  # It holds the error, whose traceback holds this frame: a cycle.
 
     def call_within(
         self,
@@ -177,9 +177,9 @@ class LoopThread:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """As `call`; after `timeout_s` seconds, where it is not None, the work is cancelled.
+        """Call with a time limit: cancel the work after `timeout_s` seconds, unless that is None.
 
-        Raises RequestTimeout; MessageInvalid where `timeout_s` is no length of time.
+        Raises as `call` does, RequestTimeout, and MessageInvalid if `timeout_s` is no length of time.
         """
         timeout_s = checked_timeout(timeout_s)
 
@@ -191,11 +191,11 @@ class LoopThread:
         return self.call(limited)
 
     def monotonic(self) -> float:
-        """The loop's clock, in seconds."""
+        """Return the time of the loop's clock, in seconds."""
         return self._loop.time()
 
     def soon(self, callback: Callable[[], None]) -> None:
-        """Have the loop call `callback`, which never raises, without waiting. Raises as `call` does."""
+        """Schedule `callback`, which must not raise, in the loop, without waiting. Raises as `call` does."""
         self.check()
         try:
             self._callbacks.append(callback)
@@ -204,7 +204,7 @@ class LoopThread:
             raise self._gone() from error
 
     def check(self) -> None:
-        """Raises ClientUnreachable where this is another process."""
+        """Raise ClientUnreachable in any other process."""
         if not self.is_here():
             raise ClientUnreachable("the process was forked after the client was made: make one in the child")
 

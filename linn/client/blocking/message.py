@@ -1,4 +1,4 @@
-"""What a blocking consumer hands over: batches and messages that any thread may read and settle."""
+"""Batches and messages of a blocking consumer, which any thread may read and settle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Settle = Callable[[asynchronous.Batch, int, int, Verdict, int], Settled]
 
 
 class Batch(ReceivedBatch):
-    """Records of one partition, in their order. `len`, iteration and `values` leave out what came before `first`.
+    """Records of one partition, in order. `len`, iteration and `values` leave out the records before `first`.
 
     Example:
         batch = consumer.next_batch()
@@ -33,7 +33,7 @@ class Batch(ReceivedBatch):
     def __init__(self, origin: asynchronous.Batch, settle: Settle | None = None) -> None:
         super().__init__(origin.topic, origin.partition, origin.records, origin._first, origin._delivery)
         self._origin = origin
-        """The batch as the loop knows it."""
+        """The loop's batch."""
         self._settle_origin = settle
         """The consumer's method, which keeps the consumer alive for as long as the batch; None for a fetched batch."""
 
@@ -41,7 +41,7 @@ class Batch(ReceivedBatch):
         return map(Message, repeat(self), self._indexes)
 
     def ack(self) -> Settled:
-        """All records are done with; on a stream, the group's place is behind them. Wait for it, or let it be.
+        """Acknowledge all records; on a stream, commit the offset behind them. Waiting for the result is optional.
 
         Example:
             batch.ack().wait()  # or without wait(): refusals are raised by the next step
@@ -49,7 +49,7 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
-        """All records are to be delivered again; after `delay_ms`, or as the topic is configured where it is 0.
+        """Return all records for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
         On a stream, the group reads on from the first of them.
 
@@ -59,7 +59,7 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
-        """No record can be dealt with: to the dead-letter topic with them.
+        """Reject all records: they go to the dead-letter topic.
 
         Example:
             batch.reject()
@@ -67,7 +67,7 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
-        """The leases last `lease_ms` from now.
+        """Extend the lease of all records to `lease_ms` from now.
 
         Example:
             batch.extend(lease_ms=60_000).wait()
@@ -75,9 +75,9 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
-        """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+        """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
-        Where it is interrupted (KeyboardInterrupt), nothing is settled. Raises what the broker refuses the ack with.
+        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack.
 
         Example:
             with batch.process(on_error="reject"):
@@ -86,14 +86,14 @@ class Batch(ReceivedBatch):
         return Processing(self, on_error, delay_ms)
 
     def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
+        """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""
         if self._settle_origin is None:
             raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
         return self._settle_origin(self._origin, first, end, verdict, ms)
 
 
 class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
-    """One record. Its properties are read from the batch when they are asked for.
+    """One record. Its properties are read from the batch on access.
 
     Example:
         message = next(consumer)
@@ -103,7 +103,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     batch: Batch
 
     def ack(self) -> Settled:
-        """It is done with; on a stream, the group's place is behind it. Wait for it, or let it be.
+        """Acknowledge the message; on a stream, commit the offset behind it. Waiting for the result is optional.
 
         Example:
             message.ack().wait()  # or without wait(): refusals are raised by the next step
@@ -111,7 +111,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
-        """It is to be delivered again; after `delay_ms`, or as the topic is configured where that is 0.
+        """Return the message for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
         On a stream, the group reads on from it.
 
@@ -121,7 +121,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
-        """It can't be dealt with: to the dead-letter topic with it.
+        """Reject the message: it goes to the dead-letter topic.
 
         Example:
             message.reject()
@@ -129,7 +129,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
-        """Its lease lasts `lease_ms` from now.
+        """Extend the lease to `lease_ms` from now.
 
         Example:
             message.extend(lease_ms=60_000).wait()
@@ -137,9 +137,9 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
-        """For `with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+        """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
-        Where it is interrupted (KeyboardInterrupt), nothing is settled. Raises what the broker refuses the ack with.
+        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack.
 
         Example:
             with message.process(on_error="reject"):
@@ -149,7 +149,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
 
 
 class FetchedBatches(NamedTuple):
-    """Batches from the offset on that was asked for, and the partition's bounds.
+    """Batches from the requested offset on, and the partition's bounds.
 
     Example:
         batches, start_offset, high_watermark = client.fetch("prices", 0, 0)
@@ -157,13 +157,13 @@ class FetchedBatches(NamedTuple):
 
     batches: list[Batch]
     start_offset: int
-    """The first offset that can be read."""
+    """First offset that can be read."""
     high_watermark: int
-    """The offset behind the last that can be read."""
+    """Offset behind the last one that can be read."""
 
 
 class Settleable(Protocol):
-    """A message or a batch."""
+    """A message or a batch that can be settled."""
 
     def ack(self) -> Settled: ...
     def nack(self, delay_ms: int = 0) -> Settled: ...
@@ -174,7 +174,7 @@ T = TypeVar("T", bound=Settleable)
 
 
 class Processing(Generic[T]):
-    """Made by `Message.process` and `Batch.process`."""
+    """Context manager that `Message.process` and `Batch.process` return."""
 
     def __init__(self, work: T, on_error: OnError, delay_ms: int) -> None:
         check_on_error(on_error)
@@ -189,9 +189,9 @@ class Processing(Generic[T]):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ack, or say what the block's error asks for; see `Message.process`. Interrupted, it says nothing."""
+        """Settle as `Message.process` says."""
         if exc is None:
             self._work.ack().wait()
         elif isinstance(exc, Exception):
-            with contextlib.suppress(LinnError):  # The block's own error is the one to hear of.
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
                 (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms)).wait()

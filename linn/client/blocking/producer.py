@@ -1,8 +1,8 @@
 """Producer of the blocking client: the async one, used by any number of threads.
 
 Laws: messages of one thread are stored in the order of its calls, as far as the async producer promises.
-`publish_nowait` puts a message where the loop takes it, with all others that came meanwhile: it costs a lock and, for
-the first of them, a signal. What waits there is counted against `buffer_bytes_max`.
+`publish_nowait` puts a message into a list that the loop takes as a whole: it costs a lock and, for the first of the
+list, a signal. The list counts against `buffer_bytes_max`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from linn.core.errors.tree import ClientClosed, LimitExceeded
 
 
 class Producer:
-    """Made by `Client.producer`, open from then on. Any number of threads may use it.
+    """A blocking producer, opened by `Client.producer`. Any number of threads may use it.
 
     Example:
         with client.producer(exchange="news") as producer:
@@ -41,12 +41,12 @@ class Producer:
         self._made = made
         self._lock = threading.RLock()
         self._waiting: list[bytes | Prepared] = []
-        """What the loop has not taken yet."""
+        """Messages that the loop has not taken yet."""
         self._waiting_bytes = 0
-        """Of those before `_granted`."""
+        """Bytes of waiting messages that were put before the last grant."""
         self._granted = 0
         self._room = 0
-        """What is left of the bytes that were granted: without room, somebody looks how many are on their way."""
+        """Bytes left of those granted; when it is used up, the next publish asks how many are on their way."""
         self._buffer_bytes_max = buffer_bytes_max
         self._closed = False
 
@@ -79,18 +79,18 @@ class Producer:
         self.__exit__(None, None, None)
 
     def flush(self, *, timeout_s: float | None = None) -> None:
-        """Send what waits, and wait until all that was published before the call is confirmed or failed.
+        """Send everything that waits, and wait until each earlier message is confirmed or failed.
 
-        With acks="none": until the broker has read it.
+        With acks="none": wait until the broker has read them.
 
         Raises:
-            RequestTimeout: `timeout_s` seconds have passed; what waited is on its way all the same.
+            RequestTimeout: `timeout_s` seconds have passed; the messages are on their way all the same.
             LinnError: the first failure among the messages of `publish_nowait` since the last flush; a note says how
-                many batches failed. Those of `publish` are raised there.
+                many batches failed. Failures of `publish` are raised by that call.
 
         Example:
             producer.publish_nowait(b"two coffees")
-            producer.flush(timeout_s=5)  # raises what went wrong
+            producer.flush(timeout_s=5)  # raises the first failure
         """
         self._thread.call_within(timeout_s, "flush", self._made.flush)
 
@@ -112,17 +112,17 @@ class Producer:
         mandatory: bool = False,
         timeout_s: float | None = None,
     ) -> Receipt:
-        """Publish one message and wait for what `acks` asks for.
+        """Publish one message and wait for the confirmation that `acks` asks for.
 
-        Waits first where more than `buffer_bytes_max` is on its way. `mandatory` is as with the async client.
+        Waits first while more than `buffer_bytes_max` is on its way. `mandatory` works as with the async client.
 
         Raises:
             MessageInvalid, MessageTooLarge: nothing was sent.
             Unroutable: it was mandatory, and no topic takes it.
             RequestTimeout, ConnectionLost: it may or may not be stored.
-            LinnError: the broker refused it, also when asked again where the refusal is retriable.
-        Where `timeout_s` has passed, or the wait is interrupted (KeyboardInterrupt), a message that still waits to be
-        batched is withdrawn; else it may or may not be stored.
+            LinnError: the broker refused it; if the refusal is retriable, again after retries.
+        After `timeout_s`, or if the wait is interrupted (KeyboardInterrupt), a message that still waits to be batched
+        is withdrawn; otherwise it may or may not be stored.
 
         Example:
             receipt = producer.publish(b"two coffees", key=b"table 4", timeout_s=5)
@@ -160,9 +160,9 @@ class Producer:
         ttl_ms: int = 0,
         mandatory: bool = False,
     ) -> None:
-        """Publish one message without waiting. If it fails later, the next `flush` or the closing says so.
+        """Publish one message without waiting. A later failure is raised by the next `flush` or by closing.
 
-        That goes for a `mandatory` one, too, which no topic takes: see `publish`.
+        So is the failure of a `mandatory` message that no topic takes; see `publish`.
 
         Raises:
             LimitExceeded: `buffer_bytes_max` bytes are on their way already; `flush()` makes room.
@@ -190,7 +190,7 @@ class Producer:
             properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
             message = self._made._prepared(value, properties, mandatory)
             size = message.size
-        if getpid() != self._process_id:  # Before the lock, which another thread may have held at the fork.
+        if getpid() != self._process_id:  # Check before the lock: another thread may have held it at the fork.
             self._thread.check()
         with self._lock:
             if self._room <= 0:
@@ -216,17 +216,17 @@ class Producer:
         mandatory: bool = False,
         timeout_s: float | None = None,
     ) -> BulkReceipt:
-        """Publish many messages and wait for what `acks` asks for; the fastest way.
+        """Publish many messages and wait for the confirmation that `acks` asks for; the fastest way.
 
-        `keys`, `headers`, `ids` and, where they are sequences, `routing_keys`, `labels` and `timestamp_ms` have one
-        entry per value; the rest holds for all. No thread may change them before the call returns.
+        `keys`, `headers` and `ids` have one entry per value, and so have `routing_keys`, `labels` and `timestamp_ms` if
+        they are sequences; other arguments hold for all. No thread may change them before the call returns.
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
             MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
                 messages were.
             LinnError: as `publish`; a note says how many messages were confirmed.
-        Where `timeout_s` has passed, or the wait is interrupted: what was cut into batches may or may not be stored;
+        After `timeout_s`, or if the wait is interrupted: messages that were cut into batches may or may not be stored;
         the rest is not sent.
 
         Example:
@@ -250,17 +250,17 @@ class Producer:
             mandatory=mandatory,
         )
 
-    # --- from thread to loop ---
+    # --- handing over to the loop ---
 
     def _hand_over(self) -> None:
-        """Give all that waits to the async producer. Called by the loop."""
+        """Pass all waiting messages to the async producer. Called by the loop."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._waiting_bytes = self._granted = self._room = 0
             self._made._take(waiting)
 
     def _look_for_room(self) -> None:
-        """Grant as many bytes as may be put where the loop takes them now. Raises ConnectionLost, LimitExceeded."""
+        """Grant as many bytes as fit into the buffer now. Raises ConnectionLost, LimitExceeded."""
         if self._closed:
             raise ClientClosed("the producer is closed")
         self._waiting_bytes += self._granted - self._room

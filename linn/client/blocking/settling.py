@@ -1,7 +1,7 @@
-"""Settlements of a blocking consumer: gathered by any thread, carried out by the loop, in the order of the calls.
+"""Settlements of a blocking consumer: gathered from any thread, carried out by the loop in the order of the calls.
 
-Laws: an ack costs a lock and no crossing, and adjoining acks are one; what is not an ack is carried out before the call
-returns, so that the next step of an iteration knows of it; any thread may wait for a handle, any number of times.
+Laws: an ack costs a lock and no crossing, and adjoining acks are merged; any other verdict is carried out before the
+call returns, so that the next step of an iteration knows of it; any thread may wait for a handle, any number of times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linn.wire.messages import Verdict
 
 
 class Settled:
-    """What was said of some records. Wait for the broker's word with `wait`, or let it be.
+    """Handle of a settlement. Waiting for the broker's answer with `wait` is optional.
 
     Example:
         settled = message.ack()
@@ -37,10 +37,10 @@ class Settled:
         self.verdict = verdict
         self.ms = ms
         self.carried_out: AsyncSettled | None = None
-        """Set by the loop."""
+        """The async settlement, set by the loop."""
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker has answered. What it refused is raised here, and not by the consumer's next step.
+        """Wait for the broker's answer. A refusal is raised here instead of by the consumer's next step.
 
         Raises:
             DeliveryNotCurrent, GroupFenced, SubscriptionWrongKind: the broker refused.
@@ -54,7 +54,7 @@ class Settled:
 
 
 class Settlements:
-    """Those of one consumer that the loop has not taken yet."""
+    """Settlements of one consumer that the loop has not taken yet."""
 
     def __init__(self, thread: LoopThread) -> None:
         self._thread = thread
@@ -62,7 +62,7 @@ class Settlements:
         self._waiting: list[Settled] = []
 
     def add(self, batch: Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle records by index. Raises MessageInvalid where `ms` is no number that fits, ConnectionLost."""
+        """Settle records by index. Raises MessageInvalid if `ms` is out of range, ConnectionLost."""
         check_ms(ms)
         self._thread.check()
         subscription = batch._subscription
@@ -81,18 +81,18 @@ class Settlements:
             settled = Settled(self, batch, first, end, verdict, ms)
             waiting.append(settled)
         if verdict != Verdict.ACK:
-            self._thread.call(anyio.lowlevel.checkpoint)  # What was told before is done before this is.
+            self._thread.call(anyio.lowlevel.checkpoint)  # The loop runs earlier callbacks before this call.
         return settled
 
     def carry_out(self) -> None:
-        """Say to the subscriptions what waits. Called by the loop."""
+        """Pass waiting settlements to their subscriptions. Called by the loop."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for settled in waiting:
             settled.carried_out = settled.batch._settle(settled.first, settled.end, settled.verdict, settled.ms)
 
     def wait(self, settled: Settled, timeout_s: float | None) -> None:
-        """See `Settled.wait`."""
+        """Wait for one settlement; see `Settled.wait`."""
         self._thread.call_within(timeout_s, "settling", self._wait, settled)
 
     async def _wait(self, settled: Settled) -> None:

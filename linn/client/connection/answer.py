@@ -1,4 +1,4 @@
-"""Who waits for a broker's answer."""
+"""Answers to requests: the interface of callers, and a caller that a task awaits."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from linn.wire.messages import Message
 
 
 class Caller(Protocol):
-    """Told, synchronously and exactly once, how a request ended."""
+    """Receiver of a request's outcome, called synchronously and exactly once."""
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """The broker answered. Called where the bytes are read, before anything that the broker sent later."""
+        """Take the broker's answer. Called before anything that the broker sent later is handled."""
 
     def failed(self, error: LinnError) -> None:
-        """The broker refused, or the connection ended first (ConnectionLost)."""
+        """Take the broker's refusal, or ConnectionLost if the connection ended first."""
 
 
 def again(error: LinnError) -> LinnError:
-    """The same error to be raised once more: each who raises it has a traceback of its own."""
+    """Copy an error to raise it once more, with a traceback of its own."""
     copy = type(error)(error.text)
     copy.__cause__ = error
     return copy
 
 
 class Answer:
-    """A caller that one task waits on."""
+    """A caller that one task awaits."""
 
     __slots__ = ("_event", "_outcome", "batches", "message")
 
@@ -50,7 +50,7 @@ class Answer:
         self._event.set()
 
     async def wait(self) -> Message:
-        """The broker's answer. Raises what it refused with, or ConnectionLost."""
+        """Wait for the broker's answer. Raises its refusal, or ConnectionLost."""
         await self._event.wait()
         outcome = self._outcome
         if isinstance(outcome, LinnError):

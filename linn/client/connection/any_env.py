@@ -26,14 +26,14 @@ from linn.core.errors.tree import ConnectFailed
 
 
 class ClientNet(Protocol):
-    """What a client needs of a network; every `Net` has it."""
+    """Network that a client needs; every `Net` has this method."""
 
     async def connect(self, address: str) -> Stream:
         """Connect. Raises ConnectFailed, AddressInvalid."""
 
 
 class ClientEnv(Protocol):
-    """What a client takes from outside; every `Env` has it."""
+    """Environment that a client needs; every `Env` has these attributes."""
 
     @property
     def clock(self) -> Clock: ...
@@ -44,7 +44,7 @@ class ClientEnv(Protocol):
 
 
 class AnyClock:
-    """The machine's clocks. `monotonic` is that of the loop in which it is first asked, and fits its deadlines."""
+    """The machine's clocks. `monotonic` is the clock of the loop that first calls it, for its deadlines."""
 
     def __init__(self) -> None:
         self.monotonic: Callable[[], float] = self._first_monotonic
@@ -53,7 +53,7 @@ class AnyClock:
         return time.time_ns() // 1_000_000
 
     def _first_monotonic(self) -> float:
-        # From here on without asking for the loop, which takes most of a microsecond: consumers look for each message.
+        # Later calls do not look the loop up, which takes most of a microsecond: consumers call this per message.
         self.monotonic = trio.current_time if in_trio_run() else time.monotonic
         return self.monotonic()
 
@@ -62,7 +62,7 @@ class AnyClock:
 
 
 class AnyStream(RealStream):
-    """A connected socket in another loop than trio's."""
+    """A connected socket under another loop than trio's."""
 
     __slots__ = ()
 
@@ -79,12 +79,12 @@ class AnyStream(RealStream):
 
 
 async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
-    """(family, socket address) for each way to reach `place`. Raises OSError."""
+    """Return (family, socket address) for each way to reach `place`. Raises OSError."""
     if isinstance(place, str):
         return [(socket.AF_UNIX, place)]
     try:
         try:
-            # An address in numbers needs no thread.
+            # A numeric address needs no thread.
             found: Any = socket.getaddrinfo(*place, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except socket.gaierror:
             found = await anyio.getaddrinfo(*place, type=socket.SOCK_STREAM)
@@ -94,7 +94,7 @@ async def _resolve(place: tuple[str, int] | str) -> list[tuple[int, Any]]:
 
 
 class AnyNet:
-    """The machine's network, outward only."""
+    """The machine's network, for outgoing connections only."""
 
     async def connect(self, address: str) -> Stream:
         place = parse_address(address)

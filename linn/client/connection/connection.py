@@ -1,9 +1,9 @@
-"""Connection: one connection to a broker, from hello to its end. A client that reconnects has one after another.
+"""Connection: one connection to a broker, from hello to its end. A client that reconnects opens a new one.
 
-Laws: what is sent goes out in the order of the calls; where nothing waits to be sent, it goes out within the call. Each
-request's caller is told exactly once. `run` owns all tasks of the connection and returns when it is over. One task at a
-time reads: the connection's own, or one that waits for the only answer and reads it itself (`attend`), which is a turn
-of the loop sooner.
+Laws: messages are sent in the order of the calls, and within the call if nothing waits to be sent. Each request's
+caller is told exactly once. `run` owns all tasks of the connection and returns when it is over. One task at a time
+reads: the connection's own, or the publisher of the only outstanding request, which reads its answer itself (`attend`),
+a turn of the loop sooner.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from linn.wire.connection import Event, check_welcome, frames_of, hello
 from linn.wire.messages import Failed, Goodbye, Message, Ping, Pong, Welcome
 
 OUTGOING_BYTES_MAX = 1 << 20
-"""What may wait for the socket before producers hold back: four default batches."""
+"""Bytes that may wait for the socket before producers hold back: four default batches."""
 FRAME_BYTES_MAX = 64 << 20
-"""Of any message of the broker's: a description of 100,000 partitions, or eight of the largest batches."""
+"""Limit on any frame of the broker: a description of 100,000 partitions, or eight of the largest batches."""
 _RECEIVES_IN_A_ROW_MAX = 8
-"""With batches of 256 KiB this is 2 MiB, about a millisecond, in which other tasks wait."""
+"""Receives without a checkpoint. With batches of 256 KiB this is 2 MiB, about a millisecond for other tasks to wait."""
 _SILENT_INTERVALS_MAX = 3
 """Keepalive intervals without a byte from the broker before the connection is given up."""
 _ALONE_MIN = 8
-"""After so many requests that were alone on their way, one after the other, their callers read the answers."""
+"""Consecutive requests that were alone on their way before callers read their answers themselves."""
 _PATROL_S = 0.005
-"""How long what the broker sends on its own may lie unread after a caller's last answer, until the connection's own
-task reads again. Less would wake it up between the publishes of a program that does something between them."""
+"""Time after a caller's last answer until the connection's own task reads again; pushes may lie unread for so long.
+Less would wake the task between the publishes of a program that does something between them."""
 _DRAIN_S_MAX = 60.0
-"""After the broker's goodbye it closes the connection, when all is answered and settled; the longest wait for that."""
+"""Longest wait after the broker's goodbye for it to close the connection, once all is answered and settled."""
 
 
 class Pushed(Protocol):
-    """Takes what the broker sends on its own for one subscription."""
+    """Receiver of messages that the broker pushes for one subscription."""
 
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
-        """A `Deliver`, `Assigned` or `Ended`."""
+        """Take a `Deliver`, `LeaseEnded`, `Assigned` or `Ended`."""
 
 
 class Attended(Protocol):
@@ -66,17 +66,17 @@ class Attended(Protocol):
 
 
 def _lost_by(error: LinnError) -> LinnError:
-    """What the callers of a connection hear that is over because of `error`."""
+    """Return the error for the callers of a connection that ended with `error`."""
     return again(error) if isinstance(error, ClientClosed) else ConnectionLost(error.text)
 
 
 class Connection:
-    """A welcomed connection. Make it with `open_link`."""
+    """A connection to a broker. Call `greet` first, then `run`."""
 
     def __init__(self, stream: Stream, clock: Clock) -> None:
         self.welcome = Welcome(0, [], "", 0, 0, 0, 0, 0, 0)
         self.error: LinnError | None = None
-        """Why the connection is over."""
+        """Reason why the connection is over."""
         self.subscriptions: dict[int, Pushed] = {}
         self._stream = stream
         self.clock = clock
@@ -96,13 +96,13 @@ class Connection:
         self._silent_ticks = 0
         self._alone_in_a_row = 0
         self._attends = False
-        """Whether a caller reads."""
+        """Whether a caller is reading."""
         self.attended_count = 0
-        """Answers that were read by who waited for them."""
+        """Answers that their own callers read."""
         self._is_relieved = False
-        """Whether the connection's own task is to leave the reading to callers."""
+        """Whether the connection's own task should leave the reading to callers."""
         self._recall: anyio.Event | None = None
-        """While it does: set to have it read again."""
+        """Set to make the connection's own task read again; None while it reads."""
 
     # --- hello ---
 
@@ -131,13 +131,13 @@ class Connection:
             if count == 0:
                 raise ConnectionLost(f"{self._stream.peer} closed the connection instead of answering hello")
             for event in self._codec.received(count):
-                return event  # What came behind it in the same packet waits in the codec.
+                return event  # Events behind it in the same packet wait in the codec.
 
     # --- sending ---
 
     @property
     def ready(self) -> bool:
-        """Whether more requests may be made now."""
+        """Whether the connection takes more requests now."""
         return (
             self.error is None
             and not self._draining
@@ -147,7 +147,7 @@ class Connection:
 
     @property
     def drained(self) -> bool:
-        """Whether all that was sent was taken by the socket."""
+        """Whether the socket has taken everything that was sent."""
         return not self._outgoing_bytes
 
     def when_ready(self, callback: Callable[[], None]) -> None:
@@ -157,11 +157,11 @@ class Connection:
     def ask(
         self, caller: Caller, message: Message, batches: list[RecordBatch] | None = None, *, attended: bool = False
     ) -> int:
-        """Send a request; return its correlation. On a connection that is over the caller is told so at once.
+        """Send a request; return its correlation. If the connection is over, the caller is told at once.
 
-        Raises MessageInvalid where a field of it can't be sent: nothing has happened then.
+        Raises MessageInvalid if a field can't be sent; nothing has happened then.
 
-        `attended`: somebody goes on to `attend` as soon as the request was made.
+        `attended`: the caller will `attend` as soon as this returns.
         """
         if self.error is not None:
             caller.failed(_lost_by(self.error))
@@ -175,12 +175,12 @@ class Connection:
         return self._last_correlation
 
     def tell(self, message: Message, batches: list[RecordBatch] | None = None) -> None:
-        """Send a message that has no answer; on a connection that is over it is dropped."""
+        """Send a message that has no answer; drop it if the connection is over."""
         if self.error is None:
             self._send(frames_of(message, 0, batches))
 
     def forget(self, correlation: int) -> None:
-        """The caller of a request does not want to be told any more."""
+        """Discard a request's outcome when it comes: its caller no longer waits."""
         if correlation in self._callers:
             self._callers[correlation] = _NOBODY
 
@@ -203,7 +203,7 @@ class Connection:
     # --- the connection's tasks ---
 
     async def run(self) -> LinnError:
-        """Read, write and keep alive until the connection is over; return why. Its callers have all been told then."""
+        """Read, write and keep alive until the connection is over; return the reason after all callers were told."""
         try:
             async with anyio.create_task_group() as tasks:
                 self._scope = tasks.cancel_scope
@@ -224,7 +224,7 @@ class Connection:
         if self.error is None:
             self.error = error
             if self._attends:
-                # Who reads leaves the socket before it is closed: asyncio mistakes the next of its number for it.
+                # The reader must leave the socket before it is closed: asyncio confuses it with the next of its number.
                 self._stream.interrupt()
             if self._scope is not None:
                 self._scope.cancel()
@@ -235,7 +235,7 @@ class Connection:
             caller.failed(error)
 
     async def aclose(self) -> None:
-        """Close a connection that was never run, or say goodbye and end one that is."""
+        """Say goodbye and end the connection, also one that was never run."""
         self.tell(Goodbye("the client is done"))
         self.lose(ClientClosed("the client was closed"))
         await self._stream.aclose()
@@ -255,7 +255,7 @@ class Connection:
             self.lose(error)
 
     async def _rest(self) -> None:
-        """Leave the reading to callers; return when they have left it."""
+        """Leave the reading to callers; return when they have stopped."""
         self._recall = anyio.Event()
         while True:
             seen = self.attended_count
@@ -270,9 +270,10 @@ class Connection:
         self._is_relieved = False
 
     async def attend(self, confirmation: Attended) -> None:
-        """For the caller of a request: read until it is confirmed or the connection is over, if nobody else does.
+        """Read the answer of one's own request, until it is confirmed or the connection is over.
 
-        It returns at once where somebody does; wait for the confirmation then. Cancellation: the connection goes on.
+        Returns at once if another task has to read; wait for the confirmation then. Cancellation: the connection goes
+        on.
         """
         if len(self._callers) > 1 or self.subscriptions or self._attends:
             self._alone_in_a_row = 0
@@ -290,7 +291,7 @@ class Connection:
                 confirmation.reading = None
                 self._take(self._checked(count))
         except Interrupted:
-            pass  # It was settled by somebody else.
+            pass  # It was settled in another way.
         except LinnError as error:
             self.lose(error)
         finally:
@@ -299,19 +300,19 @@ class Connection:
                 self._recall.set()
 
     async def _relieve(self) -> bool:
-        """Have the connection's own task leave the reading to this caller, if callers were alone for long enough."""
+        """Make the connection's own task leave the reading to this caller, if callers were alone for long enough."""
         if self._alone_in_a_row < _ALONE_MIN:
             return False
         self._is_relieved = True
         self._stream.interrupt()
-        # It takes a turn of the loop or two; where those take long, that task may be back at reading already.
+        # This takes a turn of the loop or two; if the turns take long, that task may be reading again already.
         while self._recall is None and self._is_relieved and self.error is None:
             await anyio.lowlevel.checkpoint()
-        # Somebody may have come meanwhile who found the connection relieved.
+        # Meanwhile another caller may have found the connection relieved.
         return self._recall is not None and not self._attends
 
     def _take(self, count: int) -> None:
-        """Handle so many bytes more; none, at the beginning: what came behind the welcome. Raises LinnError."""
+        """Handle `count` received bytes; 0 handles those that came with the welcome. Raises LinnError."""
         for event in self._codec.received(count):
             self._handle(event)
         if self._when_ready:
@@ -319,7 +320,7 @@ class Connection:
         self._received_since_tick = True
 
     async def _receive(self) -> int:
-        """Some bytes; a few times in a row without giving other tasks their turn, where more is there already.
+        """Receive some bytes; a few times in a row without a checkpoint, if more has arrived already.
 
         Raises ConnectionLost.
         """
@@ -375,7 +376,7 @@ class Connection:
                 while self._outgoing:
                     buffers, self._outgoing = self._outgoing, []
                     await self._stream.send(buffers)
-                    buffers = []  # Or an idle connection would keep what it sent last.
+                    buffers = []  # An idle connection should not keep what it sent last.
                     self._outgoing_bytes = sum(map(len, self._outgoing))
                     self._call_ready()
                 self._writing = False
@@ -404,7 +405,7 @@ class Connection:
 
 
 class _Nobody:
-    """Takes the place of a caller that was cancelled."""
+    """Null caller, in place of one that was cancelled."""
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
         pass

@@ -1,4 +1,6 @@
-"""What a client does later: callbacks by time, run by one task. Callbacks are synchronous and never raise."""
+"""Timers: callbacks by time, run by one task. Callbacks are synchronous and never raise.
+
+A file of its own, because timers know nothing of connections."""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from linn.core.env.env import Clock
 
 
 class Timers:
-    """A heap of (time, callback). Nothing is ever taken out early: a callback finds out whether it still matters."""
+    """Heap of (time, callback). Entries are never removed early: a callback checks whether it still matters."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -21,7 +23,7 @@ class Timers:
         self._changed = anyio.Event()
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call `callback` in `delay_s` seconds; with 0, when other tasks have had their turn."""
+        """Call `callback` in `delay_s` seconds; with 0, after other tasks have had their turn."""
         when = self._clock.monotonic() + delay_s
         heapq.heappush(self._due, (when, next(self._numbers), callback))
         if self._due[0][0] == when:

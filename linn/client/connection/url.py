@@ -1,4 +1,4 @@
-"""A broker's URL: `linn://HOST[:PORT]`, `linn://[V6][:PORT]` or `linn+unix:///PATH`."""
+"""Broker URLs: `linn://HOST[:PORT]`, `linn://[V6][:PORT]` and `linn+unix:///PATH`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from urllib.parse import unquote, urlsplit
 from linn.core.errors.tree import AddressInvalid
 
 PORT = 5466
-"""L-I-N-N on a telephone."""
+"""Default port: L-I-N-N on a telephone's keys."""
 
 
 def address_of(url: str) -> str:
-    """The address, as `Net.connect` takes it, that a URL names.
-
-    Raises AddressInvalid.
-    """
+    """Parse a URL into the address that `Net.connect` takes. Raises AddressInvalid."""
     try:
         parts = urlsplit(url)
         port = parts.port

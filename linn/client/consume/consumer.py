@@ -1,9 +1,8 @@
 """Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
 
-Laws: records of a partition come in order, but for those that are delivered again. What was refused or failed is
-raised by the next step of an iteration, after which the iteration may go on. After a reconnection the consumer
-subscribes again: a queue delivers again what was not settled, a group goes on where it committed, a reader behind what
-it has read.
+Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures are raised by the next
+step of an iteration, after which the iteration may go on. After a reconnection the consumer subscribes again: a queue
+redelivers unsettled records, a group goes on at its committed offsets, a reader behind what it has read.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from linn.wire.messages import Deliver, Pull, Unsubscribe
 Mode = Literal["push", "pull"]
 TakeUnread = Callable[[Subscription, Collection[Delivery] | None], list[Unread]]
 _PULL_WAIT_S = 10.0
-"""How long a pull of an iteration waits at the broker before it is asked again."""
+"""Time that an iteration's pull waits at the broker before it is repeated."""
 _BATCHES_IN_A_ROW_MAX = 8
-"""Batches that an iteration hands over before other tasks have their turn."""
+"""Batches that an iteration hands over without a checkpoint."""
 
 
 def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
@@ -44,11 +43,11 @@ def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | N
 
 
 ANYWHERE = (False, 0, 0)
-"""The place of a pull that takes what is lowest: whether it is bound to one, its partition and offset."""
+"""Pull position without a partition: whether it is bound to one, partition, and offset."""
 
 
 def _checked_place(partition: int | None, start: int) -> tuple[bool, int, int]:
-    """Raises MessageInvalid."""
+    """Check a pull position. Raises MessageInvalid."""
     if partition is None:
         return ANYWHERE
     checked_number(partition, "partition", I32_MAX)
@@ -57,7 +56,9 @@ def _checked_place(partition: int | None, start: int) -> tuple[bool, int, int]:
 
 
 class Consumer:
-    """Made by `Client.consumer`, used in `async with`. One task iterates; any task may settle.
+    """A consumer of one topic, made by `Client.consumer`; enter it with `async with`.
+
+    One task iterates; any task may settle.
 
     Example:
         async with client.consumer("orders") as consumer:
@@ -83,7 +84,7 @@ class Consumer:
         self._thread_id = connector.loop_guard.thread_id
         self._group = group
         self._adapts = prefetch is None
-        """Where it turns out to read a queue."""
+        """Whether the prefetch adapts, if the topic turns out to be a queue."""
         self._prefetch = PREFETCH_MAX if prefetch is None else prefetch
         self._renewal_max_s = renewal_max_s
         self._mode = mode
@@ -91,19 +92,19 @@ class Consumer:
         self._subscriptions: list[Subscription] = []
         self._positions: dict[int, int] = {}
         self._partitions: list[int] | None = None
-        """Those that a group's member owns; None where there is no group."""
+        """Partitions that a group's member owns; None without a group."""
         self._arrived: deque[Batch] = deque()
         self._messages: Iterator[Message] = iter(())
         self._unread: Iterator[int] = iter(())
-        """The indexes that `_messages` goes on with: who takes them all leaves it none."""
+        """Indexes that `_messages` has not reached yet; exhausting them ends it."""
         self._take_unread_elsewhere: TakeUnread = _none_elsewhere
         self._current: Batch | None = None
         self._lease: Delivery | None = None
-        """Of the current batch; None where it has none."""
+        """Lease of the current batch; None without a lease."""
         self._monotonic = connector.env.clock.monotonic
         self._handed_in_a_row = 0
         self._news = 0
-        """Grows with whatever makes the next step look up: an error, the end, a batch that is not wanted any more."""
+        """Counter of events that the next step must notice: an error, the end, a batch that is no longer wanted."""
         self._errors: list[LinnError] = []
         self._broken: LinnError | None = None
         self._closed = True
@@ -120,7 +121,7 @@ class Consumer:
         await self._subscribe(connection)
         self._closed, self._entered = False, True
         self._connector.listeners.append(self)
-        if connection.error is not None:  # It was lost before this consumer could be told.
+        if connection.error is not None:  # It was lost before this consumer was a listener.
             self._disconnected()
             if self._connector.usable is not None:
                 await self._resubscribe(self._connector.usable)
@@ -133,20 +134,20 @@ class Consumer:
         if exc is None:
             await self.aclose()
         elif isinstance(exc, Exception):
-            with contextlib.suppress(LinnError):  # The block's own error is the one to hear of.
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
                 await self.aclose()
         else:
             self._leave()
 
     async def aclose(self) -> None:
-        """Settle what waits to be settled, and unsubscribe. Records that were not settled go back to a queue.
+        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue.
 
         Raises:
             LinnError: a settlement that nobody awaited was refused.
-        Cancellation: settlements and the end of the subscription are on their way all the same.
+        Cancellation: settlements and the unsubscribe request are on their way all the same.
 
         Example:
-            consumer = await client.consumer("orders").__aenter__()  # where no block fits
+            consumer = await client.consumer("orders").__aenter__()  # without a block
             await (await anext(consumer)).ack()
             await consumer.aclose()
         """
@@ -164,7 +165,7 @@ class Consumer:
         self._raise_errors()
 
     def _leave(self) -> list[Answer]:
-        """Send settlements and unsubscribe, without waiting; what to wait for."""
+        """Send settlements and unsubscribe without waiting; return the answers to wait for."""
         if self._closed:
             return []
         self._closed = True
@@ -208,11 +209,11 @@ class Consumer:
         return await first_requests(self._connector, self.topic, self._group, self._start)
 
     def _on_subscribed(self, subscription: Subscription) -> None:
-        """The broker has agreed to a subscription."""
+        """Add a subscription that the broker has made."""
         self._subscriptions.append(subscription)
 
     def _disconnected(self) -> None:
-        """The connection is gone."""
+        """End the subscriptions of a lost connection."""
         subscriptions, self._subscriptions = self._subscriptions, []
         for subscription in subscriptions:
             self._positions.update(subscription.end())
@@ -225,14 +226,14 @@ class Consumer:
         self._connector.tasks.start_soon(self._resubscribe, connection)
 
     async def _resubscribe(self, connection: Connection) -> None:
-        """There is a connection again: subscribe again. What the broker refuses is raised by the next step."""
+        """Subscribe over a new connection. A refusal is raised by the next step."""
         attempts = 0
         while not self._closed and connection.error is None:
             try:
                 await self._subscribe(connection)
                 break
             except ConnectionLost:
-                return  # The next connection's turn.
+                return  # The next connection tries again.
             except LinnError as error:
                 self._unsubscribe()
                 if not error.retriable or self._connector.options._is_used_up(attempts + 1):
@@ -243,24 +244,24 @@ class Consumer:
         self._wake()
 
     def _give_up(self, error: LinnError) -> None:
-        """There is no broker to be found; the next step raises it, the one after that has the client try again."""
+        """Have the next step raise that no broker was found; the step after that makes the client try again."""
         self._on_refused(error)
 
     # --- what arrives ---
 
     def _put_arrived(self, batches: list[Batch]) -> None:
-        """Batches of one delivery."""
+        """Take the batches of one delivery."""
         self._arrived.extend(batches)
         if self._changed is not None:
             self._wake()
 
     def _on_assigned(self, partitions: Iterable[int]) -> None:
-        """The group has given this member other partitions."""
+        """Note the partitions that the group has assigned to this member."""
         self._partitions = list(partitions)
         self._drop_unwanted()
 
     def _set_back(self, partition: int) -> None:
-        """Some of what arrived of a partition comes again: reading was set back, or a lease is over."""
+        """Drop arrived batches that will be redelivered: reading was set back, or a lease is over."""
         self._drop_unwanted()
 
     def _drop_unwanted(self) -> None:
@@ -275,7 +276,7 @@ class Consumer:
             self._messages = iter(())
 
     def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
-        """Take back what was not handed out of a subscription's leases, or of all of them; by offsets."""
+        """Take back a subscription's records that were not handed out, of some leases or of all."""
         unread = self._take_unread_elsewhere(subscription, leases)
         if is_unread_of(self._current, subscription, leases):
             assert self._current is not None
@@ -291,22 +292,22 @@ class Consumer:
         return unread
 
     def _hand_to(self, take_unread: TakeUnread) -> None:
-        """Whatever is taken goes to somebody who keeps it for others, and gives back what they have not read."""
+        """Set the callback that takes unread records back from the caller of `_take`."""
         self._take_unread_elsewhere = take_unread
 
     @property
     def _taken_max(self) -> int:
-        """How many records to `take` at a time, so that the broker goes on sending."""
+        """Number of records to `_take` at a time, so that the broker goes on sending."""
         return min([subscription.taken_max for subscription in self._subscriptions], default=1)
 
     def _on_refused(self, error: LinnError) -> None:
-        """A settlement that nobody awaits was refused: the next step says so, before it hands over more."""
+        """Have the next step raise the refusal of a settlement that nobody awaits."""
         self._errors.append(error)
         self._news += 1
         self._wake()
 
     def _on_ended(self, error: LinnError) -> None:
-        """The broker has ended the subscription."""
+        """Have the next step raise the reason why the broker ended the subscription."""
         self._broken = error
         self._wake()
 
@@ -321,7 +322,7 @@ class Consumer:
 
     @property
     def partitions(self) -> list[int] | None:
-        """Partitions that this member of a group owns now; None where there is no group, or none is known yet."""
+        """Partitions that this member of a group owns now; None without a group, and before the first assignment."""
         return self._partitions
 
     # --- iterating ---
@@ -330,17 +331,16 @@ class Consumer:
         return self
 
     async def __anext__(self) -> Message:
-        """The next message, in the order of the broker's deliveries.
+        """Wait for the next message, in the order of the broker's deliveries.
 
-        Returns without letting other tasks run while a batch lasts, and lets them at least every few batches.
+        Within a batch there is no checkpoint; there is one at least every few batches.
 
         Raises:
             DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody awaited was refused; iterate on.
-            ConnectionLost: no broker was found in `retries_max` attempts, where there is such a number; iterating on
-                tries again.
+            ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
             TopicUnknown, ...: the subscription is over for good.
             ClientClosed: the consumer was not entered. ClientUnreachable: this is not the client's event loop.
-        One that was closed ends the iteration. Cancellation: no message is lost.
+        Closing the consumer ends the iteration. Cancellation: no message is lost.
         """
         if get_ident() != self._thread_id:
             self._check_loop()
@@ -360,7 +360,7 @@ class Consumer:
         return next(self._messages)
 
     def batches(self) -> Batches:
-        """The batches, for `async for`; see `__anext__` for what a step promises.
+        """Iterate over batches; each step raises and waits as `__anext__` does.
 
         Example:
             async for batch in consumer.batches():
@@ -371,7 +371,7 @@ class Consumer:
         return Batches(self)
 
     async def next_batch(self) -> Batch:
-        """The next batch whole, what is left of the one before it left out; raises as `__anext__` does.
+        """Wait for the next whole batch, skipping the rest of the current one. Raises as `__anext__` does.
 
         Example:
             batch = await consumer.next_batch()
@@ -387,10 +387,10 @@ class Consumer:
                 return batch
 
     async def _take(self, records_max: int) -> list[Batch]:
-        """All that has arrived, waiting for the first: one batch, and others up to `records_max` records in all.
+        """Wait for the first batch; take it, and others that have arrived up to `records_max` records in all.
 
-        For those who hand on what they take: the CRCs are not checked. Raises as `__anext__` does, and cancellation
-        loses nothing either.
+        The CRCs are not checked: the thread that reads a batch does that. Raises as `__anext__` does; cancellation
+        loses nothing.
         """
         await self._until_arrived()
         taken: list[Batch] = []
@@ -432,7 +432,7 @@ class Consumer:
             await anyio.lowlevel.checkpoint()
 
     async def _wait(self) -> None:
-        """Wait for something to happen; for a pull, make it happen."""
+        """Wait for an event; in pull mode, send a pull first."""
         self._handed_in_a_row = 0
         if self._connector.usable is None:
             self._connector.retry()
@@ -452,7 +452,7 @@ class Consumer:
             await changed.wait()
 
     def _raise_errors(self) -> None:
-        """Raise the first of the errors that wait for the next step, and forget all of them."""
+        """Raise the first pending error, and clear all of them."""
         if self._errors:
             errors, self._errors = self._errors, []
             error = again(errors[0])
@@ -465,18 +465,18 @@ class Consumer:
     async def pull(
         self, records_max: int, wait_s: float = 0.0, *, partition: int | None = None, start: int = 0
     ) -> list[Batch]:
-        """Up to `records_max` records, waiting up to `wait_s` seconds for the first; none when the time has passed.
+        """Pull up to `records_max` records, waiting up to `wait_s` seconds for the first; may return none.
 
-        Only with mode="pull". What an iteration that was left has asked for comes first, in its batches. With
-        `partition`, only what is ready in that partition of a queue from offset `start` on, without waiting.
+        Only with mode="pull". Batches that an abandoned iteration has pulled come first, whole. With `partition`, only
+        records that are ready in that partition of a queue, from offset `start` on, without waiting.
 
         Raises:
-            SubscriptionWrongKind: the consumer's mode is push, or the topic is no queue that leases its records, and
-                has no place to pull from. MessageInvalid: an argument makes no sense.
-            ConnectionLost: the connection ended; records that were on their way come again if they are leased.
-            BatchCorrupt: a batch was damaged; records that were on their way come again if they are leased.
+            SubscriptionWrongKind: the consumer's mode is push, or `partition` is given and the topic is no queue with
+                leases. MessageInvalid: an argument is wrong.
+            ConnectionLost: the connection ended; leased records that were on their way are redelivered.
+            BatchCorrupt: a batch was damaged; leased records that were on their way are redelivered.
             LinnError: a settlement that nobody awaited was refused, or the subscription is over.
-        Cancellation: records that were on their way are leased until the lease ends.
+        Cancellation: records that were on their way stay leased until the lease ends.
 
         Example:
             async with client.consumer("orders", mode="pull") as consumer:
@@ -494,7 +494,7 @@ class Consumer:
         if self._broken is not None:
             raise again(self._broken)
         if self._pulling:
-            # The broker serves who asked first; a second pull would wait behind it.
+            # The broker serves pulls in order; a second one would wait behind the first.
             with anyio.move_on_after(wait_s):
                 await self._until_pulled()
         while not self._subscriptions:
@@ -518,7 +518,7 @@ class Consumer:
             self._raise_errors()
 
     async def _pull(self, records_max: int, wait_s: float, place: tuple[bool, int, int]) -> list[Batch]:
-        """Ask each subscription in turn; there is more than one only after a reader's reconnection."""
+        """Pull from the subscriptions in turn; there are several only after a reader's reconnection."""
         subscription, answer = self._subscriptions[0], Answer()
         wait_s = wait_s / len(self._subscriptions)
         correlation = self._ask(answer, records_max, wait_s, place)
@@ -535,23 +535,23 @@ class Consumer:
         return batches
 
     def _ask(self, caller: Caller, records_max: int, wait_s: float, place: tuple[bool, int, int] = ANYWHERE) -> int:
-        """Pull from the first subscription, which is the last one then; the request's number."""
+        """Pull from the first subscription and move it to the end; return the request's correlation."""
         subscription = self._subscriptions.pop(0)
         self._subscriptions.append(subscription)
         subscription.flush()
         return subscription.connection.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000), *place))
 
     def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
-        """The pull of an iteration has ended."""
+        """Take the outcome of an iteration's pull."""
         self._pulling = False
-        if error is not None and not isinstance(error, ConnectionLost):  # Of a lost one the client makes a new one.
+        if error is not None and not isinstance(error, ConnectionLost):  # The client reconnects.
             self._on_refused(error)
         self._arrived.extend(batches)
         self._wake()
 
 
 class Batches:
-    """Iterates over a consumer's batches."""
+    """Iterator over a consumer's batches."""
 
     __slots__ = ("_consumer",)
 
@@ -562,5 +562,5 @@ class Batches:
         return self
 
     async def __anext__(self) -> Batch:
-        """The next batch. See `Consumer.__anext__`."""
+        """Wait for the next batch; see `Consumer.__anext__`."""
         return await self._consumer.next_batch()

@@ -1,4 +1,4 @@
-"""What a consumer hands over: batches and messages that can be settled."""
+"""Batches and messages of a consumer, which can be settled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Source(Protocol):
     last_ack: PendingSettlement | None
     """The latest settlement, if it is an ack that was not sent yet."""
     check_loop: Callable[[], None]
-    """Raises ClientUnreachable in any other event loop or thread than the client's."""
+    """Check that raises ClientUnreachable in any other event loop or thread than the client's."""
 
     def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle offsets `first` to `end` (exclusive)."""
@@ -37,7 +37,7 @@ class Source(Protocol):
 
 
 class Batch(ReceivedBatch):
-    """Records of one partition, in their order. `len`, iteration and `values` leave out what came before `first`.
+    """Records of one partition, in order. `len`, iteration and `values` leave out the records before `first`.
 
     Example:
         batch = await consumer.next_batch()
@@ -62,7 +62,7 @@ class Batch(ReceivedBatch):
         return map(Message, repeat(self), self._indexes)
 
     def ack(self) -> Settled:
-        """All records are done with; on a stream, the group's place is behind them. Await it, or let it be.
+        """Acknowledge all records; on a stream, commit the offset behind them. Awaiting the result is optional.
 
         Example:
             await batch.ack()  # or without await: refusals are raised by the next step
@@ -70,7 +70,7 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
-        """All records are to be delivered again; after `delay_ms`, or as the topic is configured where it is 0.
+        """Return all records for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
         On a stream, the group reads on from the first of them.
 
@@ -80,7 +80,7 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
-        """No record can be dealt with: to the dead-letter topic with them.
+        """Reject all records: they go to the dead-letter topic.
 
         Example:
             await batch.reject()
@@ -88,7 +88,7 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
-        """The leases last `lease_ms` from now.
+        """Extend the lease of all records to `lease_ms` from now.
 
         Example:
             await batch.extend(lease_ms=60_000)
@@ -96,9 +96,9 @@ class Batch(ReceivedBatch):
         return self._settle(self._first, self.records.count, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
-        """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+        """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
-        Where it is cancelled, nothing is settled. Raises what the broker refuses the ack with.
+        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack.
 
         Example:
             async with batch.process(on_error="reject"):
@@ -107,24 +107,24 @@ class Batch(ReceivedBatch):
         return Processing(self, on_error, delay_ms)
 
     def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle records by index. Raises SubscriptionWrongKind where they were not delivered but fetched."""
+        """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""
         subscription, delivery = self._subscription, self._delivery
         if subscription is None or delivery is None:
             raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
         return subscription.settle(delivery, self._base_offset + first, self._base_offset + end, verdict, ms)
 
     def _is_wanted(self) -> bool:
-        """Whether it is still to be handed over: its lease, or its partition, may be gone."""
+        """Tell whether it is still to be handed over: its lease, or its partition, may be gone."""
         return self._subscription is None or self._subscription.wants(self)
 
     def _handed_over(self) -> None:
-        """The application has it, or it was dropped."""
+        """Tell the subscription that the application has it, or that it was dropped."""
         if self._subscription is not None:
             self._subscription.handed_over(self)
 
 
 class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
-    """One record. Its properties are read from the batch when they are asked for.
+    """One record. Its properties are read from the batch on access.
 
     Example:
         message = await anext(consumer)
@@ -134,7 +134,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     batch: Batch
 
     def ack(self) -> Settled:
-        """It is done with; on a stream, the group's place is behind it. Await it, or let it be.
+        """Acknowledge the message; on a stream, commit the offset behind it. Awaiting the result is optional.
 
         Example:
             await message.ack()  # or without await: refusals are raised by the next step
@@ -143,14 +143,14 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         subscription = batch._subscription
         last = subscription.last_ack if subscription is not None else None
         if last is not None and last.end == batch._base_offset + index and last.delivery is batch._delivery:
-            # The common case by far: the record behind the one that was acked last, which is not sent yet.
-            subscription.check_loop()  # type: ignore[union-attr] # Or there would be no last ack.
+            # The common case by far: the record follows the one acked last, and that ack was not sent yet.
+            subscription.check_loop()  # type: ignore[union-attr] # It has a last ack, so it is not None.
             last.end += 1
             return last
         return batch._settle(index, index + 1, Verdict.ACK, 0)
 
     def nack(self, delay_ms: int = 0) -> Settled:
-        """It is to be delivered again; after `delay_ms`, or as the topic is configured where that is 0.
+        """Return the message for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
 
         On a stream, the group reads on from it.
 
@@ -160,7 +160,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
 
     def reject(self) -> Settled:
-        """It can't be dealt with: to the dead-letter topic with it.
+        """Reject the message: it goes to the dead-letter topic.
 
         Example:
             await message.reject()
@@ -168,7 +168,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
 
     def extend(self, lease_ms: int) -> Settled:
-        """Its lease lasts `lease_ms` from now.
+        """Extend the lease to `lease_ms` from now.
 
         Example:
             await message.extend(lease_ms=60_000)
@@ -176,9 +176,9 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
 
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
-        """For `async with`: acked when the block is done; where it raises, nacked or rejected, and the error goes on.
+        """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
-        Where it is cancelled, nothing is settled. Raises what the broker refuses the ack with.
+        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack.
 
         Example:
             async with message.process(on_error="reject"):
@@ -188,7 +188,7 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
 
 
 class FetchedBatches(NamedTuple):
-    """Batches from the offset on that was asked for, and the partition's bounds.
+    """Batches from the requested offset on, and the partition's bounds.
 
     Example:
         batches, start_offset, high_watermark = await client.fetch("prices", 0, 0)
@@ -196,24 +196,24 @@ class FetchedBatches(NamedTuple):
 
     batches: list[Batch]
     start_offset: int
-    """The first offset that can be read."""
+    """First offset that can be read."""
     high_watermark: int
-    """The offset behind the last that can be read."""
+    """Offset behind the last one that can be read."""
 
 
 Unread = tuple[Delivery, int, int]
-"""Records that nobody has looked at: their lease, the first offset, and the offset behind the last."""
+"""Unread records: their lease, the first offset, and the offset behind the last."""
 
 
 def is_unread_of(batch: Batch | None, subscription: Source, leases: Collection[Delivery] | None) -> bool:
-    """Whether a batch came by this subscription, and under one of these leases where any are named."""
+    """Tell whether a batch came by this subscription and under one of these leases; None: any lease."""
     if batch is None or batch._subscription is not subscription:
         return False
     return leases is None or batch._delivery in leases
 
 
 def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
-    """What is left of a batch, taken from those who iterate over its indexes. Safe beside another thread's `next`."""
+    """Exhaust an iterator over a batch's indexes and return the rest. Safe beside another thread's `next`."""
     rest = list(indexes)
     if not rest or batch._delivery is None:
         return []

@@ -1,4 +1,4 @@
-"""Processing: settles what was worked on when a block is left, as `async with message.process()` and `with` do."""
+"""Processing: settles messages when a block is left, for `async with message.process()`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OnError = Literal["nack", "reject"]
 
 
 class Settleable(Protocol):
-    """A message or a batch."""
+    """A message or a batch that can be settled."""
 
     def ack(self) -> Settled: ...
     def nack(self, delay_ms: int = 0) -> Settled: ...
@@ -25,13 +25,13 @@ T = TypeVar("T", bound=Settleable)
 
 
 def check_on_error(on_error: object) -> None:
-    """Raises MessageInvalid."""
+    """Check an `on_error` argument. Raises MessageInvalid."""
     if on_error not in ("nack", "reject"):
         raise MessageInvalid(f'on_error is "nack" or "reject", not {on_error!r}')
 
 
 class Processing(Generic[T]):
-    """Made by `Message.process` and `Batch.process`."""
+    """Context manager that `Message.process` and `Batch.process` return."""
 
     def __init__(self, work: T, on_error: OnError, delay_ms: int) -> None:
         check_on_error(on_error)
@@ -46,9 +46,9 @@ class Processing(Generic[T]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Ack, or say what the block's error asks for; see `Message.process`. Cancelled, it says nothing."""
+        """Settle as `Message.process` says."""
         if exc is None:
             await self._work.ack()
         elif isinstance(exc, Exception):
-            with contextlib.suppress(LinnError):  # The block's own error is the one to hear of.
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
                 await (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms))

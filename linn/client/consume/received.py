@@ -1,6 +1,6 @@
-"""What was read: batches, and messages that are made from them when they are asked for. Settling is not here.
+"""Received batches, and messages that are made from them on access; the parts without settling.
 
-Laws: nothing here changes after it was made, but for values that are kept once they were read; any thread may read.
+Laws: objects do not change, except that values are cached once they were read; any thread may read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from linn.core.errors.tree import MessageInvalid
 
 
 class ReceivedBatch:
-    """Records of one partition, in their order. `len` and `values` leave out what came before `first`."""
+    """Records of one partition, in order. `len` and `values` leave out the records before `first`."""
 
     __slots__ = ("_base_offset", "_delivery", "_first", "_values", "partition", "records", "topic")
 
@@ -27,7 +27,7 @@ class ReceivedBatch:
         self.topic = topic
         self.partition = partition
         self.records = records
-        """The batch as the producer made it, column by column."""
+        """The producer's batch, by column."""
         self._first = first
         """Index of the first record that belongs here."""
         self._base_offset: int = records.base_offset
@@ -42,27 +42,27 @@ class ReceivedBatch:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
+        """Offset behind the last record."""
         return int(self.records.end_offset)
 
     @property
     def attempt(self) -> int:
-        """1 the first time; 0 where attempts are not counted."""
+        """Number of this delivery attempt, from 1; 0 if attempts are not counted."""
         return self._delivery.attempt if self._delivery is not None else 0
 
     @property
     def values(self) -> list[bytes | None]:
-        """All values. Raises BatchMalformed."""
+        """Values of all records. Raises BatchMalformed."""
         values = self._values if self._values is not None else self._load()
         return values[self._first :] if self._first else values
 
     @property
     def _indexes(self) -> range:
-        """The indexes of its records."""
+        """Indexes of its records."""
         return range(self._first, self.records.count)
 
     def _load(self) -> list[bytes | None]:
-        """The values from index 0 on, read once. Raises BatchMalformed."""
+        """Read and cache the values from index 0 on. Raises BatchMalformed."""
         self._values = self.records.body().values.to_list()
         return self._values
 
@@ -74,21 +74,21 @@ class ReceivedBatch:
 
 
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
-    """One record. Its properties are read from the batch when they are asked for."""
+    """One record. Its properties are read from the batch on access."""
 
     batch: ReceivedBatch
     index: int
 
     @property
     def value(self) -> bytes | None:
-        """The content; None: a tombstone."""
+        """The content; None for a tombstone."""
         batch = self.batch
         values = batch._values
         return values[self.index] if values is not None else batch._load()[self.index]
 
     @property
     def text(self) -> str:
-        """The content as UTF-8 text. Raises MessageInvalid where it is a tombstone or no UTF-8."""
+        """The content as text. Raises MessageInvalid if it is a tombstone or not UTF-8."""
         value = self.value
         if value is None:
             raise MessageInvalid(f"{self._place} is a tombstone: its value is None and has no text")
@@ -99,17 +99,17 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
 
     @property
     def key(self) -> bytes | None:
-        """What partitioning goes by."""
+        """The key, by which partitioners choose."""
         return self.batch.records.key(self.index)
 
     @property
     def routing_key(self) -> str:
-        """What exchanges go by."""
+        """The routing key, by which exchanges choose."""
         return self.batch.records.pair(self.index).routing_key
 
     @property
     def labels(self) -> Mapping[str, LabelValue]:
-        """Typed properties that exchanges can see."""
+        """Typed properties, visible to exchanges."""
         return self.batch.records.labels(self.index)
 
     @property
@@ -124,37 +124,37 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was made, ms since 1970."""
+        """Time of its creation, in milliseconds since 1970."""
         return self.batch.records.timestamp_ms(self.index)
 
     @property
     def priority(self) -> int:
-        """0 to 255."""
+        """Priority, from 0 to 255."""
         priorities = self.batch.records.priorities
         return priorities[self.index] if priorities is not None else 0
 
     @property
     def topic(self) -> str:
-        """Where it was read."""
+        """Name of its topic."""
         return self.batch.topic
 
     @property
     def partition(self) -> int:
-        """Of the topic."""
+        """Number of its partition."""
         return self.batch.partition
 
     @property
     def offset(self) -> int:
-        """Its place in the partition."""
+        """Offset in its partition."""
         return self.batch._base_offset + self.index
 
     @property
     def attempt(self) -> int:
-        """1 the first time; 0 where attempts are not counted."""
+        """Number of this delivery attempt, from 1; 0 if attempts are not counted."""
         return self.batch.attempt
 
     def record(self) -> Record:
-        """Everything but topic and offset, copied out.
+        """Copy everything but topic and offset.
 
         Example:
             record = message.record()

@@ -1,7 +1,7 @@
-"""Settling: what a consumer said of some records, until the broker has answered. Pure: no I/O.
+"""Settling: a consumer's settlements until the broker has answered them. Pure: no I/O.
 
-Laws: settlements reach the broker in the order in which they were made, merged where they adjoin; each is either
-carried out, or its refusal is raised by whoever awaits it, or else it is put before the consumer's next step.
+Laws: settlements reach the broker in the order in which they were made, adjoining ones merged; each is carried out, or
+its refusal is raised to the task that awaits it, or else by the consumer's next step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPEN, SENT, DONE = range(3)
 
 
 class Delivery:
-    """Records that came together, under one lease or under none. A lease may come in several deliveries."""
+    """Records that were delivered together, under one lease or none. A lease may span several `Deliver` messages."""
 
     __slots__ = ("__weakref__", "attempt", "delivery_id", "first", "partition", "since_s", "until_s")
 
@@ -38,17 +38,17 @@ class Delivery:
         self.delivery_id = delivery_id
         self.attempt = attempt
         self.first = first
-        """An offset that it was granted for."""
+        """An offset that the lease covers."""
         self.since_s = since_s
-        """When it arrived, by the client's clock."""
+        """Time of arrival, by the client's clock."""
         self.until_s = until_s
-        """When the lease is over at the latest, by the client's clock."""
+        """Latest end of the lease, by the client's clock."""
 
 
 class PendingSettlement:
-    """A range of records and what is to become of it. Awaiting it waits for the broker's word, and raises a refusal.
+    """A range of records and its verdict. Awaiting it waits for the broker's answer, and raises a refusal.
 
-    It is sent also where nobody awaits it. Cancellation: it is sent all the same.
+    It is sent even if nobody awaits it. Cancellation: it is sent all the same.
     """
 
     __slots__ = ("_event", "_send", "awaited", "delivery", "end", "error", "first", "ms", "state", "verdict")
@@ -79,7 +79,7 @@ class PendingSettlement:
             raise again(self.error)
 
     async def until_done(self) -> None:
-        """Wait for the broker's answer, whatever it is."""
+        """Wait for the broker's answer without raising a refusal."""
         if self.state == DONE:
             await anyio.lowlevel.checkpoint()
             return
@@ -88,13 +88,13 @@ class PendingSettlement:
         await self._event.wait()
 
     def finish(self, error: LinnError | None) -> None:
-        """The broker has answered, or can't any more."""
+        """Set the broker's answer, or the error if it can't answer any more."""
         self.state, self.error = DONE, error
         if self._event is not None:
             self._event.set()
 
     def joins(self, later: PendingSettlement) -> bool:
-        """Whether `later`, made after this, may be said in one breath with it."""
+        """Tell whether `later`, made after this one, can be merged into its entry."""
         return (
             self.delivery.delivery_id == later.delivery.delivery_id
             and self.delivery.partition == later.delivery.partition
@@ -105,7 +105,7 @@ class PendingSettlement:
 
 
 class NothingToSettle:
-    """What settles records that the broker does not wait for."""
+    """Awaitable for records that need no settlement."""
 
     __slots__ = ()
 
@@ -115,13 +115,13 @@ class NothingToSettle:
 
 NOTHING_TO_SETTLE = NothingToSettle()
 Settled = Awaitable[None]
-"""Await it for the broker's word, or let it be."""
+"""Handle of a settlement. Awaiting the broker's answer is optional."""
 
 
 def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
-    """The entries of one Settle request, each with those who hear of its refusal."""
+    """Build the entries of one Settle request, each with the settlements in it."""
     if len({(settling.verdict, settling.ms) for settling in settlings}) == 1:
-        # All say the same, so that their order tells nothing.
+        # All have the same verdict, so that their order does not matter.
         settlings = sorted(settlings, key=lambda one: (one.delivery.partition, one.delivery.delivery_id, one.first))
     entries: list[tuple[Settlement, list[PendingSettlement]]] = []
     for settling in settlings:
@@ -139,12 +139,12 @@ def _entry(settling: PendingSettlement, first: int) -> Settlement:
 
 
 def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
-    """As `merged`, for a consumer group: of a run of acks only the furthest place in each partition is said."""
+    """Build the entries for a consumer group: a run of acks becomes one commit per partition."""
     entries: list[tuple[Settlement, list[PendingSettlement]]] = []
     furthest: dict[int, tuple[Settlement, list[PendingSettlement]]] = {}
     for settling in settlings:
         if settling.verdict != Verdict.ACK:
-            furthest = {}  # What comes after something else must not be said before it.
+            furthest = {}  # Acks behind another verdict must not be sent before it.
             entries.append((_entry(settling, settling.first), [settling]))
             continue
         known = furthest.get(settling.delivery.partition)

@@ -1,4 +1,4 @@
-"""Where a consumer begins: from what its user said, and from what it has read, to requests to the broker."""
+"""Start position of a consumer: the Subscribe requests for a user's choice, or for what was read already."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from linn.wire.messages import START_EARLIEST, START_LATEST, Subscribe
 
 Start = Literal["earliest", "latest"] | int | datetime
 Request = tuple[Subscribe, dict[int, int]]
-"""A subscription to ask for, and from which offset on its partitions are to be handed over."""
+"""A subscription to ask for, and the offset by partition from which records are handed over."""
 
 
 def check_start(start: object) -> None:
-    """Raises MessageInvalid where `start` is no place."""
+    """Check a start position. Raises MessageInvalid."""
     if isinstance(start, datetime):
         timestamp_ms_of(start)
         return
@@ -27,11 +27,11 @@ def check_start(start: object) -> None:
 
 
 async def first_requests(connector: Connector, topic: str, group: str, start: Start) -> list[Request]:
-    """What to subscribe to where nothing has been read yet. Raises ConnectionLost, RequestTimeout, TopicUnknown."""
+    """Build the requests of a consumer that has read nothing. Raises ConnectionLost, RequestTimeout, TopicUnknown."""
     if isinstance(start, datetime):
         return await _requests_by_time(connector, topic, group, timestamp_ms_of(start))
     if start == "latest" and not group:
-        # The place is kept, whatever happens before the first record.
+        # An offset now: the position survives a reconnection before the first record.
         return await _requests_by_time(connector, topic, group, START_LATEST)
     if isinstance(start, str):
         return [(Subscribe(topic, group, 0, START_LATEST if start == "latest" else START_EARLIEST), {})]
@@ -41,17 +41,17 @@ async def first_requests(connector: Connector, topic: str, group: str, start: St
 async def _requests_by_time(connector: Connector, topic: str, group: str, timestamp_ms: int) -> list[Request]:
     (info,) = (await describe(connector, [topic])).topics
     if info.kind != "stream" and not group:
-        return [(Subscribe(topic, start=START_LATEST), {})]  # The broker's to refuse: a queue has no start.
+        return [(Subscribe(topic, start=START_LATEST), {})]  # The broker refuses it: a queue has no start.
     partitions = range(len(info.partitions))
     found = [await find_offset(connector, topic, partition, timestamp_ms) for partition in partitions]
     if group:
-        # Whichever of them this member comes to own, and where the group has committed nothing.
+        # For the partitions that this member will own and that have no committed offset.
         return [(Subscribe(topic, group, starts=found), {})]
     return [_reader(topic, partition, offset) for partition, offset in enumerate(found)]
 
 
 async def next_requests(connector: Connector, topic: str, start: Start, positions: dict[int, int]) -> list[Request]:
-    """What a reader subscribes to that goes on; partitions of which it has read nothing begin where `start` says.
+    """Build the requests of a reader that goes on; unread partitions begin at `start`.
 
     Raises ConnectionLost, RequestTimeout.
     """

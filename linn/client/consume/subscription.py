@@ -1,9 +1,9 @@
-"""Subscription: one of a consumer's, on one connection. It ends with the connection; the consumer then makes another.
+"""Subscription: a consumer's subscription over one connection. After a reconnection the consumer makes another.
 
-Laws: credit is given back in chunks, when records are handed over; where there are leases the broker counts what is
-held. What was delivered under a lease is worth nothing once the connection is gone or the lease is known to be over; a
-settlement that the broker can't answer any more ends in DeliveryNotCurrent. When half of a lease has passed, what the
-application has not looked at is released for others to have, and what it still refers to is renewed.
+Laws: credit is given back in chunks, when records are handed over; for leased records the broker counts them itself.
+Leased records are void once the connection is gone or the lease is known to be over; a settlement that the broker can't
+answer any more fails with DeliveryNotCurrent. When half of a lease has passed, records that the application has not
+looked at are released for others, and the lease of those that it still refers to is renewed.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from linn.wire import messages
 from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
 
 SETTLE_LINGER_S = 0.005
-"""How long a settlement that nobody awaits may wait for more: far below any lease, and worth thousands of records."""
+"""Linger time of a settlement that nobody awaits: far below any lease, and enough for thousands of records."""
 SETTLINGS_MAX = 1_024
-"""Settlements that wait together: a Settle frame of them has about 50 kB."""
+"""Settlements that are sent together at most: a Settle frame of about 50 kB."""
 _PULL_CHUNK = 2_048
-"""Where there is no credit: records settled in one go that are not held back for more."""
+"""Chunk without credit: a settlement of half as many records is sent at once."""
 _STARVED_S = 0.1
-"""How long an application that has all there may be, and settles nothing, waits until there may be twice as much."""
+"""Wait of an application that holds the whole window and settles nothing, until the window is doubled."""
 _CHECKS_PER_LEASE = 4
-"""How often leases are looked at: an application that lets nobody run for a quarter of one loses none by it."""
+"""Lease checks per lease: an application may keep the loop busy for a quarter of a lease and lose none."""
 
 
 class Limits(NamedTuple):
-    """How much one subscription may have."""
+    """Limits of one subscription."""
 
     credit: int
-    """Records that may be on their way; 0: it is pulled."""
+    """Records that may be on their way; 0: pull mode."""
     adapts: bool
-    """Whether a queue's credit follows the application, from `PREFETCH_FIRST` on; `credit` is for streams then."""
+    """Whether a queue's credit adapts, from `PREFETCH_FIRST` on; `credit` holds for streams then."""
     renewal_max_s: float
-    """How long after its delivery a lease is renewed; 0: never."""
+    """Time after a delivery for which its lease is renewed; 0: never."""
 
     @property
     def first_credit(self) -> int:
-        """What to subscribe with where it may turn out to be a queue."""
+        """Credit to subscribe with, before it is known whether the topic is a queue."""
         return min(self.credit, PREFETCH_FIRST) if self.adapts else self.credit
 
 
@@ -67,35 +67,35 @@ class Subscriber(Protocol):
     _check_loop: Callable[[], None]
 
     def _on_subscribed(self, subscription: Subscription) -> None:
-        """The broker has agreed to a subscription."""
+        """Add a subscription that the broker has made."""
 
     def _put_arrived(self, batches: list[Batch]) -> None:
-        """A delivery has arrived."""
+        """Take the batches of one delivery."""
 
     def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
-        """The pull of an iteration has ended."""
+        """Take the outcome of an iteration's pull."""
 
     def _on_assigned(self, partitions: Iterable[int]) -> None:
-        """The group has assigned other partitions to this member."""
+        """Note the partitions that the group has assigned to this member."""
 
     def _set_back(self, partition: int) -> None:
-        """Records of a partition that have arrived will be delivered again."""
+        """Drop arrived batches of a partition that will be redelivered."""
 
     def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
         """Take back the records of some leases, or of all, that were not handed out."""
 
     def _on_refused(self, error: LinnError) -> None:
-        """The broker refused a settlement that nobody awaits."""
+        """Report the refusal of a settlement that nobody awaits."""
 
     def _on_ended(self, error: LinnError) -> None:
-        """The broker has ended the subscription."""
+        """Report that the broker has ended the subscription."""
 
     def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call `callback` in `delay_s` seconds."""
 
 
 class Subscription:
-    """Takes what the broker pushes, gives credit, sends settlements."""
+    """A subscription over one connection: takes pushes, gives credit, sends settlements."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Subscription:
         self.waits_for_acks = self.leased or self.kind == SubscriptionKind.GROUP
         self.alive = True
         self.last_ack: PendingSettlement | None = None
-        """The latest settlement, where it is an ack that was not sent."""
+        """The latest settlement, if it is an ack that was not sent yet."""
         self._consumer = consumer
         self.check_loop = consumer._check_loop
         self.connection = connection
@@ -121,35 +121,35 @@ class Subscription:
         self._adaptive: AdaptivePrefetch | None = None
         self._credit = limits.credit
         self._granted = limits.first_credit
-        """Records that the broker may send before it hears of more. Not counted where there are leases."""
+        """Records that the broker may send before it gets more credit. Not counted down for leased records."""
         if limits.adapts and self.kind == SubscriptionKind.SHARED:
             self._adaptive = AdaptivePrefetch(self._lease_s, self.monotonic())
             self._credit = self._granted
         self._chunk = max(1, (self._credit or _PULL_CHUNK) // 2)
         self._held: dict[tuple[int, int], int] = {}
-        """Records that were delivered under each lease, and neither settled nor lost."""
+        """Records by lease that were delivered and neither settled nor lost."""
         self.held = 0
-        """All of them."""
+        """Sum of `_held`."""
         self._buffered = 0
         """Records of a queue that arrived and were not handed over."""
         self._waits = 0
-        """How often the application has had to wait."""
+        """Counter of the application's waits; it changes when one begins or ends."""
         self._check_planned = False
         self._open: list[PendingSettlement] = []
         self._unanswered: dict[PendingSettlement, None] = {}
         self._flush_planned = False
         self._positions = positions
-        """Readers: the next offset of each partition. Members: where reading goes on after a nack."""
+        """Next offset by partition; for a group's member, only of partitions that a nack has set back."""
         self._owned: set[int] | None = None
         self._leases: WeakValueDictionary[tuple[int, int], Delivery] = WeakValueDictionary()
-        """By (partition, delivery id), for as long as somebody has records of it."""
+        """Leases by (partition, delivery id), while somebody refers to their records."""
         connection.subscriptions[self.id] = self
         self._grant()
 
     # --- what the broker sends ---
 
     def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
-        """A `Deliver`, `LeaseEnded`, `Assigned` or `Ended`."""
+        """Take a `Deliver`, `LeaseEnded`, `Assigned` or `Ended`."""
         if isinstance(message, Deliver):
             self._consumer._put_arrived(self.delivered(message, batches))
         elif isinstance(message, messages.LeaseEnded):
@@ -169,7 +169,7 @@ class Subscription:
             self._consumer._on_ended(error_from_code(message.code, message.text))
 
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
-        """The batches of one delivery, without what was read before."""
+        """Return the batches of one delivery, without records that were read before."""
         partition = message.partition
         if self.leased and batches:
             delivery = self._lease_of(message, batches)
@@ -188,12 +188,12 @@ class Subscription:
         return found
 
     def _lease_of(self, message: Deliver, batches: list[RecordBatch]) -> Delivery:
-        """The lease of a delivery, which may be one of several."""
+        """Return the lease of a delivery; several deliveries may share one."""
         key = message.partition, message.delivery_id
         lease = self._leases.get(key)
         if lease is None:
             now = self.monotonic()
-            until_s = now + self._lease_s  # Later than the broker has it, whose clock began before.
+            until_s = now + self._lease_s  # A little late: the broker's time began earlier.
             lease = self._leases[key] = Delivery(*key, message.attempt, batches[0].base_offset, now, until_s)
             self._check_leases_later()
         records = sum([batch.count for batch in batches])
@@ -202,12 +202,12 @@ class Subscription:
         return lease
 
     def _skip(self, partition: int, records: RecordBatch) -> int:
-        """How many records of a stream's batch the consumer does not want (any more)."""
+        """Return how many leading records of a stream's batch the consumer does not want."""
         position = self._positions.get(partition)
         first = 0
         if position is not None and self.kind == SubscriptionKind.GROUP:
             if not records.base_offset <= position < records.end_offset:
-                return int(records.count)  # On its way when reading was set back.
+                return int(records.count)  # It was on its way when reading was set back.
             first = position - records.base_offset
             del self._positions[partition]
         elif position is not None:
@@ -217,9 +217,9 @@ class Subscription:
         return first
 
     def wants(self, batch: Batch) -> bool:
-        """Whether a batch that arrived is still to be handed over."""
+        """Tell whether a batch that arrived is still to be handed over."""
         if not self.alive:
-            # Without a lease it was settled by being sent; a reader goes on behind what arrived.
+            # Without a lease it was settled when it was sent; a reader goes on behind what arrived.
             return not self.leased and self.kind != SubscriptionKind.GROUP
         if self.leased:
             return batch._delivery is not None and not self._is_over(batch._delivery)
@@ -233,7 +233,7 @@ class Subscription:
     # --- credit ---
 
     def handed_over(self, batch: Batch) -> None:
-        """A batch goes to the application, or is dropped."""
+        """Count a batch as taken by the application, or as dropped."""
         if self.kind != SubscriptionKind.SHARED:
             self._spend(len(batch))
             return
@@ -254,7 +254,7 @@ class Subscription:
             self._grant()
 
     def _grant(self) -> None:
-        """Let the broker send, or have the consumer hold, as much as `_credit` says."""
+        """Raise the broker's limit on records sent, or held, to `_credit`."""
         missing = self._credit - self._granted
         if self.alive and self._credit and missing and (self.leased or missing > 0):
             self._granted = self._credit
@@ -272,16 +272,16 @@ class Subscription:
 
     @property
     def pull_max(self) -> int | None:
-        """How many records an iteration pulls at a time; None: as many as it may."""
+        """Number of records that an iteration pulls at a time; None: the whole prefetch."""
         return self._adaptive.window if self._adaptive is not None else None
 
     @property
     def taken_max(self) -> int:
-        """How many records another thread takes at a time: a part, so that the broker goes on sending."""
+        """Number of records that another thread takes at a time: a part, so that the broker goes on sending."""
         return max(1, self._chunk // 2)
 
     def waits(self) -> None:
-        """The application has nothing left, and asks for more."""
+        """Note that the application has nothing left and waits for more."""
         self.flush()
         self._waits += 1
         adaptive = self._adaptive
@@ -299,7 +299,7 @@ class Subscription:
         self._consumer._later(_STARVED_S, lambda: self._starved(adaptive, waits))
 
     def waited(self) -> None:
-        """It waits no longer."""
+        """Note that the application waits no longer."""
         self._waits += 1
         if self._adaptive is not None:
             self._adaptive.resumed(self.monotonic())
@@ -312,7 +312,7 @@ class Subscription:
             self._consumer._later(self._lease_s / _CHECKS_PER_LEASE, self._check_leases)
 
     def _check_leases(self) -> None:
-        """Release what was not looked at in half a lease, and renew what the application has."""
+        """Halfway through a lease, release its unread records, and renew it if the application has others."""
         self._check_planned = False
         if not self.alive:
             return
@@ -328,7 +328,7 @@ class Subscription:
             self._check_leases_later()
 
     def release(self, leases: Collection[Delivery] | None = None) -> None:
-        """Give back what the application has not looked at: of these leases, or all there is."""
+        """Release the unread records of these leases, or of all."""
         for delivery, first, end in self._consumer._take_unread(self, leases):
             if not self._is_over(delivery):
                 self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
@@ -341,12 +341,12 @@ class Subscription:
 
     def _settle_quietly(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> None:
         settling = self._settling(delivery, first, end, verdict, ms)
-        settling.awaited = True  # The application hears of a refusal by what becomes of its own settlement.
+        settling.awaited = True  # A refusal shows in the application's own settlement.
 
     # --- settling ---
 
     def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
-        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid where `ms` does not fit."""
+        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid if `ms` is out of range."""
         self.check_loop()
         check_ms(ms)
         if verdict == Verdict.ACK and not self.waits_for_acks:
@@ -377,7 +377,7 @@ class Subscription:
         self.flush()
 
     def flush(self) -> None:
-        """Send all settlements that wait."""
+        """Send all waiting settlements."""
         settlings, self._open = self._open, []
         self.last_ack = None
         if self.leased:
@@ -397,7 +397,7 @@ class Subscription:
         self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries]))
 
     def _count_settled(self, settlings: list[PendingSettlement]) -> None:
-        """Take off what is settled from what is held. What is refused was not held any more, or is another's."""
+        """Subtract settled records from those held. Refused ones were not held any more, or are another's."""
         for settling in settlings:
             if settling.verdict == Verdict.EXTEND:
                 continue
@@ -413,16 +413,16 @@ class Subscription:
                 self._adaptive.settled(settled)
 
     async def until_settled(self) -> None:
-        """Send all settlements, and wait until the broker has answered, whatever it said."""
+        """Send all settlements, and wait for the broker's answers without raising refusals."""
         self.flush()
         for settling in list(self._unanswered):
             await settling.until_done()
 
     def answered(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
-        """What became of some settlements that were sent."""
+        """Take the broker's answer to settlements, all accepted or all refused."""
         for settling in settlings:
             self._unanswered.pop(settling, None)
-            if settling.verdict == Verdict.NACK:  # What comes from now on was read after reading was set back.
+            if settling.verdict == Verdict.NACK:  # Records that arrive from now on were read after the set-back.
                 self._positions.pop(settling.delivery.partition, None)
         self._finish(settlings, error)
 
@@ -433,7 +433,7 @@ class Subscription:
             self._consumer._on_refused(error)
 
     def end(self) -> dict[int, int]:
-        """The connection, or the subscription, is over; where a reader goes on."""
+        """End with the connection or the subscription; return the offsets at which a reader goes on."""
         if self.alive:
             self.alive = False
             self.connection.subscriptions.pop(self.id, None)
@@ -445,7 +445,7 @@ class Subscription:
 
 
 def check_ms(ms: int) -> None:
-    """Raises MessageInvalid where `ms` is not a number of milliseconds that can be sent."""
+    """Check a number of milliseconds. Raises MessageInvalid if it can't be sent."""
     checked_number(ms, "a time in milliseconds", U32_MAX)
 
 
@@ -459,7 +459,7 @@ def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:
 
 
 class SubscribeRequest(Answer):
-    """The caller of one Subscribe: makes the subscription before anything that is pushed to it is read."""
+    """The caller of one Subscribe: makes the subscription before the first push to it is handled."""
 
     __slots__ = ("_connection", "_consumer", "_limits", "_positions")
 
@@ -471,7 +471,7 @@ class SubscribeRequest(Answer):
         self._positions = positions
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """The broker agreed, or said something else."""
+        """Make the subscription, if the broker agreed."""
         if isinstance(message, Subscribed):
             made = Subscription(self._consumer, self._connection, message, self._limits, self._positions)
             self._consumer._on_subscribed(made)
@@ -490,27 +490,27 @@ class UnsubscribeRequest(Answer):
         self._subscription = subscription
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """The subscription is over."""
+        """End the subscription."""
         self._subscription.end()
         super().answered(message, batches)
 
 
 class PullRequest:
-    """The caller of such a pull."""
+    """The caller of an iteration's pull. The iteration may stop waiting: its next step takes the records."""
 
     def __init__(self, consumer: Subscriber, subscription: Subscription) -> None:
         self._consumer = consumer
         self._subscription = subscription
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """The broker answered."""
+        """Pass the pulled records on."""
         if isinstance(message, Deliver):
             self._consumer._on_pulled(self._subscription.delivered(message, batches), None)
         else:
             self.failed(ProtocolError(f"the broker answered pull with {type(message).__name__}"))
 
     def failed(self, error: LinnError) -> None:
-        """The broker refused, or the connection was lost."""
+        """Pass the failure on."""
         self._consumer._on_pulled([], error)
 
 

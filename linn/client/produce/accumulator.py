@@ -1,7 +1,7 @@
 """Accumulator: puts a producer's messages into batches, one buffer per partition, and hands full ones to `sender`.
 
-Laws: a batch goes to one buffer, and the messages of a buffer are shipped in the order in which they were added. A
-topic's buffers are as many as its partitions, or one where the broker chooses; `follow` changes that without losing a
+Laws: a batch belongs to one buffer, and the messages of a buffer are sent in the order in which they were added. There
+is a buffer per partition, or a single one if the broker chooses the partition; `follow` changes that without losing a
 message.
 """
 
@@ -22,13 +22,13 @@ from linn.core.errors.tree import LinnError
 from linn.wire.messages import MANDATORY_RECORDS_MAX, Acks, TopicInfo
 
 _FORESEEN = ("murmur2", "sticky", "")
-"""Partitioners whose choice a client can make itself; "" is a broker that names none."""
+"""Partitioners that a client can apply itself; "": the broker names none."""
 Watch = Callable[[OpenBatch], Callable[[Confirmation], None]]
-"""Makes the watcher of a batch that holds messages of `publish_nowait`."""
+"""Factory of watchers for batches with messages of `publish_nowait`."""
 
 
 class Accumulator:
-    """One producer's. `codec` and `bytes_max` are set before the first message."""
+    """The open batches of one producer. `codec` and `bytes_max` are set before the first message."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Accumulator:
         self.sender = Sender(connector, target, to_exchange, acks, in_flight_max, self._buffer_idle, self._seal_all)
         self.buffers = [PartitionBuffer(-1)]
         self.sticky = self.buffers[0]
-        """The buffer of messages that may go to any."""
+        """The buffer for messages that may go to any partition."""
         self.keys_choose = False
-        """Whether the key of a message says which buffer it takes."""
+        """Whether a message's key decides its buffer."""
         self._connector = connector
         self._linger_s = linger_s
         self._watch = watch
@@ -55,12 +55,12 @@ class Accumulator:
     # --- buffers ---
 
     def follow(self, info: TopicInfo) -> None:
-        """Have the buffers that fit a topic. Messages with one key may change theirs.
+        """Adapt the buffers to a topic's partitions. Messages of one key may change theirs.
 
-        A topic that the broker makes when it is first published to has none until then. Where the broker comes to
-        choose, or stops choosing, the buffers stay what they are until nothing is on its way.
+        A topic that the broker makes at the first publish has no partitions until then. When the broker starts or stops
+        choosing partitions, the buffers stay as they are until nothing is on its way.
         """
-        # The broker chooses for good where a plugin does it.
+        # With a plugin's partitioner, the broker always chooses.
         count = len(info.partitions) if info.partitioner in _FORESEEN else 0
         chooses = self.buffers[0].partition < 0
         if chooses is not (count == 0):
@@ -73,14 +73,14 @@ class Accumulator:
             self.sticky = self.buffers[self._connector.env.rng.integer(len(self.buffers))]
 
     def buffer(self, partition: int) -> PartitionBuffer:
-        """A partition's; that of messages that may go to any where there is none."""
+        """Return a partition's buffer, or the sticky one if there is none."""
         buffers = self.buffers
         return (
             buffers[partition] if 0 <= partition < len(buffers) and buffers[partition].partition >= 0 else self.sticky
         )
 
     def turn(self) -> None:
-        """Messages that may go to any buffer take the next one."""
+        """Make the next buffer the sticky one."""
         if len(self.buffers) > 1:
             self.sticky = self.buffers[(self.sticky.partition + 1) % len(self.buffers)]
 
@@ -91,7 +91,7 @@ class Accumulator:
     # --- batches ---
 
     def add(self, message: Prepared, waits: bool) -> tuple[PartitionBuffer, OpenBatch, int]:
-        """Put a message into a batch, at the index that is returned; `waits`: its publisher waits, and seals."""
+        """Add a message to a batch; return buffer, batch and index. `waits`: its publisher waits, and seals."""
         value, properties, size, mandatory = message
         key = properties.key
         if key is None or not self.keys_choose:
@@ -107,8 +107,9 @@ class Accumulator:
         return buffer, batch, index
 
     def send_alone(self, value: bytes) -> tuple[int, Confirmation] | None:
-        """Send a message that is only a value as a batch of its own, for a publisher that waits: its id, and what it
-        waits for. None: others are on their way or wait for company, so it should go with them.
+        """Send a message that is only a value as its own batch, for a publisher that waits; return id and confirmation.
+
+        Returns None if others of its buffer wait or are on their way, so that it should go with them.
         """
         buffer = self.sticky
         if buffer.in_flight or buffer.ready or buffer.open is not None or self._linger_s or self.codec:
@@ -123,7 +124,7 @@ class Accumulator:
         return message_id, confirmation
 
     def take(self, messages: Iterable[bytes | Prepared]) -> None:
-        """Add messages that nobody waits for; bytes are one that is only a value."""
+        """Add messages that no publisher waits for; bytes stand for a message that is only a value."""
         for kind, alike in groupby(messages, type):
             if kind is bytes:
                 self._put_values(cast("list[bytes]", list(alike)))
@@ -132,7 +133,7 @@ class Accumulator:
                     self.put(cast(Prepared, message))
 
     def put(self, message: Prepared) -> None:
-        """Add a message that nobody waits for."""
+        """Add a message that no publisher waits for."""
         _, batch, index = self.add(message, waits=False)
         batch.confirmation.without_waiter = True
         if message.mandatory:
@@ -151,9 +152,9 @@ class Accumulator:
                 self.seal(buffer)
 
     def begin(self, buffer: PartitionBuffer, waits: bool, mandatory: bool) -> OpenBatch:
-        """Begin a buffer's next batch, behind one that is open for messages of the other kind.
+        """Open a buffer's next batch; seal the open one, if its `mandatory` differs.
 
-        A publisher that waits sends it itself where nothing is on the way.
+        If nothing of the buffer is on its way, a publisher that waits seals the new batch itself.
         """
         env = self._connector.env
         if buffer.open is not None:
@@ -166,7 +167,7 @@ class Accumulator:
         return batch
 
     def seal(self, buffer: PartitionBuffer, *, attended: bool = False) -> None:
-        """Finish the open batch of a buffer and have it sent. `attended`: see `Connection.ask`."""
+        """Finish the open batch of a buffer and pass it to the sender. `attended`: see `Connection.ask`."""
         batch, buffer.open = buffer.open, None
         if not batch:
             return
@@ -183,9 +184,9 @@ class Accumulator:
         self.sender.enqueue(buffer, sealed, confirmation, batch.mandatory, attended, batch.opened_tick)
 
     def seal_if_idle(self, buffer: PartitionBuffer, batch: OpenBatch) -> bool:
-        """Send a batch at once where nothing of its buffer is on the way, unless messages are to wait for others.
+        """Send a batch at once if nothing of its buffer is on its way and there is no linger time.
 
-        Whether it was sent; its publisher attends then.
+        Returns whether it was sent; its publisher attends then.
         """
         if self._linger_s or buffer.open is not batch or not buffer.idle:
             return False
@@ -193,7 +194,7 @@ class Accumulator:
         return True
 
     def unsettled(self) -> list[Confirmation]:
-        """Finish all open batches; the confirmations of all that is on its way."""
+        """Seal all open batches; return the confirmations of all batches on their way."""
         self._seal_all()
         return self.sender.unsettled()
 
@@ -202,7 +203,7 @@ class Accumulator:
             self.seal(buffer)
 
     def give_up(self, error: LinnError) -> None:
-        """Fail all that has not been sent."""
+        """Fail everything that has not been sent."""
         for buffer in self.buffers:
             batch, buffer.open = buffer.open, None
             if batch:

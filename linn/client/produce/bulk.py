@@ -1,6 +1,6 @@
-"""What `publish_many` needs: its messages by column, cut into batches by slices, and one receipt for all of them.
+"""Bulk publishing (`publish_many`): messages by column, cut into batches by slices, with one receipt for all.
 
-Law: no Python loop over records but where the user gave each record a partition, or properties of its own.
+Law: no Python loop over records, unless the records have keys for several partitions or properties of their own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import LinnError, MessageInvalid, MessageTooLarge, Unroutable
 
 _SAMPLE = 64
-"""Values whose sizes foretell the first batch's."""
+"""Number of values that the size of the first batch is estimated from."""
 RECORDS_MAX = 32_768
-"""In one batch: half of what a UInt16 can tell apart in routes."""
+"""Limit on records per batch: half of the values of a UInt16, which indexes routes."""
 _RECORD_BYTES = 4
 
 
@@ -49,7 +49,7 @@ def _as_list(values: Any, what: str, count: int) -> Any:
 
 @dataclass(slots=True)
 class BulkColumns:
-    """The messages of one call. A `pair` holds for all; `pairs` has one per message."""
+    """The messages of one call by column. `pair` holds for all; `pairs` has one per message."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -57,7 +57,7 @@ class BulkColumns:
     pairs: Sequence[Pair] | None = None
     headers: Sequence[Headers] | None = None
     places: Sequence[int] | None = None
-    """Of the messages in the call, where these are some of its; None where they are all."""
+    """Positions of these messages in the call; None if they are all of its messages."""
     ids: Sequence[bytes] | None = None
     timestamp_ms: int = 0
     timestamps_ms: Sequence[int] | None = None
@@ -74,7 +74,7 @@ class BulkColumns:
         labels: Labels | Sequence[Labels | None] | None,
         headers: Sequence[HeadersInput | None] | None,
     ) -> BulkColumns:
-        """Raises MessageInvalid."""
+        """Check the arguments of a call. Raises MessageInvalid."""
         columns = cls(_as_list(values, "values", -1))
         count = len(columns.values)
         if keys is not None:
@@ -88,7 +88,7 @@ class BulkColumns:
         return columns
 
     def identify(self, ids: Sequence[UUID] | None, timestamp_ms: int | Sequence[int]) -> None:
-        """Give the messages their ids and times. Raises MessageInvalid."""
+        """Set the ids and times of the messages. Raises MessageInvalid."""
         count = len(self.values)
         if ids is not None:
             ids = _as_list(ids, "ids", count)
@@ -119,7 +119,7 @@ class BulkColumns:
             self.pairs = [checked_pair(*pair) for pair in zip(every, each, strict=True)]
 
     def by_partition(self, partitions: int) -> dict[int, BulkColumns]:
-        """The messages by their key's partition; -1: those that may go to any."""
+        """Split the messages by their key's partition; -1: messages that may go to any."""
         if not self.values:
             return {}
         if self.keys is None or partitions == 1:
@@ -145,7 +145,7 @@ class BulkColumns:
         )
 
     def columns(self, first: int, last: int, base_id: int, with_key_hashes: bool) -> BatchColumns:
-        """Messages `first` to `last` (exclusive) for one batch."""
+        """Return messages `first` to `last` (exclusive) as the columns of one batch."""
         count = last - first
         columns = BatchColumns(self.values[first:last], self.timestamp_ms, base_id)
         if self.keys is not None:
@@ -164,7 +164,7 @@ class BulkColumns:
         return columns
 
     def check_sizes(self, first: int, last: int, bytes_max: int) -> None:
-        """Raises MessageTooLarge."""
+        """Check the sizes of messages `first` to `last` (exclusive). Raises MessageTooLarge."""
         for index in range(first, last):
             size = len(self.values[index] or b"") + len((self.keys[index] if self.keys else None) or b"")
             headers = self.headers[index] if self.headers is not None else ()
@@ -177,7 +177,7 @@ class BulkColumns:
 
 
 class Bulk:
-    """One call of `publish_many`: cuts its batches, and counts what became of them."""
+    """One call of `publish_many`: cuts its batches and gathers their outcomes."""
 
     def __init__(self, with_key_hashes: bool, codec: Codec, batch_bytes_max: int, batch_bytes_limit: int) -> None:
         self.error: LinnError | None = None
@@ -197,7 +197,7 @@ class Bulk:
     # --- cutting ---
 
     def cut(self, columns: BulkColumns, first: int, base_id: int) -> RecordBatch:
-        """The next batch, from `first` on; about `batch_bytes_max` in size.
+        """Build the next batch, from `first` on, of about `batch_bytes_max` bytes.
 
         Raises MessageInvalid, MessageTooLarge.
         """
@@ -205,7 +205,7 @@ class Bulk:
         while True:
             batch = build_batch(columns.columns(first, last, base_id, self._with_key_hashes), self._codec)
             size = max(batch.size, batch.body_bytes)
-            if size > self.message_bytes_max:  # A batch that is smaller holds no message that is larger.
+            if size > self.message_bytes_max:  # A smaller batch holds no message that is too large.
                 columns.check_sizes(first, last, self.message_bytes_max)
             self._average = size / batch.count
             if last - first == 1 or (size <= 2 * self._batch_bytes_max and size <= self._batch_bytes_limit):
@@ -213,7 +213,7 @@ class Bulk:
             last = first + (last - first) // 2  # Values grew along the way.
 
     def _guess(self, values: Sequence[bytes | None], first: int) -> int:
-        """How many records make a batch, from the last one's average size."""
+        """Estimate the number of records of a batch from the average size in the last one."""
         if not self._average:
             sample = values[first : first + _SAMPLE]
             try:
@@ -223,17 +223,17 @@ class Bulk:
             self._average += _RECORD_BYTES
         return max(1, min(RECORDS_MAX, int(self._batch_bytes_max / self._average)))
 
-    # --- counting ---
+    # --- outcomes ---
 
     def expect(self, messages: range) -> Confirmation:
-        """The confirmation of a batch of these messages, by their places among those of its partition."""
+        """Make the confirmation of a batch of these messages, given by their positions in their partition's part."""
         confirmation = Confirmation()
         confirmation.watcher = self._settled
         self._unsettled[confirmation] = messages
         return confirmation
 
     def fail(self, error: LinnError) -> None:
-        """The first error counts."""
+        """Record an error; only the first counts."""
         self.error = self.error or error
 
     def _settled(self, confirmation: Confirmation) -> None:
@@ -258,7 +258,7 @@ class Bulk:
         self._partitions[partition] = Offsets(min(known.first, first), max(known.last, last))
 
     async def receipt(self, topic: str | None) -> BulkReceipt:
-        """Wait for all batches. Raises the first error, or else Unroutable for all that were returned, with a note."""
+        """Wait for all batches. Raises the first error, or else Unroutable for all returned messages, with a note."""
         while self._unsettled:
             self._changed = anyio.Event()
             await self._changed.wait()

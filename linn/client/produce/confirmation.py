@@ -1,4 +1,4 @@
-"""Confirmation: what became of one batch, for all who published into it."""
+"""Confirmation: the outcome of one batch, for all its publishers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linn.wire.messages import Placement
 
 
 class Confirmation:
-    """Settled once, with a placement, with None (nobody asked the broker) or with an error."""
+    """Future that is settled once: with a placement, with None (acks="none") or with an error."""
 
     __slots__ = ("_event", "error", "placement", "reading", "settled", "watcher", "without_waiter")
 
@@ -23,15 +23,15 @@ class Confirmation:
         self.placement: Placement | None = None
         self.error: LinnError | None = None
         self.watcher: Callable[[Confirmation], None] | None = None
-        """Called when settled."""
+        """Callback for when it is settled."""
         self.without_waiter = False
         """Whether the batch holds messages of `publish_nowait`, whose failure the next flush reports."""
         self.reading: Stream | None = None
-        """Where its publisher waits for bytes instead of for this."""
+        """Stream that the publisher reads from instead of waiting for this object."""
         self._event: anyio.Event | None = None
 
     def settle(self, placement: Placement | None, error: LinnError | None = None) -> None:
-        """Say what became of the batch."""
+        """Set the outcome of the batch."""
         assert not self.settled, "a batch is confirmed once"
         self.settled, self.placement, self.error = True, placement, error
         if self._event is not None:
@@ -42,7 +42,7 @@ class Confirmation:
             self.watcher(self)
 
     async def wait(self) -> Placement | None:
-        """Wait until it is settled. Raises the batch's error."""
+        """Wait for the outcome. Raises the batch's error."""
         if not self.settled:
             if self._event is None:
                 self._event = anyio.Event()
@@ -53,11 +53,11 @@ class Confirmation:
 
 
 def is_returned(ranges: Sequence[int], place: int) -> bool:
-    """Whether the message at `place` of its batch was returned."""
-    # Behind an odd number of bounds one is inside a range.
+    """Tell whether the message at `place` of its batch was returned; `ranges` as in `Placement.returned`."""
+    # A place behind an odd number of bounds is inside a range.
     return bool(bisect_right(ranges, place) & 1)
 
 
 def places_returned(ranges: Sequence[int], count: int) -> list[int]:
-    """The places of all that were returned, of a batch of `count` messages, whatever a broker says beyond it."""
+    """List the places of a batch's returned messages; ranges beyond its `count` messages are ignored."""
     return [place for place in range(count) if is_returned(ranges, place)] if ranges else []

@@ -13,22 +13,22 @@ from linn.core.batch.builder import BatchColumns
 from linn.core.batch.key_hash import key_hash
 
 RECORD_BYTES = 8
-"""What a record costs in a batch besides its bytes, about: offsets, and room for a key's. Bounds the records, too."""
+"""Approximate overhead of a record in a batch: its offsets and a key's. Bounds the number of records, too."""
 
 
 class Prepared(NamedTuple):
-    """A message that can be added to a batch: all that could be wrong with it was checked."""
+    """A checked message, ready to be added to a batch."""
 
     value: bytes | None
     properties: Properties
     size: int
-    """Bytes of value, key and headers."""
+    """Size of value, key and headers in bytes."""
     mandatory: bool
-    """Whether the broker is to be asked whether a topic took it."""
+    """Whether the broker is asked if a topic took it."""
 
 
 class OpenBatch:
-    """Grows by `values.append` (the fast way, for messages that are only a value) or by `add`."""
+    """A batch that takes messages: by `values.append` (the fast way, for plain values) or by `add`."""
 
     __slots__ = (
         "_rows",
@@ -46,21 +46,21 @@ class OpenBatch:
     def __init__(self, base_id: int, timestamp_ms: int, mandatory: bool = False) -> None:
         self.values: list[bytes | None] = []
         self.size = 0
-        """Bytes, about; kept by whoever appends."""
+        """Approximate size in bytes; code that appends to `values` adds to it."""
         self.base_id = base_id
         self.timestamp_ms = timestamp_ms
         self.mandatory = mandatory
-        """Of all its messages: what the broker is asked is asked for the whole batch."""
+        """Whether all its messages are mandatory; the broker is asked for a whole batch."""
         self.unwatched: list[int] = []
-        """The messages of a mandatory batch that no publisher waits for: their return the next flush reports."""
+        """Indexes of mandatory messages that no publisher waits for; the next flush reports their return."""
         self.confirmation = Confirmation()
         self.opened_tick: int | None = None
-        """When it was opened, in ticks of its sender, where it waits for no more than those before it."""
+        """Sender tick at which its time limit began, if it waits only for earlier batches and not for a linger time."""
         self._rows: dict[int, Properties] = {}
         self._withdrawn: list[int] = []
 
     def add(self, value: bytes | None, properties: Properties, size: int) -> int:
-        """Append a message of `size` bytes; returns its index."""
+        """Append a message of `size` bytes; return its index."""
         index = len(self.values)
         self.values.append(value)
         self.size += size + RECORD_BYTES
@@ -69,9 +69,9 @@ class OpenBatch:
         return index
 
     def extend(self, values: Sequence[bytes], ends: Sequence[int], first: int, bytes_max: int) -> int:
-        """Append values from `first` on, at least one, as long as the size is below `bytes_max`; the next one's index.
+        """Append values from `first` on, at least one, while the size is below `bytes_max`; return the next index.
 
-        `ends` are the sums of all sizes up to each value, the value included.
+        `ends` are the sums of the sizes up to and including each value.
         """
         begin = ends[first - 1] if first else 0
         room = bytes_max - self.size
@@ -84,7 +84,7 @@ class OpenBatch:
         return last
 
     def withdraw(self, index: int) -> None:
-        """Take back the message at `index`, before `columns`."""
+        """Withdraw the message at `index`; call before `columns`."""
         if index not in self._withdrawn:
             self._withdrawn.append(index)
 
@@ -92,15 +92,15 @@ class OpenBatch:
         return len(self.values) > len(self._withdrawn)
 
     def place(self, index: int) -> int:
-        """Where in the batch the message at `index` is."""
+        """Return the position of the message at `index`, without withdrawn ones."""
         return index - sum(1 for withdrawn in self._withdrawn if withdrawn < index)
 
     def id(self, index: int) -> int:
-        """The id of the message at `index`, 128 bits, unless its properties have one."""
+        """Return the 128-bit id of the message at `index`, unless its properties have one."""
         return (self.base_id + self.place(index)) & ID_MASK
 
     def columns(self, with_key_hashes: bool) -> BatchColumns:
-        """All messages by column."""
+        """Return all messages by column."""
         values, rows = self.values, self._rows
         columns = BatchColumns(values, self.timestamp_ms, self.base_id)
         if rows or self._withdrawn:

@@ -1,8 +1,8 @@
 """Producer: publishes messages to one topic or exchange, in batches.
 
 Laws: messages of one partition are stored in the order of the calls that published them, as far as `sender` promises;
-a message that can't be carried fails its own call and no other. With `linger_ms=0` a message goes out at once where
-nothing of its partition is on the way, else with all that came while it was: batches grow with the load.
+a message that can't be sent fails its own call and no other. With `linger_ms=0` a message goes out at once if nothing
+of its partition is on its way, and otherwise with all that came meanwhile: batches grow with the load.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
 
 
 class Producer:
-    """Made by `Client.producer`, used in `async with`, by any number of tasks of one event loop.
+    """A producer, made by `Client.producer` and entered with `async with`. Any number of tasks of one loop may use it.
 
     Example:
         async with client.producer(exchange="news") as producer:
@@ -65,9 +65,9 @@ class Producer:
         self._codec = codec
         self._buffer_bytes_max = buffer_bytes_max
         self._bound = -1
-        """`buffer_bytes_max` while the producer is open: one comparison finds out both."""
+        """`buffer_bytes_max` while the producer is open, else -1: one comparison checks both."""
         self.message_bytes_max = 0
-        """Of one message: value, key and headers together."""
+        """Size limit of one message: value, key and headers together."""
         self._batch_bytes_limit = 0
         self._accumulator = Accumulator(
             connector, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
@@ -79,7 +79,7 @@ class Producer:
     # --- life ---
 
     async def __aenter__(self) -> Self:
-        """Look the topic up. Raises ConnectionLost, RequestTimeout; the first publish says if it is unknown."""
+        """Look the topic up. Raises ConnectionLost, RequestTimeout; an unknown topic fails the first publish."""
         welcome = (await self._connector.ready()).welcome
         self.message_bytes_max = welcome.message_bytes_max
         self._batch_bytes_limit = welcome.batch_bytes_max
@@ -101,18 +101,18 @@ class Producer:
         if exc is None:
             await self.aclose()
         elif isinstance(exc, Exception):
-            with contextlib.suppress(LinnError):  # The block's own error is the one to hear of.
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
                 await self.aclose()
         else:
             self._end()
 
     async def aclose(self) -> None:
-        """Flush and close. Raises what `flush` raises; the producer is closed all the same.
+        """Flush and close. Raises as `flush` does; the producer is closed all the same.
 
-        Cancellation: what is not confirmed may or may not be stored.
+        Cancellation: unconfirmed messages may or may not be stored.
 
         Example:
-            producer = await client.producer("orders").__aenter__()  # where no block fits
+            producer = await client.producer("orders").__aenter__()  # without a block
             await producer.publish(b"two coffees")
             await producer.aclose()
         """
@@ -131,18 +131,18 @@ class Producer:
             self._give_up(ClientClosed("the producer was closed"))
 
     async def flush(self) -> None:
-        """Send what waits, and wait until all that was published before the call is confirmed or failed.
+        """Send everything that waits, and wait until each earlier message is confirmed or failed.
 
-        With acks="none": until the broker has read it.
+        With acks="none": wait until the broker has read them.
 
         Raises:
             LinnError: the first failure among the messages of `publish_nowait` since the last flush; a note says how
-                many batches failed. Those of `publish` are raised there.
-        Cancellation: what waited is on its way all the same.
+                many batches failed. Failures of `publish` are raised by that call.
+        Cancellation: the messages are on their way all the same.
 
         Example:
             producer.publish_nowait(b"two coffees")
-            await producer.flush()  # raises what went wrong
+            await producer.flush()  # raises the first failure
         """
         self._check_loop()
         for confirmation in self._accumulator.unsettled():
@@ -158,7 +158,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Of finished batches that are not confirmed."""
+        """Size of finished batches that are not confirmed."""
         return self._sender.buffered_bytes
 
     # --- publishing ---
@@ -178,17 +178,17 @@ class Producer:
         ttl_ms: int = 0,
         mandatory: bool = False,
     ) -> Receipt:
-        """Publish one message and wait for what `acks` asks for.
+        """Publish one message and wait for the confirmation that `acks` asks for.
 
-        Waits first where more than `buffer_bytes_max` is on its way. With `mandatory` a message that no binding of the
-        exchange sends to a topic is an error; a topic takes every message, so there it changes nothing.
+        Waits first while more than `buffer_bytes_max` is on its way. With `mandatory`, a message that no binding of the
+        exchange leads to a topic is an error; it has no effect on a producer for a topic.
 
         Raises:
             MessageInvalid, MessageTooLarge: nothing was sent.
             Unroutable: it was mandatory, and no topic takes it.
             RequestTimeout, ConnectionLost: it may or may not be stored.
-            LinnError: the broker refused it, also when asked again where the refusal is retriable.
-        Cancellation: a message that still waits to be batched is withdrawn; else it may or may not be stored. The
+            LinnError: the broker refused it; if the refusal is retriable, again after retries.
+        Cancellation: a message that still waits to be batched is withdrawn; otherwise it may or may not be stored. The
             connection and all other messages are not disturbed.
 
         Example:
@@ -238,7 +238,7 @@ class Producer:
         return await confirmation.wait()
 
     def _receipt(self, message_id: UUID, place: int, placement: Placement | None, mandatory: bool = False) -> Receipt:
-        """Of the message at `place` in its batch. Raises Unroutable."""
+        """Make the receipt of the message at `place` in its batch. Raises Unroutable."""
         topic = None if self._to_exchange else self._target
         if placement is None:
             return Receipt(topic, None, None, message_id, None, None)
@@ -264,9 +264,9 @@ class Producer:
         ttl_ms: int = 0,
         mandatory: bool = False,
     ) -> None:
-        """Publish one message without waiting. If it fails later, the next `flush` or the closing says so.
+        """Publish one message without waiting. A later failure is raised by the next `flush` or by closing.
 
-        That goes for a `mandatory` one, too, which no topic takes: see `publish`.
+        So is the failure of a `mandatory` message that no topic takes; see `publish`.
 
         Raises:
             LimitExceeded: `buffer_bytes_max` bytes are on their way already; `await flush()` makes room.
@@ -309,7 +309,7 @@ class Producer:
             self._accumulator.put(self._prepared(value, properties, mandatory))
 
     def _prepared(self, value: bytes | None, properties: Properties, mandatory: bool) -> Prepared:
-        """A message that was checked, for `take`. Any thread may call it. Raises MessageInvalid, MessageTooLarge."""
+        """Check a message for `_take`. Any thread may call this. Raises MessageInvalid, MessageTooLarge."""
         if value is not None and type(value) is not bytes:
             value = as_bytes(value, "a value")
         size = len(value) if value is not None else 0
@@ -334,18 +334,18 @@ class Producer:
         ttl_ms: int = 0,
         mandatory: bool = False,
     ) -> BulkReceipt:
-        """Publish many messages and wait for what `acks` asks for; the fastest way.
+        """Publish many messages and wait for the confirmation that `acks` asks for; the fastest way.
 
-        `keys`, `headers`, `ids` and, where they are sequences, `routing_keys`, `labels` and `timestamp_ms` have one
-        entry per value; the rest holds for all. Values are bytes-like and must not change before the call returns.
-        `mandatory` is as with `publish`.
+        `keys`, `headers` and `ids` have one entry per value, and so have `routing_keys`, `labels` and `timestamp_ms` if
+        they are sequences; other arguments hold for all. Values are bytes-like and must not change before the call
+        returns. `mandatory` works as with `publish`.
 
         Raises:
             Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
             MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
                 messages were.
             LinnError: as `publish`; a note says how many messages were confirmed.
-        Cancellation: what was cut into batches may or may not be stored; the rest is not sent.
+        Cancellation: messages that were cut into batches may or may not be stored; the rest is not sent.
 
         Example:
             receipt = await producer.publish_many([b"one", b"two"], keys=[b"table 4", None])
@@ -372,7 +372,7 @@ class Producer:
         return await bulk.receipt(None if self._to_exchange else self._target)
 
     async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
-        """Cut and send the messages of one partition; of any, by turns, where `partition` is -1."""
+        """Cut and send the messages of one partition; with `partition` -1, of any partition by turns."""
         rng, accumulator = self._connector.env.rng, self._accumulator
         first, count = 0, len(columns.values)
         while first < count and bulk.error is None:
@@ -387,10 +387,10 @@ class Producer:
             if partition < 0:
                 accumulator.turn()
 
-    # --- what went wrong ---
+    # --- failures ---
 
     def _watcher_of(self, batch: OpenBatch) -> Callable[[Confirmation], None]:
-        """Notes for the next flush what failed of a batch with messages of `publish_nowait`."""
+        """Make a watcher that keeps failures of messages of `publish_nowait` for the next flush."""
 
         def watch(confirmation: Confirmation) -> None:
             placement = confirmation.placement
@@ -404,7 +404,7 @@ class Producer:
         return watch
 
     def _asks_return(self) -> bool:
-        """Whether the broker is to be asked what a mandatory message needs. Raises MessageInvalid."""
+        """Tell whether the broker has to be asked if a mandatory message was taken. Raises MessageInvalid."""
         if self._acks == Acks.NONE:
             raise MessageInvalid('mandatory needs the broker\'s answer, which acks="none" does not wait for')
         return self._to_exchange
@@ -422,33 +422,33 @@ class Producer:
         raise LimitExceeded(f"{bound:,} bytes are on their way already (buffer_bytes_max); await flush() makes room")
 
     def _too_large(self, size: int) -> MessageTooLarge:
-        """What a message of so many bytes is refused with."""
+        """Make the error for a message of `size` bytes."""
         return MessageTooLarge(
             f"a message of {size:,} bytes, more than the {self.message_bytes_max:,} of {self._target}"
         )
 
     def _take(self, messages: Iterable[bytes | Prepared]) -> None:
-        """Publish as `publish_nowait` what was checked before; no limit is looked at."""
+        """Publish checked messages as `publish_nowait` does, but without limits."""
         self._accumulator.take(messages)
 
-    # --- news of the topic ---
+    # --- topic and connection ---
 
     def _follow(self, info: TopicInfo) -> None:
-        """Publish to as many partitions as the topic has now, each message within its limits."""
+        """Adapt to the topic's present partitions and message size limit."""
         self._accumulator.follow(info)
         self.message_bytes_max = info.message_bytes_max or self.message_bytes_max
 
     def _connected(self, connection: Connection) -> None:
-        """Send what waits, over a new connection."""
+        """Send waiting batches over a new connection."""
         self._sender.pump()
         if not self._to_exchange:
             self._refresh.ask()
 
     def _disconnected(self) -> None:
-        """Do nothing: each batch in flight is told by itself that its request failed."""
+        """Do nothing: each batch in flight hears of the failure of its own request."""
 
     def _give_up(self, error: LinnError) -> None:
-        """Fail all that has not been sent; of a client that is closed, also what is published from now on."""
+        """Fail everything that has not been sent; if the client is closed, later publishes fail as well."""
         if self._connector.closed:
             self._bound = -1
         self._accumulator.give_up(error)

@@ -1,6 +1,6 @@
-"""A message's properties, checked one message at a time, so that a wrong one fails its own publish and no other.
+"""Message properties, checked one message at a time, so that a wrong one fails its own publish and no other.
 
-What is checked here is what `build_batch` would otherwise refuse for a whole batch.
+The checks cover everything for which `build_batch` would refuse a whole batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HeadersInput = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 class Properties(NamedTuple):
-    """What one message has apart from its value."""
+    """Properties of one message: everything but its value."""
 
     key: bytes | None = None
     pair: Pair = NO_PAIR
@@ -35,7 +35,7 @@ PLAIN = Properties()
 
 
 def as_bytes(value: object, what: str) -> bytes:
-    """`value` as bytes of its own. Raises MessageInvalid where it is not bytes-like."""
+    """Copy a bytes-like `value` to bytes. Raises MessageInvalid for any other type."""
     if type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -44,7 +44,7 @@ def as_bytes(value: object, what: str) -> bytes:
 
 
 def checked_pair(routing_key: str, labels: Labels | None) -> Pair:
-    """The (routing key, labels) of a message. Raises MessageInvalid."""
+    """Check routing key and labels of a message; return them as a pair. Raises MessageInvalid."""
     if not routing_key and not labels:
         return NO_PAIR
     try:
@@ -56,7 +56,7 @@ def checked_pair(routing_key: str, labels: Labels | None) -> Pair:
 
 
 def _wrong_pair(routing_key: object, labels: object) -> MessageInvalid:
-    """What to say of a pair that can't be looked up or sorted."""
+    """Make the error for a pair that can't be hashed or sorted."""
     if not isinstance(routing_key, str):
         return MessageInvalid(f"routing key is text, not {type(routing_key).__name__}")
     if not isinstance(labels, Mapping):
@@ -71,14 +71,14 @@ def _wrong_pair(routing_key: object, labels: object) -> MessageInvalid:
 
 @lru_cache(maxsize=4096)
 def _checked_pair(routing_key: str, items: tuple[tuple[str, Any], ...], types: tuple[type, ...]) -> Pair:
-    """`types` tells 1 from True and from 1.0 in the cache."""
+    """Check a pair, with a cache; `types` tells 1 from True and from 1.0 in it."""
     pair = Pair(routing_key, tuple(sorted(items)))
     encode_routes((pair,))
     return pair
 
 
 def checked_headers(headers: HeadersInput | None) -> Headers:
-    """Headers in order. Raises MessageInvalid."""
+    """Check headers; return them in order. Raises MessageInvalid."""
     if not headers:
         return ()
     try:
@@ -95,7 +95,7 @@ def checked_headers(headers: HeadersInput | None) -> Headers:
 
 
 def checked_numbers(priority: int, delay_ms: int, ttl_ms: int, timestamp_ms: int | None) -> None:
-    """Raises MessageInvalid where one does not fit its column."""
+    """Check numbers against the range of their columns. Raises MessageInvalid."""
     checked_number(priority, "priority", 255)
     checked_number(delay_ms, "delay_ms", U32_MAX)
     checked_number(ttl_ms, "ttl_ms", U32_MAX)
@@ -114,7 +114,7 @@ def checked(
     delay_ms: int,
     ttl_ms: int,
 ) -> Properties:
-    """The properties of one message. Raises MessageInvalid."""
+    """Check the properties of one message. Raises MessageInvalid."""
     checked_numbers(priority, delay_ms, ttl_ms, timestamp_ms)
     if id is not None and not isinstance(id, UUID):
         raise MessageInvalid(f"id is a UUID, not {type(id).__name__}")
@@ -131,14 +131,14 @@ def checked(
 
 
 def size_of(properties: Properties) -> int:
-    """Bytes of key and headers together, as a broker counts them against `message_bytes_max`."""
+    """Return the size of key and headers together, as a broker counts it against `message_bytes_max`."""
     key, headers = properties.key, properties.headers
     size = len(key) if key is not None else 0
     return size + sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
 def index_pairs(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], list[int] | None]:
-    """The distinct pairs in order of their first record, and each record's index; None where there is one pair."""
+    """Return the distinct pairs by first occurrence, and each record's index among them; None if there is only one."""
     places: dict[object, int] = {}
     distinct: list[Pair] = []
     by_object: dict[int, int] = {}

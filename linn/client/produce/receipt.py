@@ -1,4 +1,4 @@
-"""What a producer gets back."""
+"""Receipts of published messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 
 
 class Receipt(NamedTuple):
-    """Where one message was put.
+    """Receipt of one message: its topic, partition and offset.
 
     Example:
         receipt = await producer.publish(b"two coffees")
@@ -16,22 +16,22 @@ class Receipt(NamedTuple):
     """
 
     topic: str | None
-    """None where it went through an exchange: it may be in several topics, or in none."""
+    """None for an exchange: the message may be in several topics, or in none."""
     partition: int | None
-    """None where it went to several partitions or to none, and with acks="none"."""
+    """None if the message went to several partitions or to none, and with acks="none"."""
     offset: int | None
-    """None where `partition` is."""
+    """None if `partition` is None."""
     id: UUID
-    """The message's id, in every topic."""
+    """The message's id, the same in every topic."""
     batch_copies: int | None
-    """Records that its whole batch became, in all topics; 0: no binding took any of it. None with acks="none"."""
+    """Records stored for its whole batch in all topics; 0: no binding took any of it. None with acks="none"."""
     routed: bool | None
-    """Whether a topic took it. None where the broker did not say: through an exchange without `mandatory`, where others
-    of its batch were taken; and with acks="none"."""
+    """Whether a topic took it. None if unknown: with acks="none", and through an exchange without `mandatory` if other
+    messages of its batch were taken."""
 
 
 class Offsets(NamedTuple):
-    """Some records of one partition, the last included; others may lie between them.
+    """Offsets of the first and the last of some records of one partition; other records may lie between them.
 
     Example:
         receipt = await producer.publish_many([b"one", b"two"])
@@ -45,7 +45,7 @@ class Offsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BulkReceipt:
-    """Where the messages of one `publish_many` were put.
+    """Receipt of one `publish_many`.
 
     Example:
         receipt = await producer.publish_many([b"one", b"two"])
@@ -53,10 +53,10 @@ class BulkReceipt:
     """
 
     count: int
-    """Messages published."""
+    """Number of messages published."""
     topic: str | None
-    """None where they went through an exchange."""
+    """None for an exchange."""
     partitions: dict[int, Offsets]
-    """By partition, as far as the broker said: without batches that an exchange split."""
+    """Offsets by partition, without those of batches that an exchange split."""
     copies: int | None
-    """Records stored in all topics together; None with acks="none"."""
+    """Number of records stored in all topics together; None with acks="none"."""

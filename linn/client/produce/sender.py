@@ -1,4 +1,4 @@
-"""Sender: gets a producer's batches to the broker: how many at once, in which order, how often again.
+"""Sender: sends a producer's batches to the broker, in order, with a limit on batches in flight, and with retries.
 
 Laws: the batches of a buffer are sent in order; after the connection was lost, all that were not answered are sent
 again in that order (the broker may have stored some already: then they are there twice). Where the broker refuses a
@@ -27,13 +27,13 @@ from linn.wire.messages import Acks, Message, Publish, Published
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
 _TICKS_PER_TIMEOUT = 4
-"""How often the time is looked at while there are batches: once per tick, and not with each batch."""
+"""Checks of the time limit per timeout while there are batches: one timer for all of them."""
 
 
 class Sender:
-    """One producer's.
+    """The batches of one producer on their way.
 
-    `on_idle` is called when a buffer has nothing on its way any more, `on_tick` before time goes on: messages of
+    `on_idle` is called when nothing of a buffer is on its way any more, `on_tick` before a tick ends: messages of
     different ticks share no batch.
     """
 
@@ -48,7 +48,7 @@ class Sender:
         on_tick: Callable[[], None],
     ) -> None:
         self.buffered_bytes = 0
-        """Of finished batches that are not settled."""
+        """Size of finished batches that are not settled."""
         self._connector = connector
         self._target = target
         self._to_exchange = to_exchange
@@ -57,7 +57,7 @@ class Sender:
         self._on_idle = on_idle
         self._on_tick = on_tick
         self._unsettled: dict[InFlightBatch, None] = {}
-        """In the order in which they were enqueued."""
+        """Batches in the order in which they were enqueued."""
         self._in_flight = 0
         self._waiting: deque[PartitionBuffer] = deque()
         self._ready_count = 0
@@ -65,9 +65,9 @@ class Sender:
         self._room: anyio.Event | None = None
         self._watching_time = False
         self.ticks = 0
-        """How often the time was looked at."""
+        """Number of time checks so far."""
 
-    # --- in ---
+    # --- incoming batches ---
 
     def enqueue(
         self,
@@ -78,11 +78,11 @@ class Sender:
         attended: bool = False,
         opened_tick: int | None = None,
     ) -> None:
-        """Take a batch; it is sent within the call if nothing is in its way.
+        """Take a batch; send it within the call if nothing is in its way.
 
         Args:
             attended: see `Connection.ask`.
-            opened_tick: from when its time counts; None: from now on.
+            opened_tick: tick at which its time limit begins; None: now.
         """
         batch = InFlightBatch(self, buffer, records, confirmation, mandatory)
         batch.attended = attended
@@ -112,13 +112,13 @@ class Sender:
         return self._ready_count < _READY_MAX and self.buffered_bytes < bytes_max
 
     def unsettled(self) -> list[Confirmation]:
-        """Of all batches that are on their way or will be."""
+        """List the confirmations of all batches that are not settled."""
         return [batch.confirmation for batch in self._unsettled]
 
-    # --- out ---
+    # --- outgoing batches ---
 
     def pump(self) -> None:
-        """Send what may be sent now."""
+        """Send all batches that may be sent now."""
         while self._waiting and self._in_flight < self._in_flight_max:
             connection = self._connector.usable
             if connection is None:
@@ -131,7 +131,7 @@ class Sender:
                 return
             buffer = self._waiting.popleft()
             buffer.queued = False
-            if buffer.ready:  # Its time may have been over.
+            if buffer.ready:  # Its batch may have timed out.
                 self._send(connection, buffer)
                 self._queue(buffer)
 
@@ -162,7 +162,7 @@ class Sender:
     # --- outcomes ---
 
     def confirmed(self, batch: InFlightBatch, message: Message) -> None:
-        """The broker answered."""
+        """Settle a batch with the broker's answer."""
         self._landed(batch)
         if isinstance(message, Published) and len(message.placements) == 1:
             self._settle(batch, message, None)
@@ -171,10 +171,10 @@ class Sender:
         self._go_on(batch.buffer)
 
     def refused(self, batch: InFlightBatch, error: LinnError) -> None:
-        """The broker refused, or the connection was lost."""
+        """Retry or fail a batch that the broker refused or whose connection was lost."""
         buffer = batch.buffer
         if batch.sequence not in buffer.in_flight:
-            return  # Its time was up while its connection was ending.
+            return  # It timed out while its connection was ending.
         self._landed(batch)
         batch.attended = False
         batch.refusal = error
@@ -193,7 +193,7 @@ class Sender:
     def _go_on(self, buffer: PartitionBuffer) -> None:
         buffer.held = buffer.held and bool(buffer.ready)
         if buffer.held and not buffer.in_flight:
-            # Whatever became of the last one behind the refused one: a refusal, a confirmation, its time was up.
+            # The last batch behind the refused one is through: confirmed, refused, or timed out.
             self._connector.timers.after(
                 self._connector.backoff_s(buffer.ready[0].attempts), lambda: self._release(buffer)
             )
@@ -225,7 +225,7 @@ class Sender:
         self._connector.timers.after(tick_s, self._watch_time)
 
     def _watch_time(self) -> None:
-        """Fail what has not been confirmed within the timeout, or up to a tick longer."""
+        """Fail batches that were not confirmed within the timeout, or up to a tick longer."""
         self._on_tick()
         self.ticks += 1
         newest = self.ticks - _TICKS_PER_TIMEOUT - 1
@@ -251,7 +251,7 @@ class Sender:
             self._ready_count -= 1
 
     def _overdue(self, batch: InFlightBatch) -> LinnError:
-        """What a batch fails with whose time is over."""
+        """Make the error for a batch that has timed out."""
         refusal, within = batch.refusal, f"within {self._connector.options.request_timeout_s:g} s"
         if refusal is not None and not isinstance(refusal, ConnectionLost):
             return again(refusal)
@@ -274,7 +274,7 @@ class Sender:
 
 
 class InFlightBatch:
-    """A finished batch on its way; the caller of its publish request."""
+    """A finished batch on its way, the caller of its publish request."""
 
     __slots__ = (
         "asked_tick",
@@ -303,18 +303,18 @@ class InFlightBatch:
         self.attempts = 0
         self.correlation = 0
         self.asked_tick = 0
-        """From when its time counts, in ticks of its sender."""
+        """Sender tick at which its time limit began."""
         self.refusal: LinnError | None = None
-        """Why it was not confirmed the last time it was sent."""
+        """Reason why it was not confirmed the last time it was sent."""
         self.attended = False
         """Whether its publisher reads the answer itself; see `Connection.attend`."""
 
     def answered(self, message: Message, batches: list[RecordBatch]) -> None:
-        """The broker confirmed it."""
+        """Pass the broker's confirmation on."""
         self.sender.confirmed(self, message)
 
     def failed(self, error: LinnError) -> None:
-        """The broker refused it, or the connection ended first."""
+        """Pass on that the broker refused it, or that the connection ended first."""
         self.sender.refused(self, error)
 
     def __lt__(self, other: InFlightBatch) -> bool:
@@ -322,23 +322,23 @@ class InFlightBatch:
 
 
 class PartitionBuffer:
-    """One partition's batches: one that is open, those that are ready to be sent, those in flight."""
+    """One partition's batches: the open one, those ready to be sent, and those in flight."""
 
     __slots__ = ("held", "in_flight", "next_sequence", "open", "partition", "queued", "ready")
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        """-1: the broker chooses, or an exchange does."""
+        """Number of the partition; -1: the broker or an exchange chooses."""
         self.open: OpenBatch | None = None
         self.ready: list[InFlightBatch] = []
-        """Ascending; short, because publishers wait when it grows."""
+        """Batches in ascending order; a short list, because publishers wait when it grows."""
         self.in_flight: dict[int, InFlightBatch] = {}
-        """By sequence."""
+        """Batches by sequence."""
         self.next_sequence = 0
         self.queued = False
-        """Whether it is among the buffers that wait for their turn."""
+        """Whether it waits for its turn to send."""
         self.held = False
-        """Nothing is sent: a batch was refused, and goes again when those behind it have been answered."""
+        """Whether sending is suspended: a batch was refused, and is resent when those behind it have been answered."""
 
     @property
     def idle(self) -> bool:
@@ -346,5 +346,5 @@ class PartitionBuffer:
         return not self.in_flight and not self.ready
 
     def put_back(self, batch: InFlightBatch) -> None:
-        """Have a batch sent again, before all that came later."""
+        """Queue a batch again, before all later ones."""
         insort(self.ready, batch)
