@@ -18,8 +18,8 @@ import anyio
 from linn.bench.pace import Pace
 from linn.bench.temporary_topic import temporary_topic
 from linn.client.client import Client
-from linn.client.message import Batch
-from linn.client.producer import Producer
+from linn.client.consume.message import Batch
+from linn.client.produce.producer import Producer
 from linn.core.errors.tree import LinnError
 from linn.core.queue.offset_ranges import OffsetRanges
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from linn.client.message import Message
+from linn.client.consume.message import Message
 from linn.core.routing.exchange import Subject
 from linn.core.routing.predicate.predicate import Predicate
 

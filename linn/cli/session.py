@@ -69,7 +69,7 @@ def mute_client() -> None:
 
 def broker_address(url: str) -> str:
     """Return the address in `--url` or LINN_URL. Raises BadParameter."""
-    from linn.client.url import address_of
+    from linn.client.connection.url import address_of
     from linn.core.env.address import parse_address
 
     try:

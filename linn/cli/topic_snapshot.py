@@ -8,7 +8,7 @@ from datetime import datetime
 from linn.cli.moment import Place
 from linn.client.admin_types import PartitionBounds, TopicDescription
 from linn.client.client import Client
-from linn.client.message import Message
+from linn.client.consume.message import Message
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import OffsetOutOfRange, PartitionUnknown
 

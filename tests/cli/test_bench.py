@@ -15,7 +15,7 @@ import pytest
 from linn.bench.coordinator import is_well
 from linn.bench.saturation import Sample, first_saturated, utilization
 from linn.bench.soak import SoakTest
-from linn.client.message import Batch
+from linn.client.consume.message import Batch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.testing.process import BrokerProcess

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import linn.sync
-from linn.client import outage
+from linn.client.connection import connector
 from linn.errors import ConnectionUnknown
 
 
@@ -51,7 +51,7 @@ def number_of(client: linn.sync.Client, others: set[int]) -> int:
 
 def test_a_connection_is_closed_and_what_it_held_goes_back_at_once(within, broker, monkeypatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(outage.logger, "warning", lambda text, about: told.append(text % about))
+    monkeypatch.setattr(connector.logger, "warning", lambda text, about: told.append(text % about))
     with linn.sync.connect(broker.url) as watching:
         watching.admin.create_topic("held", lease="1h")
         others = {one["number"] for one in watching.admin.connections()}

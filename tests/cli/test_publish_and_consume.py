@@ -20,7 +20,7 @@ from linn.cli.moment import place_of, seconds_of
 from linn.cli.outgoing_message import OutgoingMessage, message_from_json
 from linn.cli.render.message_format import FIELDS
 from linn.cli.typed_value import rate_per_s
-from linn.client.bulk import BulkColumns
+from linn.client.produce.bulk import BulkColumns
 from linn.core.errors.tree import MessageInvalid, MessageTooLarge
 from linn.testing.process import BrokerProcess
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from linn.cli.moment import Place
     from linn.cli.render.message_format import LineOf
     from linn.client.client import Client
-    from linn.client.message import Batch, Message
+    from linn.client.consume.message import Batch, Message
 
 IDLE_S = 1.0
 """Time that `--no-follow` waits for one more batch."""

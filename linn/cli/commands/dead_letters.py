@@ -19,7 +19,7 @@ from linn.cli.session import with_client
 
 if TYPE_CHECKING:
     from linn.client.client import Client
-    from linn.client.message import Message
+    from linn.client.consume.message import Message
     from linn.core.batch.record import LabelValue, Record
 
 app = noun("List dead letters, and send them back to the topics they came from.")

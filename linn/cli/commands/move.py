@@ -27,9 +27,9 @@ from linn.core.errors.tree import DeliveryNotCurrent, LinnError, TopicUnknown, U
 if TYPE_CHECKING:
     from linn.cli.message_filter import MessageFilter
     from linn.client.client import Client
-    from linn.client.message import Message
-    from linn.client.producer import Producer
-    from linn.client.settling import Settled
+    from linn.client.consume.message import Message
+    from linn.client.consume.settling import Settled
+    from linn.client.produce.producer import Producer
     from linn.core.batch.record import Record
 
 PULLED_MAX = 500

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from linn.cli.message_source import MessageSource
     from linn.cli.outgoing_message import OutgoingMessage
     from linn.client.client import Client
-    from linn.client.producer import Producer
-    from linn.client.receipt import BulkReceipt
+    from linn.client.produce.producer import Producer
+    from linn.client.produce.receipt import BulkReceipt
 
 Arguments = Annotated[
     list[str] | None,
@@ -133,7 +133,7 @@ class Publication:
 
     def __init__(self, target: str, *, to_exchange: bool, mandatory: bool, rate_per_s: float | None) -> None:
         """`mandatory`: fail with the first batch in which a message is unroutable. `rate_per_s`: maximum rate."""
-        from linn.client.receipt import BulkReceipt
+        from linn.client.produce.receipt import BulkReceipt
 
         self._target = target
         self._to_exchange = to_exchange
@@ -241,7 +241,7 @@ class Publication:
 
 def _sum(total: BulkReceipt, receipt: BulkReceipt) -> BulkReceipt:
     """Combine two receipts of the same topic or exchange."""
-    from linn.client.receipt import BulkReceipt, Offsets
+    from linn.client.produce.receipt import BulkReceipt, Offsets
 
     partitions = dict(total.partitions)
     for partition, offsets in receipt.partitions.items():

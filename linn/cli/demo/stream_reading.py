@@ -12,7 +12,7 @@ from linn.cli.demo.flights import Flight
 from linn.cli.demo.progress import Stretch
 from linn.cli.demo.tally import Count, Tally
 from linn.client.client import Client
-from linn.client.message import Batch
+from linn.client.consume.message import Batch
 from linn.core.errors.tree import RequestTimeout
 
 SILENCE_S = 20.0

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from linn.cli.moment import moment_text
-from linn.client.message import Message
+from linn.client.consume.message import Message
 from linn.core.errors.texts import did_you_mean
 
 LineOf = Callable[[Message], bytes]
