@@ -1,99 +1,138 @@
 // Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
 //
-// Laws: credit is given back for what was handed over, so that no more than the credit waits here; of records with leases
-// the broker counts what is held, and says when a lease is over: what waits here of it is dropped. What was refused or failed is thrown by the next step, after which reading may go on, unless the
-// subscription or the connection is over.
+// Laws: records of a partition come in order, but for those that are delivered again. What was refused or failed is
+// thrown by the next step, after which reading may go on, unless the subscription is over for good. After a reconnection
+// the consumer subscribes again: a queue delivers again what was not settled, a group goes on where it committed, a
+// reader behind what it has read.
 
-import type { RecordBatch } from "./batch.js";
-import type { Message as ControlMessage } from "./codec.js";
-import { again, goneBy, invalid, LinnError, protocolError } from "./errors.js";
-import type { Caller, Link, Taker } from "./link.js";
-import { Batch, Message, type Delivery, type Settler } from "./message.js";
-import { merged, Settling, type Settled, type Verdict } from "./settling.js";
 import type { Struct } from "./struct.js";
+import { again, invalid, LinnError, protocolError } from "./errors.js";
+import type { Caller, Link } from "./link.js";
+import { Batch, Message, type Delivery } from "./message.js";
+import { PREFETCH_MAX } from "./prefetch.js";
+import type { Session, SessionUser } from "./session.js";
+import type { Settled, Verdict } from "./settling.js";
+import {
+  firstCredit,
+  MS_MAX,
+  Subscription,
+  type Lease,
+  type Limits,
+  type Reading,
+  type SubscriptionKind,
+  type Unread,
+} from "./subscription.js";
 
 export type Start = "earliest" | "latest" | bigint | number;
-export type SubscriptionKind = "shared" | "group" | "reader";
 
 export interface ConsumerOptions {
   /** On a stream: the group whose members share the partitions and whose place is kept. */
   group?: string;
-  /** Records that may be on their way or with the application; leased ones count until they are settled. */
-  credit?: number;
+  /** Records that may be on their way or with the application; leased ones count until they are settled. Left out:
+   * 4,096 of a stream; of a queue a few at first, then as many as the application is quick. */
+  prefetch?: number;
   /** Of a stream, where nothing is committed. */
   start?: Start;
   /** Of a stream without a group: only these. */
   partitions?: readonly number[];
+  /** Of a queue: how long after its delivery a lease is renewed while the application has records of it; 0: never. An
+   * hour where it is left out. */
+  renewalMaxMs?: number;
 }
 
-const KINDS: readonly SubscriptionKind[] = ["shared", "group", "reader"];
-const CREDIT = 4_096;
+/** Long enough for a long job; what hangs for longer is to be tried elsewhere. */
+const RENEWAL_MAX_MS = 3_600_000;
 const STARTS = { earliest: -2n, latest: -1n };
-/** How long a settlement that nobody awaits may wait for more: far below any lease. */
-const SETTLE_LINGER_MS = 5;
-/** Settlements that wait together. */
-const SETTLINGS_MAX = 1_024;
-const MS_MAX = 0xffffffff;
+
+interface Wanted extends Limits {
+  readonly group: string;
+  readonly start: bigint;
+  readonly partitions: readonly number[];
+}
 
 /** Made by `Client.consumer`. Iterate over it, or over `batches()`. */
-export class Consumer implements Taker, Settler, AsyncIterable<Message> {
+export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
   readonly topic: string;
-  readonly kind: SubscriptionKind;
-  /** How long a lease lasts, in ms; 0 where there are none. */
-  readonly leaseMs: number;
-  readonly #link: Link;
-  readonly #timeoutMs: number;
-  readonly #id: number;
-  readonly #chunk: number;
-  #spent = 0;
+  readonly #session: Session;
+  readonly #wanted: Wanted;
+  #subscription: Subscription | undefined;
+  /** The latest, over or not. */
+  #latest!: Subscription;
+  /** Readers: where they go on. */
+  #positions = new Map<number, bigint>();
   #arrived: Batch[] = [];
-  #current: { batch: Batch; messages: Iterator<Message> } | undefined;
-  #owned: Set<number> | undefined;
-  /** Members of groups: where reading goes on after a nack, by partition. */
-  readonly #positions = new Map<number, bigint>();
-  #open: Settling[] = [];
-  readonly #unanswered = new Set<Settling>();
-  #flushTimer: NodeJS.Timeout | undefined;
+  #current: { batch: Batch; index: number } | undefined;
   #refusals: LinnError[] = [];
   #broken: LinnError | undefined;
   #isClosed = false;
   readonly #wakers = new Set<() => void>();
 
-  private constructor(link: Link, topic: string, credit: number, timeoutMs: number, subscribed: Struct<"Subscribed">) {
+  private constructor(session: Session, topic: string, wanted: Wanted) {
     this.topic = topic;
-    const kind = KINDS[subscribed.kind];
-    if (kind === undefined) throw protocolError(`a subscription of kind ${subscribed.kind}`);
-    this.kind = kind;
-    this.leaseMs = subscribed.leaseMs;
-    this.#link = link;
-    this.#timeoutMs = timeoutMs;
-    this.#id = subscribed.subscription;
-    this.#chunk = Math.max(1, credit >> 1);
-    link.subscriptions.set(this.#id, this);
+    this.#session = session;
+    this.#wanted = wanted;
   }
 
-  /** Subscribe. Rejects with topic.unknown, delivery.wrong_kind and other refusals, connection.lost,
+  /** Subscribe. Rejects with topic.unknown, delivery.wrong_kind and other refusals, message.invalid, connection.lost,
    * request.timeout. */
-  static async open(link: Link, topic: string, options: ConsumerOptions, timeoutMs: number): Promise<Consumer> {
-    const { group = "", credit = CREDIT, start = "earliest", partitions = [] } = options;
-    if (!Number.isInteger(credit) || credit < 1 || credit > MS_MAX)
-      throw invalid(`credit is a positive number, not ${credit}`);
-    const content = { topic, group, credit, start: startOf(start), partitions: [...partitions] };
-    return new Promise<Consumer>((resolve, reject) => {
+  static async open(session: Session, topic: string, options: ConsumerOptions): Promise<Consumer> {
+    const consumer = new Consumer(session, topic, wantedOf(options));
+    const until = performance.now() + session.options.requestTimeoutMs;
+    const link = await session.ready("subscribe", session.options.requestTimeoutMs);
+    await consumer.#subscribe(link, until);
+    session.users.add(consumer);
+    // It may have been lost, and made again, before this consumer could be told.
+    if (link.error !== undefined && session.link !== undefined) consumer.linkUp(session.link);
+    return consumer;
+  }
+
+  get kind(): SubscriptionKind {
+    return this.#latest.kind;
+  }
+
+  /** How long a lease lasts, in ms; 0 where there are none. */
+  get leaseMs(): number {
+    return this.#latest.leaseMs;
+  }
+
+  /** The partitions that a member of a group owns now; undefined where there is no group, or none is known. */
+  get partitions(): number[] | undefined {
+    const owned = this.#subscription?.owned;
+    return owned && [...owned];
+  }
+
+  // --- subscribing ---
+
+  async #subscribe(link: Link, until: number): Promise<void> {
+    const { group, start, partitions } = this.#wanted;
+    const positions = await this.#places(link, until);
+    const starts: bigint[] = [];
+    for (const [partition, offset] of positions) starts[partition] = offset;
+    const credit = firstCredit(this.#wanted);
+    const content = { topic: this.topic, group, credit, start, partitions: [...partitions], starts };
+    const timeoutMs = until - performance.now();
+    await new Promise<void>((resolve, reject) => {
+      let isLate = false;
       const timer = setTimeout(() => {
-        link.forget(correlation);
-        reject(new LinnError("request.timeout", `subscribe: no answer from ${link.peer} within ${timeoutMs} ms`));
+        isLate = true;
+        reject(new LinnError("request.timeout", `subscribe: no answer from ${link.peer} in time`));
       }, timeoutMs);
       const caller: Caller = {
         // Made here, before anything that is pushed to it is looked at.
         answered: (message) => {
           clearTimeout(timer);
-          try {
-            if (message.member !== "subscribed")
-              throw protocolError(`the broker answered subscribe with ${message.member}`);
-            resolve(new Consumer(link, topic, credit, timeoutMs, message.content));
-          } catch (error) {
-            reject(error as LinnError);
+          if (message.member !== "subscribed") {
+            reject(protocolError(`the broker answered subscribe with ${message.member}`));
+          } else if (isLate || this.#isClosed) {
+            link.tell({ member: "unsubscribe", content: { subscription: message.content.subscription } });
+            resolve();
+          } else {
+            try {
+              this.#subscribed(link, message.content, positions);
+              resolve();
+            } catch (error) {
+              reject(error as LinnError);
+            }
           }
         },
         failed: (error) => {
@@ -101,121 +140,126 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
           reject(error);
         },
       };
-      const correlation = link.ask(caller, { member: "subscribe", content });
+      link.ask(caller, { member: "subscribe", content });
     });
   }
 
-  /** The partitions that a member of a group owns now; undefined where there is no group, or none is known yet. */
-  get partitions(): number[] | undefined {
-    return this.#owned && [...this.#owned];
+  #subscribed(link: Link, content: Struct<"Subscribed">, positions: Map<number, bigint>): void {
+    const readerPositions = KIND_READER === content.kind ? positions : new Map<number, bigint>();
+    this.#positions = readerPositions;
+    this.#subscription = this.#latest = new Subscription(this, link, content, this.#wanted, readerPositions);
   }
 
-  get #leased(): boolean {
-    return this.kind === "shared" && this.leaseMs > 0;
-  }
-
-  // --- what the broker sends ---
-
-  pushed(message: ControlMessage, batches: RecordBatch[]): void {
-    if (this.#isClosed) return;
-    switch (message.member) {
-      case "deliver":
-        this.#delivered(message.content, batches);
-        break;
-      case "assigned":
-        this.#owned = new Set(message.content.partitions);
-        this.#dropUnwanted();
-        break;
-      case "leaseEnded":
-        this.#leaseEnded(message.content);
-        break;
-      case "ended":
-        this.#end(new LinnError(message.content.code, message.content.text));
-    }
-    this.#wake();
-  }
-
-  #delivered(deliver: Struct<"Deliver">, batches: RecordBatch[]): void {
-    const { partition, deliveryId, attempt } = deliver;
-    const delivery: Delivery = { partition, deliveryId, attempt };
-    for (const records of batches) {
-      const first = this.#skipped(partition, records);
-      if (first > 0) this.#spend(first);
-      if (first < records.count) this.#arrived.push(new Batch(this.topic, delivery, records, first, this));
-    }
-  }
-
-  /** Drop what waits here of a lease that is over: the broker gives it to whoever is next. */
-  #leaseEnded({ partition, deliveryId }: Struct<"LeaseEnded">): void {
-    const isOver = (batch: Batch): boolean =>
-      batch.partition === partition && batch.delivery.deliveryId === deliveryId;
-    this.#arrived = this.#arrived.filter((batch) => !isOver(batch));
-    if (this.#current !== undefined && isOver(this.#current.batch)) this.#current = undefined;
-  }
-
-  /** How many records of a batch are not wanted (any more). */
-  #skipped(partition: number, records: RecordBatch): number {
-    if (this.#owned !== undefined && !this.#owned.has(partition)) return records.count;
-    const position = this.#positions.get(partition);
-    if (position === undefined) return 0;
-    const { baseOffset } = records.header;
-    // On its way when reading was set back.
-    if (position < baseOffset || position >= records.endOffset) return records.count;
-    this.#positions.delete(partition);
-    return Number(position - baseOffset);
-  }
-
-  #isWanted(batch: Batch): boolean {
-    if (this.#owned !== undefined && !this.#owned.has(batch.partition)) return false;
-    return !this.#positions.has(batch.partition);
-  }
-
-  /** Drop what arrived of partitions that were lost, or in which reading was set back. */
-  #dropUnwanted(): void {
-    for (const partition of this.#positions.keys()) {
-      if (this.#owned !== undefined && !this.#owned.has(partition)) this.#positions.delete(partition);
-    }
-    const arrived = this.#arrived;
-    this.#arrived = arrived.filter((batch) => this.#isWanted(batch));
-    for (const batch of arrived) if (!this.#isWanted(batch)) this.#handedOver(batch);
-    if (this.#current !== undefined && !this.#isWanted(this.#current.batch)) this.#current = undefined;
+  /** Where a reader begins, by partition: behind what it has read; or at the end there was when it began, so that the
+   * place is kept whatever happens before its first record. Empty where the broker is to say. */
+  async #places(link: Link, until: number): Promise<Map<number, bigint>> {
+    const { group, start } = this.#wanted;
+    if (group !== "" || (this.#positions.size === 0 && start !== STARTS.latest)) return new Map();
+    const request = { member: "describe" as const, content: { topics: [this.topic] } };
+    const { message } = await link.request(request, "description", until - performance.now());
+    const [topic] = message.content.topics;
+    if (topic?.kind !== "stream") return new Map(); // Without a group it is read as a queue.
+    return new Map(
+      topic.partitions.map(({ highWatermark }, partition) => {
+        const first = this.#positions.size > 0 ? (start > 0n ? start : 0n) : highWatermark;
+        return [partition, this.#positions.get(partition) ?? first];
+      }),
+    );
   }
 
   /** The link is over. */
-  lost(error: LinnError): void {
-    this.#end(goneBy(error));
+  linkDown(subscription: Subscription): void {
+    if (this.#subscription === subscription) this.#subscription = undefined;
+    this.dropUnwanted();
     this.#wake();
   }
 
-  #end(error: LinnError): void {
-    if (this.#broken !== undefined) return;
-    this.#broken = error;
-    this.#link.subscriptions.delete(this.#id);
-    // What was leased comes again elsewhere.
-    if (this.#leased || this.kind === "group") this.#arrived = [];
-    const settlings = [...this.#unanswered, ...this.#open];
-    this.#open = [];
-    this.#unanswered.clear();
-    this.#finish(settlings, tooLate());
+  /** There is a link again: subscribe again. What the broker refuses is thrown by the next step. */
+  linkUp(link: Link): void {
+    void this.#subscribeAgain(link);
+  }
+
+  async #subscribeAgain(link: Link): Promise<void> {
+    for (let attempts = 0; !this.#isClosed && link.error === undefined && this.#broken === undefined; attempts++) {
+      try {
+        await this.#subscribe(link, performance.now() + this.#session.options.requestTimeoutMs);
+        break;
+      } catch (error) {
+        if (!(error instanceof LinnError)) throw error;
+        if (link.error !== undefined) return; // The next link's turn.
+        if (!error.retriable || this.#session.isUsedUp(attempts + 1)) {
+          this.#broken = error;
+          break;
+        }
+        await new Promise((resolve) => setTimeout(resolve, this.#session.backoffOf(attempts)));
+      }
+    }
+    this.#wake();
+  }
+
+  /** There is no broker to be found; the next step throws it, the one after that has the client try again. */
+  gaveUp(error: LinnError): void {
+    if (error.code === "client.closed") this.#broken ??= error;
+    else this.#refusals.push(error);
+    this.#wake();
+  }
+
+  // --- what arrives ---
+
+  arrived(batches: readonly Batch[]): void {
+    if (this.#isClosed) return;
+    for (const batch of batches) this.#arrived.push(batch);
+    this.#wake();
+  }
+
+  dropUnwanted(): void {
+    const arrived = this.#arrived;
+    this.#arrived = arrived.filter((batch) => isWanted(batch));
+    if (this.#arrived.length < arrived.length) {
+      for (const batch of arrived) if (!isWanted(batch)) handedOver(batch);
+    }
+    if (this.#current !== undefined && !isWanted(this.#current.batch)) this.#current = undefined;
+    this.#wake();
+  }
+
+  takeUnread(subscription: Subscription, leases?: ReadonlySet<Lease>): Unread[] {
+    const unread: Unread[] = [];
+    const isTaken = ({ settler, delivery }: Batch): boolean => {
+      if (settler !== subscription) return false;
+      if (leases === undefined) return true;
+      return subscription.hasLeaseAmong(delivery, leases);
+    };
+    if (this.#current !== undefined && isTaken(this.#current.batch)) {
+      const { batch, index } = this.#current;
+      const first = batch.records.header.baseOffset + BigInt(index);
+      unread.push({ delivery: batch.delivery, first, end: batch.endOffset });
+      this.#current = undefined;
+    }
+    const arrived = this.#arrived;
+    this.#arrived = [];
+    for (const batch of arrived) {
+      if (isTaken(batch)) {
+        handedOver(batch);
+        unread.push({ delivery: batch.delivery, first: batch.startOffset, end: batch.endOffset });
+      } else this.#arrived.push(batch);
+    }
+    return unread;
+  }
+
+  refused(error: LinnError): void {
+    this.#refusals.push(error);
+    this.#wake();
+  }
+
+  ended(error: LinnError): void {
+    this.#broken ??= error;
+    this.#subscription = undefined;
+    this.dropUnwanted();
   }
 
   #wake(): void {
     for (const wake of this.#wakers) wake();
     this.#wakers.clear();
-  }
-
-  // --- credit ---
-
-  #handedOver(batch: Batch): void {
-    if (!this.#leased) this.#spend(batch.length);
-  }
-
-  #spend(records: number): void {
-    if (this.#broken !== undefined || this.#isClosed) return;
-    this.#spent += records;
-    if (this.#spent < this.#chunk) return;
-    this.#link.tell({ member: "credit", content: { subscription: this.#id, records: this.#spent } });
-    this.#spent = 0;
   }
 
   // --- reading ---
@@ -236,40 +280,44 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
   async next(timeoutMs?: number): Promise<Message | undefined> {
     const refusal = this.#refusals.shift();
     if (refusal !== undefined) throw again(refusal);
-    const message = this.#current?.messages.next();
-    if (message?.done === false) return message.value;
+    const current = this.#current;
+    if (current !== undefined && isWanted(current.batch)) return this.#messageOf(current.batch, current.index);
     this.#current = undefined;
     const batch = await this.nextBatch(timeoutMs);
-    if (batch === undefined) return undefined;
-    const messages = batch[Symbol.iterator]();
-    this.#current = { batch, messages };
-    const first: IteratorResult<Message> = messages.next();
-    return first.done === true ? undefined : first.value;
+    return batch && this.#messageOf(batch, batch.first);
+  }
+
+  #messageOf(batch: Batch, index: number): Message {
+    // The last one leaves nothing here that would keep its lease from ending.
+    this.#current = index + 1 < batch.records.count ? { batch, index: index + 1 } : undefined;
+    return new Message(batch, index);
   }
 
   /** The next batch; undefined when `timeoutMs` has passed, or when the consumer was closed.
    *
-   * Rejects with the refusal of a settlement that nobody awaited, or batch.corrupt where a batch is damaged,
-   * after which reading may go on; and each time where the subscription is over (topic.unknown where the topic
-   * was deleted) or the connection is (connection.lost). */
+   * Rejects with the refusal of a settlement that nobody awaited, batch.corrupt where a batch is damaged, or
+   * connection.failed where no broker was found in `retriesMax` attempts, after which reading may go on; and each time
+   * where the subscription is over for good (topic.unknown where the topic was deleted), or the client was closed. */
   async nextBatch(timeoutMs?: number): Promise<Batch | undefined> {
     const until = timeoutMs === undefined ? Infinity : performance.now() + timeoutMs;
     for (;;) {
       const refusal = this.#refusals.shift();
       if (refusal !== undefined) throw again(refusal);
       const batch = this.#arrived.shift();
-      if (batch !== undefined) return this.#checked(batch);
+      if (batch !== undefined) {
+        handedOver(batch);
+        if (!isWanted(batch)) continue; // Its lease ended while it waited here.
+        batch.records.verify();
+        return batch;
+      }
       if (this.#isClosed) return undefined;
       if (this.#broken !== undefined) throw again(this.#broken);
-      this.flush();
-      if (!(await this.#changed(until))) return undefined;
+      if (this.#session.link === undefined) this.#session.want();
+      this.#subscription?.waits();
+      const changed = await this.#changed(until);
+      this.#subscription?.waited();
+      if (!changed) return undefined;
     }
-  }
-
-  #checked(batch: Batch): Batch {
-    this.#handedOver(batch);
-    batch.records.verify();
-    return batch;
   }
 
   /** Wait for something to happen; false where the time has passed. */
@@ -292,98 +340,64 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
 
   // --- settling ---
 
-  /** Settle a range of offsets of a delivery; see `Batch` and `Message`. Throws message.invalid. */
+  /** Settle a range of offsets of a delivery by its numbers; see `Batch` and `Message`. Throws message.invalid. */
   settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
-    if (!Number.isInteger(ms) || ms < 0 || ms > MS_MAX) throw invalid(`milliseconds from 0 to ${MS_MAX}, not ${ms}`);
-    const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
-    if (verdict === "ack" && !this.#leased && this.kind !== "group") {
-      settling.finish(undefined);
-    } else if (this.#broken !== undefined || this.#isClosed) {
-      this.#finish([settling], tooLate());
-    } else {
-      this.#add(settling);
-    }
-    return settling;
-  }
-
-  #add(settling: Settling): void {
-    const { partition } = settling.delivery;
-    this.#open.push(settling);
-    if (settling.verdict === "nack" && this.kind === "group") {
-      this.#positions.set(partition, settling.first);
-      this.#dropUnwanted();
-    }
-    if (this.#open.length >= SETTLINGS_MAX || settling.end - settling.first >= this.#chunk) this.flush();
-    else this.#flushTimer ??= setTimeout(() => this.flush(), SETTLE_LINGER_MS);
+    return this.#latest.settle(delivery, first, end, verdict, ms);
   }
 
   /** Send all settlements that wait. */
   flush(): void {
-    clearTimeout(this.#flushTimer);
-    this.#flushTimer = undefined;
-    const settlings = this.#open;
-    this.#open = [];
-    if (settlings.length === 0) return;
-    for (const settling of settlings) this.#unanswered.add(settling);
-    const entries = merged(settlings);
-    const content = { subscription: this.#id, entries: entries.map(({ entry }) => entry) };
-    const caller: Caller = {
-      answered: (message) => {
-        const refused = message.member === "settled" ? message.content.refused : [];
-        const byEntry = new Map(refused.map(({ entry, code, text }) => [entry, new LinnError(code, text)]));
-        entries.forEach((entry, index) => this.#answered(entry.settlings, byEntry.get(index)));
-      },
-      failed: (error) => {
-        const outcome = error.code === "connection.lost" || error.code === "client.closed" ? tooLate() : error;
-        this.#answered(settlings, outcome);
-      },
-    };
-    this.#link.ask(caller, { member: "settle", content });
+    this.#subscription?.flush();
   }
 
-  #answered(settlings: readonly Settling[], error: LinnError | undefined): void {
-    const open = settlings.filter((settling) => this.#unanswered.delete(settling));
-    for (const { verdict, delivery } of open) {
-      // What comes from now on was read after reading was set back.
-      if (verdict === "nack") this.#positions.delete(delivery.partition);
-    }
-    this.#finish(open, error);
-  }
-
-  #finish(settlings: readonly Settling[], error: LinnError | undefined): void {
-    for (const settling of settlings) settling.finish(error);
-    if (error === undefined || settlings.length === 0 || settlings.some((settling) => settling.awaited)) return;
-    this.#refusals.push(error);
-    this.#wake();
-  }
-
-  /** Wait for the broker's answers to settlements, as long as for any answer. */
-  async #answeredAll(): Promise<void> {
-    let timer: NodeJS.Timeout | undefined;
-    const timeUp = new Promise<void>((resolve) => (timer = setTimeout(resolve, this.#timeoutMs)));
-    await Promise.race([Promise.all([...this.#unanswered].map((settling) => settling.done)), timeUp]);
-    clearTimeout(timer);
-  }
-
-  /** Settle what waits to be settled, and unsubscribe. What was not settled goes back to a queue.
+  /** Settle what waits to be settled, give back what was not read (the attempt does not count), and unsubscribe. What
+   * was read and not settled goes back to a queue.
    *
    * Rejects with the refusal of a settlement that nobody awaited. */
   async close(): Promise<void> {
     if (this.#isClosed) return;
-    this.flush();
-    await this.#answeredAll();
+    const subscription = this.#subscription;
+    const timeoutMs = this.#session.options.requestTimeoutMs;
+    subscription?.release();
+    await subscription?.untilSettled(timeoutMs);
     this.#isClosed = true;
+    this.#session.users.delete(this);
     this.#arrived = [];
     this.#current = undefined;
     this.#wake();
-    if (this.#broken === undefined) {
-      const content = { subscription: this.#id };
-      await this.#link.request({ member: "unsubscribe", content }, "done", this.#timeoutMs);
-      this.#link.subscriptions.delete(this.#id);
+    if (subscription?.alive === true) {
+      const content = { subscription: subscription.id };
+      await subscription.link.request({ member: "unsubscribe", content }, "done", timeoutMs).catch(unlessLost);
+      subscription.end();
     }
     const refusal = this.#refusals.shift();
     if (refusal !== undefined) throw again(refusal);
   }
+}
+
+const KIND_READER = 2;
+
+function isWanted(batch: Batch): boolean {
+  return !(batch.settler instanceof Subscription) || batch.settler.wants(batch);
+}
+
+function handedOver(batch: Batch): void {
+  if (batch.settler instanceof Subscription) batch.settler.handedOver(batch);
+}
+
+/** A subscription ends with its connection. */
+function unlessLost(error: unknown): void {
+  if (!(error instanceof LinnError) || (error.code !== "connection.lost" && error.code !== "client.closed")) throw error;
+}
+
+function wantedOf(options: ConsumerOptions): Wanted {
+  const { group = "", prefetch, start = "earliest", partitions = [], renewalMaxMs = RENEWAL_MAX_MS } = options;
+  if (prefetch !== undefined && (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > MS_MAX)) {
+    throw invalid(`prefetch is a positive number, not ${prefetch}`);
+  }
+  if (!(renewalMaxMs >= 0)) throw invalid(`renewalMaxMs is a number from 0 on, not ${renewalMaxMs}`);
+  const adapts = prefetch === undefined && group === "";
+  return { group, prefetch: prefetch ?? PREFETCH_MAX, adapts, start: startOf(start), partitions, renewalMaxMs };
 }
 
 function startOf(start: Start): bigint {
@@ -394,11 +408,6 @@ function startOf(start: Start): bigint {
     if (offset >= 0n && offset < 1n << 63n) return offset;
   }
   throw invalid(`start is "earliest", "latest" or an offset, not ${start}`);
-}
-
-function tooLate(): LinnError {
-  const text = "the subscription that the records came by is over; the broker may deliver them again";
-  return new LinnError("delivery.not_current", text);
 }
 
 function iterate<T>(step: () => Promise<T | undefined>): AsyncIterator<T, undefined> {

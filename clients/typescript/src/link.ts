@@ -46,6 +46,8 @@ export interface LinkOptions {
 export class Link {
   /** Why the link is over; undefined while it is not. */
   error: LinnError | undefined;
+  /** Told when the link is over, behind all others. */
+  onEnd: ((error: LinnError) => void) | undefined;
   readonly subscriptions = new Map<number, Taker>();
   #welcome: Welcome | undefined;
   readonly #socket: Socket;
@@ -124,6 +126,11 @@ export class Link {
       this.#socket.writableLength < OUTGOING_BYTES_MAX &&
       this.#callers.size < this.welcome.inflightMax
     );
+  }
+
+  /** Whether the broker takes no more requests here, but for settlements: it is stopping. */
+  get drains(): boolean {
+    return this.#drains;
   }
 
   /** Call `callback` once when `ready` may have become true, or the link is over. */
@@ -209,8 +216,10 @@ export class Link {
     const caller = this.#callers.get(correlation);
     if (caller === undefined) throw protocolError(`the broker answered request ${correlation}, which is not open`);
     this.#callers.delete(correlation);
-    if (message.member === "failed") caller.failed(refusalOf(message));
-    else caller.answered(message, batches);
+    if (message.member === "failed") {
+      if (message.content.code === "broker.stopping") this.#drains = true;
+      caller.failed(refusalOf(message));
+    } else caller.answered(message, batches);
   }
 
   #handlePush(correlation: bigint, message: Message, batches: RecordBatch[]): void {
@@ -263,6 +272,7 @@ export class Link {
     for (const caller of callers) caller.failed(this.#welcome ? goneBy(this.error) : again(this.error));
     for (const taker of this.subscriptions.values()) taker.lost(this.error);
     this.subscriptions.clear();
+    this.onEnd?.(this.error);
     this.#callReady();
   }
 
@@ -314,5 +324,5 @@ function deadline(ms: number, text: string, code = "connection.failed"): { passe
 }
 
 function timeLimit(what: string, peer: string, ms: number): { passed: Promise<never>; cancel(): void } {
-  return deadline(ms, `${what}: no answer from ${peer} within ${ms} ms`, "request.timeout");
+  return deadline(ms, `${what}: no answer from ${peer} within ${Math.round(ms)} ms`, "request.timeout");
 }

@@ -1,14 +1,17 @@
 // Producer: publishes to one topic or one exchange. Messages that come while a batch is on its way share the next one.
 //
-// Laws: batches go out in the order of the calls; each message is confirmed or failed exactly once; what is refused
-// is not sent again: the error says whether trying again makes sense.
+// Laws: batches go out in the order of the calls; each message is confirmed or failed exactly once. After the connection
+// was lost, all batches that were not answered are sent again in that order (the broker may have stored some already:
+// then they are there twice). What the broker refuses is not sent again: the error says whether trying again makes
+// sense. What is not confirmed when the request timeout is over, counted from when its first message was taken, fails.
 
 import { buildBatch, checkRecord, recordBytes, type CheckedRecord } from "./batch-builder.js";
 import type { Message } from "./codec.js";
-import { again, clientClosed, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
+import { again, clientClosed, connectionLost, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
 import type { Caller, Link } from "./link.js";
 import type { RecordInput } from "./record.js";
 import { indexesReturned, isReturned } from "./returned.js";
+import type { Session, SessionUser } from "./session.js";
 import { baseId, formatId, idPlus } from "./uuid.js";
 import { noZstd } from "./zstd.js";
 
@@ -65,8 +68,7 @@ export interface Receipt {
 
 /** What the producer needs of its client. */
 export interface World {
-  readonly link: Link;
-  readonly requestTimeoutMs: number;
+  readonly session: Session;
   now(): number;
   random(): Uint8Array;
 }
@@ -84,11 +86,18 @@ class Shipment {
   bytes = 0;
   /** No more records are added. */
   closed = false;
+  /** How often it was sent. */
+  attempts = 0;
+  /** Fails it when its time is over. */
+  timer: NodeJS.Timeout | undefined;
+  /** Do not listen to the answer any more. */
+  forget: (() => void) | undefined;
   readonly confirmed: Promise<Placement | undefined>;
   confirm!: (placement: Placement | undefined) => void;
   fail!: (error: LinnError) => void;
 
   constructor(
+    readonly sequence: number,
     readonly partition: number,
     readonly baseId: bigint,
     readonly mandatory: boolean,
@@ -107,14 +116,16 @@ class Shipment {
 }
 
 /** Made by `Client.producer`. */
-export class Producer {
+export class Producer implements SessionUser {
   readonly #world: World;
+  readonly #session: Session;
   readonly #options: Required<Omit<ProducerOptions, "codec">> & { compresses: boolean };
   readonly #waiting: Shipment[] = [];
   readonly #inFlight = new Set<Shipment>();
+  #lastSequence = 0;
   #bufferedBytes = 0;
   #pumps = false;
-  #listens = false;
+  #listensTo: Link | undefined;
   #isClosed = false;
   #whenRoom: (() => void)[] = [];
 
@@ -130,8 +141,10 @@ export class Producer {
     if (!(acks in ACKS)) throw invalid(`acks is "none", "leader" or "all", not ${JSON.stringify(acks)}`);
     if (!(batchBytesMax > 0 && inFlightMax > 0 && bufferBytesMax > 0))
       throw invalid("a producer's limits are positive");
-    if (options.codec === "zstd" && world.link.compress === undefined) noZstd();
+    if (options.codec === "zstd" && world.session.compress === undefined) noZstd();
     this.#world = world;
+    this.#session = world.session;
+    this.#session.users.add(this);
     this.#options = { acks, batchBytesMax, inFlightMax, bufferBytesMax, compresses: options.codec === "zstd" };
   }
 
@@ -140,8 +153,8 @@ export class Producer {
   /** Publish one message, and wait for what `acks` asks for.
    *
    * Rejects with message.invalid, message.too_large, limit.exceeded (nothing was sent); exchange.unroutable (it was
-   * mandatory, and no topic takes it); request.timeout, connection.lost (it may or may not be stored); or what the
-   * broker refused it with. */
+   * mandatory, and no topic takes it); request.timeout, connection.lost (the text says whether it was never sent, or may
+   * be stored); or what the broker refused it with. */
   async publish(record: RecordInput, options: PublishOptions = {}): Promise<Receipt> {
     const checked = this.#checked(record);
     const shipment = this.#openShipment(this.#asksReturn(options));
@@ -189,8 +202,9 @@ export class Producer {
 
   #checked(record: RecordInput): CheckedRecord {
     if (this.#isClosed) throw clientClosed("the producer is closed");
+    if (this.#session.closed) throw clientClosed("the client was closed");
     const checked = checkRecord(record, this.#world.now());
-    const most = this.#world.link.welcome.messageBytesMax;
+    const most = this.#session.welcome.messageBytesMax;
     if (checked.size > most) {
       throw new LinnError("message.too_large", `a message of ${checked.size} bytes, more than ${most}`);
     }
@@ -209,7 +223,9 @@ export class Producer {
   #newShipment(partition: number, mandatory: boolean): Shipment {
     const before = this.#waiting.at(-1);
     if (before !== undefined) before.closed = true;
-    const shipment = new Shipment(partition, baseId(this.#world.now(), this.#world.random()), mandatory);
+    const id = baseId(this.#world.now(), this.#world.random());
+    const shipment = new Shipment(++this.#lastSequence, partition, id, mandatory);
+    shipment.timer = setTimeout(() => this.#overdue(shipment), this.#session.options.requestTimeoutMs);
     this.#waiting.push(shipment);
     return shipment;
   }
@@ -241,11 +257,15 @@ export class Producer {
 
   #pump(): void {
     for (let shipment = this.#waiting[0]; shipment !== undefined; shipment = this.#waiting[0]) {
-      const { link } = this.#world;
+      const { link } = this.#session;
+      if (link === undefined) {
+        this.#session.want();
+        return;
+      }
       // One that is open waits for company, as long as others are on their way.
       const most = shipment.closed ? this.#options.inFlightMax : 1;
-      if (this.#inFlight.size >= most && link.error === undefined) return;
-      if (!link.ready && link.error === undefined) {
+      if (this.#inFlight.size >= most) return;
+      if (!link.ready) {
         this.#listen(link);
         return;
       }
@@ -256,12 +276,21 @@ export class Producer {
   }
 
   #listen(link: Link): void {
-    if (this.#listens) return;
-    this.#listens = true;
+    if (this.#listensTo === link) return;
+    this.#listensTo = link;
     link.whenReady(() => {
-      this.#listens = false;
+      this.#listensTo = undefined;
       this.#pump();
     });
+  }
+
+  linkUp(): void {
+    this.#pump();
+  }
+
+  /** Fail everything that waits, because there is no broker to send it to. */
+  gaveUp(error: LinnError): void {
+    for (const shipment of this.#waiting.splice(0)) this.#settle(shipment, mayBeStored(shipment, error));
   }
 
   #ship(link: Link, shipment: Shipment): void {
@@ -278,21 +307,52 @@ export class Producer {
     const content = { target: this.target, toExchange: this.toExchange, acks: ACKS[acks], partition, mandatory };
     if (acks === "none") {
       link.tell({ member: "publish", content }, [bytes]);
-      this.#settle(shipment, link.error);
+      this.#settle(shipment, undefined);
       return;
     }
+    shipment.attempts += 1;
     this.#inFlight.add(shipment);
-    const caller = new Shipping(shipment, (outcome) => {
-      clearTimeout(timer);
-      this.#settle(shipment, outcome);
-      this.#pumpSoon();
-    });
-    const timer = setTimeout(() => {
-      link.forget(correlation);
-      const text = `publish: no answer from ${link.peer} within ${this.#world.requestTimeoutMs} ms`;
-      caller.failed(new LinnError("request.timeout", text));
-    }, this.#world.requestTimeoutMs);
+    const caller: Caller = {
+      answered: (message) => this.#answered(shipment, message),
+      failed: (error) => this.#failed(shipment, error),
+    };
     const correlation = link.ask(caller, { member: "publish", content }, [bytes]);
+    shipment.forget = () => link.forget(correlation);
+  }
+
+  #answered(shipment: Shipment, message: Message): void {
+    const placement = message.member === "published" ? message.content.placements[0] : undefined;
+    this.#settle(shipment, placement ?? protocolError(`the broker answered publish with ${message.member}`));
+    this.#pumpSoon();
+  }
+
+  /** The broker refused, or the connection was lost. */
+  #failed(shipment: Shipment, error: LinnError): void {
+    // A broker that is stopping has stored nothing; the next one, or the same, is asked.
+    const isGone = error.code === "connection.lost" || error.code === "broker.stopping";
+    if (isGone && !this.#session.isUsedUp(shipment.attempts)) this.#putBack(shipment);
+    else this.#settle(shipment, error.code === "connection.lost" ? mayBeStored(shipment, error) : error);
+    this.#pumpSoon();
+  }
+
+  #putBack(shipment: Shipment): void {
+    this.#inFlight.delete(shipment);
+    const later = this.#waiting.findIndex(({ sequence }) => sequence > shipment.sequence);
+    this.#waiting.splice(later < 0 ? this.#waiting.length : later, 0, shipment);
+  }
+
+  /** Fail what was not confirmed in time. */
+  #overdue(shipment: Shipment): void {
+    const within = `within ${this.#session.options.requestTimeoutMs} ms`;
+    const why = this.#session.outage?.error.message ?? "those before it were not confirmed";
+    const text = shipment.attempts
+      ? `${this.target} did not confirm a batch ${within}; it may or may not be stored`
+      : `a batch for ${this.target} was not sent ${within}: ${why}`;
+    const index = this.#waiting.indexOf(shipment);
+    if (index >= 0) this.#waiting.splice(index, 1);
+    else shipment.forget?.();
+    this.#settle(shipment, new LinnError("request.timeout", text));
+    this.#pumpSoon();
   }
 
   #built(link: Link, shipment: Shipment): Buffer {
@@ -308,6 +368,7 @@ export class Producer {
   }
 
   #settle(shipment: Shipment, outcome: Placement | LinnError | undefined): void {
+    clearTimeout(shipment.timer);
     this.#inFlight.delete(shipment);
     this.#bufferedBytes -= shipment.bytes;
     if (outcome instanceof LinnError) shipment.fail(outcome);
@@ -337,30 +398,12 @@ export class Producer {
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.flush();
+    this.#session.users.delete(this);
   }
 }
 
-/** The caller of one publish. */
-class Shipping implements Caller {
-  #ended = false;
-
-  constructor(
-    readonly shipment: Shipment,
-    readonly end: (outcome: Placement | LinnError) => void,
-  ) {}
-
-  answered(message: Message): void {
-    const placement = message.member === "published" ? message.content.placements[0] : undefined;
-    this.#end(placement ?? protocolError(`the broker answered publish with ${message.member}`));
-  }
-
-  failed(error: LinnError): void {
-    this.#end(error);
-  }
-
-  #end(outcome: Placement | LinnError): void {
-    if (this.#ended) return;
-    this.#ended = true;
-    this.end(outcome);
-  }
+/** What a batch fails with that is not sent again because of `error`. */
+function mayBeStored({ attempts }: Shipment, error: LinnError): LinnError {
+  if (attempts === 0 || error.code === "client.closed") return error;
+  return connectionLost(`${error.message}; the batch was sent, and may or may not be stored`);
 }

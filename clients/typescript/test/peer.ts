@@ -35,6 +35,7 @@ export class Peer {
   #socket: Socket | undefined;
   #waiting: Heard | undefined;
   #wakers: (() => void)[] = [];
+  #port = 0;
 
   private constructor(
     readonly server: Server,
@@ -56,6 +57,7 @@ export class Peer {
 
   #serve(socket: Socket): void {
     this.#socket = socket;
+    this.#waiting = undefined;
     const cutter = new FrameCutter(1 << 24);
     socket.on("error", () => {});
     socket.on("data", (chunk: Buffer) => {
@@ -96,6 +98,19 @@ export class Peer {
 
   hangUp(): void {
     this.#socket?.destroy();
+  }
+
+  /** Close the connection, and take no other. */
+  async goAway(): Promise<void> {
+    this.hangUp();
+    this.#port = (this.server.address() as { port: number }).port;
+    await new Promise((resolve) => this.server.close(resolve));
+  }
+
+  /** Take connections again, at the same port. */
+  async comeBack(): Promise<void> {
+    this.server.listen(this.#port, "127.0.0.1");
+    await once(this.server, "listening");
   }
 
   async close(): Promise<void> {

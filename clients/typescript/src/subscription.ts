@@ -1,0 +1,509 @@
+// Subscription: one of a consumer's, on one link. It ends with the link; the consumer then makes another.
+//
+// Laws: credit is given back in chunks, when records are handed over; where there are leases the broker counts what is
+// held. What was delivered under a lease is worth nothing once the link is gone or the lease is known to be over; a
+// settlement that the broker can't answer any more fails with delivery.not_current. When half of a lease has passed,
+// what the application has not looked at is released for others to have, and what it still refers to is renewed.
+
+import type { RecordBatch } from "./batch.js";
+import type { Message as ControlMessage } from "./codec.js";
+import { invalid, LinnError, protocolError } from "./errors.js";
+import type { Caller, Link, Taker } from "./link.js";
+import { Batch, type Delivery, type Settler } from "./message.js";
+import { AdaptivePrefetch, PREFETCH_FIRST, PREFETCH_MAX } from "./prefetch.js";
+import { merged, Settling, type Settled, type Verdict } from "./settling.js";
+import type { Struct } from "./struct.js";
+
+export type SubscriptionKind = "shared" | "group" | "reader";
+
+const KINDS: readonly SubscriptionKind[] = ["shared", "group", "reader"];
+/** How long a settlement that nobody awaits may wait for more: far below any lease. */
+const SETTLE_LINGER_MS = 5;
+/** Settlements that wait together. */
+const SETTLINGS_MAX = 1_024;
+/** How long an application that has all there may be, and settles nothing, waits until there may be twice as much. */
+const STARVED_MS = 100;
+/** How often leases are looked at: an application that lets nobody run for a quarter of one loses none by it. */
+const LOOKS_PER_LEASE = 4;
+export const MS_MAX = 0xffffffff;
+
+/** How much one subscription may have. */
+export interface Limits {
+  /** Records that may be on their way. */
+  readonly prefetch: number;
+  /** Whether a queue's follows the application, from `PREFETCH_FIRST` on; `prefetch` is for streams then. */
+  readonly adapts: boolean;
+  /** How long after its delivery a lease is renewed; 0: never. */
+  readonly renewalMaxMs: number;
+}
+
+/** What to subscribe with where it may turn out to be a queue. */
+export function firstCredit({ prefetch, adapts }: Limits): number {
+  return adapts ? Math.min(prefetch, PREFETCH_FIRST) : prefetch;
+}
+
+/** Records that nobody has looked at: of a delivery, from an offset up to another. */
+export interface Unread {
+  readonly delivery: Delivery;
+  readonly first: bigint;
+  readonly end: bigint;
+}
+
+/** The consumer, as its subscriptions see it. */
+export interface Reading {
+  readonly topic: string;
+  arrived(batches: readonly Batch[]): void;
+  /** Some of what arrived is not wanted any more. */
+  dropUnwanted(): void;
+  /** Take back what was not handed out: of these leases, or all there is. */
+  takeUnread(subscription: Subscription, leases?: ReadonlySet<Lease>): Unread[];
+  /** A settlement that nobody awaits was refused. */
+  refused(error: LinnError): void;
+  /** The broker has ended the subscription. */
+  ended(error: LinnError): void;
+  linkDown(subscription: Subscription): void;
+}
+
+/** What is known of a lease. One lease may come in several deliveries. */
+export class Lease {
+  /** Records that were delivered under it, and neither settled nor lost. */
+  held = 0;
+  /** What the application refers to for as long as it has records of it. */
+  handle: WeakRef<LeasedDelivery> | undefined;
+
+  constructor(
+    readonly partition: number,
+    readonly deliveryId: bigint,
+    /** An offset that it was granted for. */
+    readonly first: bigint,
+    readonly sinceMs: number,
+    /** When it is over at the latest: later than the broker has it, whose clock began before. */
+    public untilMs: number,
+  ) {}
+}
+
+/** A delivery as this subscription made it; others may bring one with the same numbers to `settle`. */
+class LeasedDelivery implements Delivery {
+  constructor(
+    readonly lease: Lease,
+    readonly attempt: number,
+  ) {}
+
+  get partition(): number {
+    return this.lease.partition;
+  }
+
+  get deliveryId(): bigint {
+    return this.lease.deliveryId;
+  }
+}
+
+/** Takes what the broker pushes, gives credit, sends settlements. */
+export class Subscription implements Taker, Settler {
+  readonly id: number;
+  readonly kind: SubscriptionKind;
+  readonly leaseMs: number;
+  readonly leased: boolean;
+  /** Of a group's member: what it owns. */
+  owned: Set<number> | undefined;
+  alive = true;
+  readonly #renewalMaxMs: number;
+  readonly #adaptive: AdaptivePrefetch | undefined;
+  #credit: number;
+  /** Records that the broker may send before it hears of more. Not counted where there are leases. */
+  #granted: number;
+  #chunk: number;
+  readonly #leases = new Map<string, Lease>();
+  /** Records that were delivered under leases, and neither settled nor lost. */
+  #held = 0;
+  /** Records of a queue that arrived and were not handed over. */
+  #buffered = 0;
+  /** How often the application has had to wait. */
+  #waits = 0;
+  #open: Settling[] = [];
+  readonly #unanswered = new Set<Settling>();
+  #flushTimer: NodeJS.Timeout | undefined;
+  #lookTimer: NodeJS.Timeout | undefined;
+  #starvedTimer: NodeJS.Timeout | undefined;
+
+  /** Throws protocol.malformed. */
+  constructor(
+    readonly reading: Reading,
+    readonly link: Link,
+    subscribed: Struct<"Subscribed">,
+    limits: Limits,
+    /** Readers: the next offset of each partition. Members: where reading goes on after a nack. */
+    readonly positions: Map<number, bigint>,
+  ) {
+    this.id = subscribed.subscription;
+    const kind = KINDS[subscribed.kind];
+    if (kind === undefined) throw protocolError(`a subscription of kind ${subscribed.kind}`);
+    this.kind = kind;
+    this.leaseMs = subscribed.leaseMs;
+    this.leased = kind === "shared" && subscribed.leaseMs > 0;
+    this.#renewalMaxMs = limits.renewalMaxMs;
+    this.#granted = firstCredit(limits);
+    this.#credit = limits.prefetch;
+    if (limits.adapts && kind === "shared") {
+      this.#adaptive = new AdaptivePrefetch(this.leaseMs, performance.now());
+      this.#credit = this.#granted;
+    }
+    this.#chunk = Math.max(1, this.#credit >> 1);
+    link.subscriptions.set(this.id, this);
+    this.#grant();
+  }
+
+  // --- what the broker sends ---
+
+  pushed(message: ControlMessage, batches: RecordBatch[]): void {
+    switch (message.member) {
+      case "deliver":
+        this.#delivered(message.content, batches);
+        break;
+      case "assigned":
+        this.#assigned(new Set(message.content.partitions));
+        break;
+      case "leaseEnded":
+        this.#leaseEnded(message.content);
+        break;
+      case "ended":
+        this.end();
+        this.reading.ended(new LinnError(message.content.code, message.content.text));
+    }
+  }
+
+  #delivered(deliver: Struct<"Deliver">, batches: RecordBatch[]): void {
+    const delivery = this.leased && batches.length > 0 ? this.#leaseOf(deliver, batches) : plain(deliver);
+    const arrived: Batch[] = [];
+    for (const records of batches) {
+      const first = this.#skipped(deliver.partition, records);
+      if (this.kind !== "shared") this.#spend(first);
+      else this.#buffered += records.count;
+      if (first < records.count) arrived.push(new Batch(this.reading.topic, delivery, records, first, this));
+    }
+    this.reading.arrived(arrived);
+  }
+
+  #leaseOf({ partition, deliveryId, attempt }: Struct<"Deliver">, batches: RecordBatch[]): LeasedDelivery {
+    const key = keyOf(partition, deliveryId);
+    let lease = this.#leases.get(key);
+    if (lease === undefined) {
+      const now = performance.now();
+      lease = new Lease(partition, deliveryId, batches[0]!.header.baseOffset, now, now + this.leaseMs);
+      this.#leases.set(key, lease);
+      this.#lookLater();
+    }
+    for (const { count } of batches) {
+      lease.held += count;
+      this.#held += count;
+    }
+    const known = lease.handle?.deref();
+    if (known !== undefined) return known;
+    const delivery = new LeasedDelivery(lease, attempt);
+    lease.handle = new WeakRef(delivery);
+    return delivery;
+  }
+
+  /** The broker gives the records of a lease that is over to whoever is next. */
+  #leaseEnded({ partition, deliveryId }: Struct<"LeaseEnded">): void {
+    const lease = this.#leases.get(keyOf(partition, deliveryId));
+    if (lease === undefined) return;
+    lease.untilMs = -Infinity;
+    this.#forget(lease);
+    this.reading.dropUnwanted();
+  }
+
+  #forget(lease: Lease): void {
+    this.#held -= lease.held;
+    lease.held = 0;
+    this.#leases.delete(keyOf(lease.partition, lease.deliveryId));
+  }
+
+  #assigned(owned: Set<number>): void {
+    this.owned = owned;
+    for (const partition of [...this.positions.keys()]) if (!owned.has(partition)) this.positions.delete(partition);
+    this.reading.dropUnwanted();
+  }
+
+  /** How many records of a stream's batch are not wanted (any more). */
+  #skipped(partition: number, records: RecordBatch): number {
+    const position = this.positions.get(partition);
+    const { baseOffset } = records.header;
+    switch (this.kind) {
+      case "shared":
+        return 0;
+      case "group":
+        if (this.owned !== undefined && !this.owned.has(partition)) return records.count;
+        if (position === undefined) return 0;
+        // On its way when reading was set back.
+        if (position < baseOffset || position >= records.endOffset) return records.count;
+        this.positions.delete(partition);
+        return Number(position - baseOffset);
+      case "reader": {
+        const read = position ?? 0n;
+        this.positions.set(partition, read > records.endOffset ? read : records.endOffset);
+        return read <= baseOffset ? 0 : read < records.endOffset ? Number(read - baseOffset) : records.count;
+      }
+    }
+  }
+
+  /** Whether a batch that arrived is still to be handed over. */
+  wants(batch: Batch): boolean {
+    // Without a lease it was settled by being sent; a reader goes on behind what arrived.
+    if (!this.alive) return !this.leased && this.kind !== "group";
+    if (this.leased) return !isOver(batch.delivery);
+    if (this.owned !== undefined && !this.owned.has(batch.partition)) return false;
+    return this.kind !== "group" || !this.positions.has(batch.partition);
+  }
+
+  /** Whether a delivery is under one of these leases. */
+  hasLeaseAmong(delivery: Delivery, leases: ReadonlySet<Lease>): boolean {
+    const lease = leaseOf(delivery);
+    return lease !== undefined && leases.has(lease);
+  }
+
+  /** The link is over. */
+  lost(): void {
+    this.end();
+    this.reading.linkDown(this);
+  }
+
+  /** The subscription, or its link, is over. */
+  end(): void {
+    if (!this.alive) return;
+    this.alive = false;
+    this.link.subscriptions.delete(this.id);
+    for (const timer of [this.#flushTimer, this.#lookTimer, this.#starvedTimer]) clearTimeout(timer);
+    const lost = [...this.#unanswered, ...this.#open];
+    this.#open = [];
+    this.#unanswered.clear();
+    this.#finish(lost, tooLate());
+  }
+
+  // --- credit ---
+
+  /** A batch goes to the application, or is dropped. */
+  handedOver(batch: Batch): void {
+    if (this.kind !== "shared") {
+      this.#spend(batch.length);
+      return;
+    }
+    const adaptive = this.#adaptive;
+    if (adaptive?.isDue) this.#adapt(adaptive);
+    adaptive?.handed(batch.length);
+    this.#buffered -= batch.length;
+    if (this.leased) return;
+    adaptive?.settled(batch.length);
+    this.#spend(batch.length);
+  }
+
+  #spend(records: number): void {
+    this.#granted -= records;
+    if (this.#credit - this.#granted >= this.#chunk) this.#grant();
+  }
+
+  /** Let the broker send, or have the consumer hold, as much as `#credit` says. */
+  #grant(): void {
+    const missing = this.#credit - this.#granted;
+    if (!this.alive || missing === 0 || (!this.leased && missing < 0)) return;
+    this.#granted = this.#credit;
+    const records = this.leased ? this.#credit : missing;
+    this.link.tell({ member: "credit", content: { subscription: this.id, records } });
+  }
+
+  #adapt(adaptive: AdaptivePrefetch): void {
+    if (adaptive.adapt(performance.now(), Math.max(0, this.#held - this.#buffered))) this.#windowChanged(adaptive.window);
+  }
+
+  #windowChanged(window: number): void {
+    this.#chunk = Math.max(1, window >> 1);
+    this.#credit = window;
+    this.#grant();
+  }
+
+  /** The application has nothing left, and asks for more. */
+  waits(): void {
+    this.flush();
+    this.#waits += 1;
+    const adaptive = this.#adaptive;
+    if (adaptive === undefined || !this.alive) return;
+    this.#adapt(adaptive);
+    if (this.#held >= adaptive.window && adaptive.window < PREFETCH_MAX) this.#starvesLater(adaptive);
+  }
+
+  #starvesLater(adaptive: AdaptivePrefetch): void {
+    const waits = this.#waits;
+    clearTimeout(this.#starvedTimer);
+    this.#starvedTimer = setTimeout(() => {
+      if (waits !== this.#waits || !this.alive || this.#held < adaptive.window || !adaptive.starved()) return;
+      this.#windowChanged(adaptive.window);
+      this.#starvesLater(adaptive);
+    }, STARVED_MS);
+  }
+
+  /** It waits no longer. */
+  waited(): void {
+    this.#waits += 1;
+    clearTimeout(this.#starvedTimer);
+    this.#adaptive?.resumed(performance.now());
+  }
+
+  // --- leases ---
+
+  #lookLater(): void {
+    this.#lookTimer ??= setTimeout(() => this.#look(), this.leaseMs / LOOKS_PER_LEASE).unref();
+  }
+
+  /** Release what was not looked at in half a lease, and renew what the application has. */
+  #look(): void {
+    this.#lookTimer = undefined;
+    const soonMs = performance.now() + this.leaseMs / 2;
+    const due = new Set([...this.#leases.values()].filter(({ untilMs }) => untilMs < soonMs));
+    if (due.size > 0) {
+      this.release(due);
+      this.flush(); // A lease of which nothing is left is not renewed.
+      for (const lease of due) this.#renew(lease);
+      this.flush();
+    }
+    if (this.#leases.size > 0) this.#lookLater();
+  }
+
+  /** Give back what the application has not looked at: of these leases, or all there is. */
+  release(leases?: ReadonlySet<Lease>): void {
+    if (!this.leased) return;
+    for (const { delivery, first, end } of this.reading.takeUnread(this, leases)) {
+      if (!isOver(delivery)) this.#settleQuietly(delivery, first, end, "release", 0);
+    }
+  }
+
+  #renew(lease: Lease): void {
+    const now = performance.now();
+    const leftMs = Math.min(this.leaseMs, lease.sinceMs + this.#renewalMaxMs - now);
+    const delivery = lease.handle?.deref();
+    if (now >= lease.untilMs) this.#forget(lease);
+    else if (delivery !== undefined && lease.held > 0 && lease.untilMs < now + leftMs) {
+      this.#settleQuietly(delivery, lease.first, lease.first + 1n, "extend", Math.round(leftMs));
+    }
+  }
+
+  /** The application hears of a refusal by what becomes of its own settlement. */
+  #settleQuietly(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): void {
+    const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
+    settling.awaited = true;
+    this.#add(settling);
+  }
+
+  // --- settling ---
+
+  /** Settle a range of offsets of a delivery; see `Batch` and `Message`. Throws message.invalid. */
+  settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
+    if (!Number.isInteger(ms) || ms < 0 || ms > MS_MAX) throw invalid(`milliseconds from 0 to ${MS_MAX}, not ${ms}`);
+    const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
+    if (verdict === "ack" && !this.leased && this.kind !== "group") settling.finish(undefined);
+    else this.#add(settling);
+    return settling;
+  }
+
+  #add(settling: Settling): void {
+    if (!this.alive) {
+      this.#finish([settling], tooLate());
+      return;
+    }
+    const { delivery, verdict } = settling;
+    const lease = leaseOf(delivery);
+    if (verdict === "extend" && lease !== undefined && !isOver(delivery)) {
+      lease.untilMs = performance.now() + settling.ms;
+    }
+    this.#open.push(settling);
+    if (verdict === "nack" && this.kind === "group") {
+      this.positions.set(delivery.partition, settling.first);
+      this.reading.dropUnwanted();
+    }
+    if (this.#open.length >= SETTLINGS_MAX || settling.end - settling.first >= this.#chunk) this.flush();
+    else this.#flushTimer ??= setTimeout(() => this.flush(), SETTLE_LINGER_MS);
+  }
+
+  /** Send all settlements that wait. */
+  flush(): void {
+    clearTimeout(this.#flushTimer);
+    this.#flushTimer = undefined;
+    const settlings = this.#open;
+    this.#open = [];
+    if (settlings.length === 0 || !this.alive) return;
+    for (const settling of settlings) this.#unanswered.add(settling);
+    if (this.leased) this.#countSettled(settlings);
+    const entries = merged(settlings);
+    const content = { subscription: this.id, entries: entries.map(({ entry }) => entry) };
+    const caller: Caller = {
+      answered: (message) => {
+        const refused = message.member === "settled" ? message.content.refused : [];
+        const byEntry = new Map(refused.map(({ entry, code, text }) => [entry, new LinnError(code, text)]));
+        entries.forEach((entry, index) => this.#answered(entry.settlings, byEntry.get(index)));
+      },
+      failed: (error) => {
+        const outcome = error.code === "connection.lost" || error.code === "client.closed" ? tooLate() : error;
+        this.#answered(settlings, outcome);
+      },
+    };
+    this.link.ask(caller, { member: "settle", content });
+  }
+
+  /** Take off what is settled from what is held. What is refused was not held any more, or is another's. */
+  #countSettled(settlings: readonly Settling[]): void {
+    for (const { delivery, verdict, first, end } of settlings) {
+      const lease = leaseOf(delivery) ?? this.#leases.get(keyOf(delivery.partition, delivery.deliveryId));
+      if (verdict === "extend" || lease === undefined) continue;
+      const settled = Math.min(lease.held, Number(end - first));
+      lease.held -= settled;
+      this.#held -= settled;
+      if (verdict !== "release") this.#adaptive?.settled(settled);
+      if (lease.held === 0) this.#forget(lease);
+    }
+  }
+
+  #answered(settlings: readonly Settling[], error: LinnError | undefined): void {
+    const open = settlings.filter((settling) => this.#unanswered.delete(settling));
+    for (const { verdict, delivery } of open) {
+      // What comes from now on was read after reading was set back.
+      if (verdict === "nack") this.positions.delete(delivery.partition);
+    }
+    this.#finish(open, error);
+  }
+
+  #finish(settlings: readonly Settling[], error: LinnError | undefined): void {
+    for (const settling of settlings) settling.finish(error);
+    if (error === undefined || settlings.length === 0 || settlings.some((settling) => settling.awaited)) return;
+    this.reading.refused(error);
+  }
+
+  /** Send all settlements, and wait until the broker has answered, whatever it said; at most so long. */
+  async untilSettled(timeoutMs: number): Promise<void> {
+    this.flush();
+    let timer: NodeJS.Timeout | undefined;
+    const timeUp = new Promise<void>((resolve) => (timer = setTimeout(resolve, timeoutMs)));
+    await Promise.race([Promise.all([...this.#unanswered].map((settling) => settling.done)), timeUp]);
+    clearTimeout(timer);
+  }
+}
+
+function keyOf(partition: number, deliveryId: bigint): string {
+  return `${partition}/${deliveryId}`;
+}
+
+function plain({ partition, deliveryId, attempt }: Struct<"Deliver">): Delivery {
+  return { partition, deliveryId, attempt };
+}
+
+function leaseOf(delivery: Delivery): Lease | undefined {
+  return delivery instanceof LeasedDelivery ? delivery.lease : undefined;
+}
+
+function isOver(delivery: Delivery): boolean {
+  const lease = leaseOf(delivery);
+  return lease !== undefined && performance.now() >= lease.untilMs;
+}
+
+export function tooLate(): LinnError {
+  const text = "the subscription that the records came by is over; the broker may deliver them again";
+  return new LinnError("delivery.not_current", text);
+}
