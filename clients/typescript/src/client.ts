@@ -1,13 +1,13 @@
 // Client: the connection to a broker that comes back, and everything that is made from it.
 //
-// Read on: `session` (the connection that comes back), `link` (one connection), `producer` (out), `consumer` with
+// Read on: `session` (the connection that comes back), `connection` (one connection), `producer` (out), `consumer` with
 // `subscription` (in).
 
 import { randomBytes } from "node:crypto";
 import { Consumer, type ConsumerOptions } from "./consumer.js";
 import { invalid, LinnError } from "./errors.js";
 import { Batch } from "./message.js";
-import type { ConnectionNews } from "./outage.js";
+import type { ConnectionEvent } from "./outage.js";
 import { Producer, type ProducerOptions } from "./producer.js";
 import { Session } from "./session.js";
 import type { Struct } from "./struct.js";
@@ -31,7 +31,7 @@ export interface ClientOptions {
   backoffMaxMs?: number;
   /** Told when the connection is lost, every 30 s while there is none, and when it is back. Where it is left out the
    * text of the news goes to `console.warn`. */
-  onConnection?: (news: ConnectionNews) => void;
+  onConnection?: (news: ConnectionEvent) => void;
   /** Where Node has no zstd of its own (before 22.15). */
   zstd?: Zstd;
 }

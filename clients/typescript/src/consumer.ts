@@ -7,7 +7,7 @@
 
 import type { Struct } from "./struct.js";
 import { again, invalid, LinnError, protocolError } from "./errors.js";
-import type { Caller, Link } from "./link.js";
+import type { Caller, Connection } from "./connection.js";
 import { Batch, Message, type Delivery } from "./message.js";
 import { PREFETCH_MAX } from "./prefetch.js";
 import type { Session, SessionUser } from "./session.js";
@@ -18,7 +18,7 @@ import {
   Subscription,
   type Lease,
   type Limits,
-  type Reading,
+  type SubscriptionOwner,
   type SubscriptionKind,
   type Unread,
 } from "./subscription.js";
@@ -51,7 +51,7 @@ interface Wanted extends Limits {
 }
 
 /** Made by `Client.consumer`. Iterate over it, or over `batches()`. */
-export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
+export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<Message> {
   readonly topic: string;
   readonly #session: Session;
   readonly #wanted: Wanted;
@@ -78,11 +78,11 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
   static async open(session: Session, topic: string, options: ConsumerOptions): Promise<Consumer> {
     const consumer = new Consumer(session, topic, wantedOf(options));
     const until = performance.now() + session.options.requestTimeoutMs;
-    const link = await session.ready("subscribe", session.options.requestTimeoutMs);
-    await consumer.#subscribe(link, until);
+    const connection = await session.ready("subscribe", session.options.requestTimeoutMs);
+    await consumer.#subscribe(connection, until);
     session.users.add(consumer);
     // It may have been lost, and made again, before this consumer could be told.
-    if (link.error !== undefined && session.link !== undefined) consumer.linkUp(session.link);
+    if (connection.error !== undefined && session.connection !== undefined) consumer.connected(session.connection);
     return consumer;
   }
 
@@ -103,9 +103,9 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
 
   // --- subscribing ---
 
-  async #subscribe(link: Link, until: number): Promise<void> {
+  async #subscribe(connection: Connection, until: number): Promise<void> {
     const { group, start, partitions } = this.#wanted;
-    const positions = await this.#places(link, until);
+    const positions = await this.#startingOffsets(connection, until);
     const starts: bigint[] = [];
     for (const [partition, offset] of positions) starts[partition] = offset;
     const credit = firstCredit(this.#wanted);
@@ -115,7 +115,7 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
       let isLate = false;
       const timer = setTimeout(() => {
         isLate = true;
-        reject(new LinnError("request.timeout", `subscribe: no answer from ${link.peer} in time`));
+        reject(new LinnError("request.timeout", `subscribe: no answer from ${connection.peer} in time`));
       }, timeoutMs);
       const caller: Caller = {
         // Made here, before anything that is pushed to it is looked at.
@@ -124,11 +124,11 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
           if (message.member !== "subscribed") {
             reject(protocolError(`the broker answered subscribe with ${message.member}`));
           } else if (isLate || this.#isClosed) {
-            link.tell({ member: "unsubscribe", content: { subscription: message.content.subscription } });
+            connection.tell({ member: "unsubscribe", content: { subscription: message.content.subscription } });
             resolve();
           } else {
             try {
-              this.#subscribed(link, message.content, positions);
+              this.#subscribed(connection, message.content, positions);
               resolve();
             } catch (error) {
               reject(error as LinnError);
@@ -140,23 +140,23 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
           reject(error);
         },
       };
-      link.ask(caller, { member: "subscribe", content });
+      connection.ask(caller, { member: "subscribe", content });
     });
   }
 
-  #subscribed(link: Link, content: Struct<"Subscribed">, positions: Map<number, bigint>): void {
+  #subscribed(connection: Connection, content: Struct<"Subscribed">, positions: Map<number, bigint>): void {
     const readerPositions = KIND_READER === content.kind ? positions : new Map<number, bigint>();
     this.#positions = readerPositions;
-    this.#subscription = this.#latest = new Subscription(this, link, content, this.#wanted, readerPositions);
+    this.#subscription = this.#latest = new Subscription(this, connection, content, this.#wanted, readerPositions);
   }
 
   /** Where a reader begins, by partition: behind what it has read; or at the end there was when it began, so that the
    * place is kept whatever happens before its first record. Empty where the broker is to say. */
-  async #places(link: Link, until: number): Promise<Map<number, bigint>> {
+  async #startingOffsets(connection: Connection, until: number): Promise<Map<number, bigint>> {
     const { group, start } = this.#wanted;
     if (group !== "" || (this.#positions.size === 0 && start !== STARTS.latest)) return new Map();
     const request = { member: "describe" as const, content: { topics: [this.topic] } };
-    const { message } = await link.request(request, "description", until - performance.now());
+    const { message } = await connection.request(request, "description", until - performance.now());
     const [topic] = message.content.topics;
     if (topic?.kind !== "stream") return new Map(); // Without a group it is read as a queue.
     return new Map(
@@ -167,26 +167,26 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
     );
   }
 
-  /** The link is over. */
-  linkDown(subscription: Subscription): void {
+  /** The connection is over. */
+  disconnected(subscription: Subscription): void {
     if (this.#subscription === subscription) this.#subscription = undefined;
     this.dropUnwanted();
     this.#wake();
   }
 
-  /** There is a link again: subscribe again. What the broker refuses is thrown by the next step. */
-  linkUp(link: Link): void {
-    void this.#subscribeAgain(link);
+  /** There is a connection again: subscribe again. What the broker refuses is thrown by the next step. */
+  connected(connection: Connection): void {
+    void this.#subscribeAgain(connection);
   }
 
-  async #subscribeAgain(link: Link): Promise<void> {
-    for (let attempts = 0; !this.#isClosed && link.error === undefined && this.#broken === undefined; attempts++) {
+  async #subscribeAgain(connection: Connection): Promise<void> {
+    for (let attempts = 0; !this.#isClosed && connection.error === undefined && this.#broken === undefined; attempts++) {
       try {
-        await this.#subscribe(link, performance.now() + this.#session.options.requestTimeoutMs);
+        await this.#subscribe(connection, performance.now() + this.#session.options.requestTimeoutMs);
         break;
       } catch (error) {
         if (!(error instanceof LinnError)) throw error;
-        if (link.error !== undefined) return; // The next link's turn.
+        if (connection.error !== undefined) return; // The next connection's turn.
         if (!error.retriable || this.#session.isUsedUp(attempts + 1)) {
           this.#broken = error;
           break;
@@ -312,7 +312,7 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
       }
       if (this.#isClosed) return undefined;
       if (this.#broken !== undefined) throw again(this.#broken);
-      if (this.#session.link === undefined) this.#session.want();
+      if (this.#session.connection === undefined) this.#session.want();
       this.#subscription?.waits();
       const changed = await this.#changed(until);
       this.#subscription?.waited();
@@ -367,7 +367,7 @@ export class Consumer implements Reading, SessionUser, AsyncIterable<Message> {
     this.#wake();
     if (subscription?.alive === true) {
       const content = { subscription: subscription.id };
-      await subscription.link.request({ member: "unsubscribe", content }, "done", timeoutMs).catch(unlessLost);
+      await subscription.connection.request({ member: "unsubscribe", content }, "done", timeoutMs).catch(unlessLost);
       subscription.end();
     }
     const refusal = this.#refusals.shift();

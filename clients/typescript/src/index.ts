@@ -5,7 +5,7 @@ export { Client, connect, type ClientOptions, type Fetched, type FetchOptions, t
 export { Consumer, type ConsumerOptions, type Start } from "./consumer.js";
 export { LinnError, Unroutable } from "./errors.js";
 export { Batch, Message, type Delivery } from "./message.js";
-export type { ConnectionNews } from "./outage.js";
+export type { ConnectionEvent } from "./outage.js";
 export { partitionOf } from "./partitioner.js";
 export {
   Producer,

@@ -6,7 +6,7 @@ import type { LinnError } from "./errors.js";
 const TELL_AGAIN_MS = 30_000;
 
 /** What became of the connection. */
-export interface ConnectionNews {
+export interface ConnectionEvent {
   readonly state: "lost" | "waiting" | "back";
   /** A line for a log. */
   readonly text: string;
@@ -25,7 +25,7 @@ export class Outage {
     readonly peer: string,
     /** Why there is no connection, as far as is known. */
     public error: LinnError,
-    readonly tell: (news: ConnectionNews) => void,
+    readonly tell: (news: ConnectionEvent) => void,
   ) {
     this.#tell("lost", `the connection to ${peer} was lost: ${error.message}; connecting again`);
   }
@@ -46,7 +46,7 @@ export class Outage {
     this.#tell("back", `connected to ${this.peer} again after ${seconds.toFixed(1)} s`);
   }
 
-  #tell(state: ConnectionNews["state"], text: string): void {
+  #tell(state: ConnectionEvent["state"], text: string): void {
     this.tell({ state, text, error: this.error, ms: performance.now() - this.#began });
   }
 }

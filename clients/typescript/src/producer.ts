@@ -8,7 +8,7 @@
 import { buildBatch, checkRecord, recordBytes, type CheckedRecord } from "./batch-builder.js";
 import type { Message } from "./codec.js";
 import { again, clientClosed, connectionLost, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
-import type { Caller, Link } from "./link.js";
+import type { Caller, Connection } from "./connection.js";
 import type { RecordInput } from "./record.js";
 import { indexesReturned, isReturned } from "./returned.js";
 import type { Session, SessionUser } from "./session.js";
@@ -81,7 +81,7 @@ const BUFFER_BYTES_MAX = 32 << 20;
 const RECORDS_MAX = 32_768;
 
 /** Records that go as one batch. */
-class Shipment {
+class PendingBatch {
   readonly records: CheckedRecord[] = [];
   bytes = 0;
   /** No more records are added. */
@@ -120,12 +120,12 @@ export class Producer implements SessionUser {
   readonly #world: World;
   readonly #session: Session;
   readonly #options: Required<Omit<ProducerOptions, "codec">> & { compresses: boolean };
-  readonly #waiting: Shipment[] = [];
-  readonly #inFlight = new Set<Shipment>();
+  readonly #waiting: PendingBatch[] = [];
+  readonly #inFlight = new Set<PendingBatch>();
   #lastSequence = 0;
   #bufferedBytes = 0;
   #pumps = false;
-  #listensTo: Link | undefined;
+  #listensTo: Connection | undefined;
   #isClosed = false;
   #whenRoom: (() => void)[] = [];
 
@@ -157,13 +157,13 @@ export class Producer implements SessionUser {
    * be stored); or what the broker refused it with. */
   async publish(record: RecordInput, options: PublishOptions = {}): Promise<Receipt> {
     const checked = this.#checked(record);
-    const shipment = this.#openShipment(this.#asksReturn(options));
-    const index = shipment.add(checked);
+    const batch = this.#openBatch(this.#asksReturn(options));
+    const index = batch.add(checked);
     this.#buffer(recordBytes(checked));
-    if (shipment.bytes >= this.#options.batchBytesMax || shipment.records.length >= RECORDS_MAX) shipment.closed = true;
-    const placement = await this.#confirmed(shipment);
+    if (batch.bytes >= this.#options.batchBytesMax || batch.records.length >= RECORDS_MAX) batch.closed = true;
+    const placement = await this.#confirmed(batch);
     if (placement !== undefined && isReturned(placement.returned, index)) throw this.#unroutable("the message", [0]);
-    const id = formatId(checked.id ?? idPlus(shipment.baseId, index));
+    const id = formatId(checked.id ?? idPlus(batch.baseId, index));
     if (placement === undefined || placement.partition < 0) {
       return { partition: undefined, offset: undefined, id, batchCopies: placement?.copies };
     }
@@ -178,11 +178,11 @@ export class Producer implements SessionUser {
   async publishBatch(records: readonly RecordInput[], options: BatchOptions = {}): Promise<Placement | undefined> {
     const checked = records.map((record) => this.#checked(record));
     if (checked.length === 0) throw invalid("a batch holds at least one record");
-    const shipment = this.#newShipment(options.partition ?? -1, this.#asksReturn(options));
-    for (const record of checked) shipment.add(record);
-    shipment.closed = true;
-    this.#buffer(shipment.bytes);
-    const placement = await this.#confirmed(shipment);
+    const batch = this.#newBatch(options.partition ?? -1, this.#asksReturn(options));
+    for (const record of checked) batch.add(record);
+    batch.closed = true;
+    this.#buffer(batch.bytes);
+    const placement = await this.#confirmed(batch);
     const lost = indexesReturned(placement?.returned ?? [], records.length);
     if (lost.length > 0) throw this.#unroutable(`${lost.length} of ${records.length} messages`, lost);
     return placement;
@@ -214,20 +214,20 @@ export class Producer implements SessionUser {
     return checked;
   }
 
-  #openShipment(mandatory: boolean): Shipment {
+  #openBatch(mandatory: boolean): PendingBatch {
     const last = this.#waiting.at(-1);
     const fits = last !== undefined && !last.closed && last.mandatory === mandatory;
-    return fits ? last : this.#newShipment(-1, mandatory);
+    return fits ? last : this.#newBatch(-1, mandatory);
   }
 
-  #newShipment(partition: number, mandatory: boolean): Shipment {
+  #newBatch(partition: number, mandatory: boolean): PendingBatch {
     const before = this.#waiting.at(-1);
     if (before !== undefined) before.closed = true;
     const id = baseId(this.#world.now(), this.#world.random());
-    const shipment = new Shipment(++this.#lastSequence, partition, id, mandatory);
-    shipment.timer = setTimeout(() => this.#overdue(shipment), this.#session.options.requestTimeoutMs);
-    this.#waiting.push(shipment);
-    return shipment;
+    const batch = new PendingBatch(++this.#lastSequence, partition, id, mandatory);
+    batch.timer = setTimeout(() => this.#overdue(batch), this.#session.options.requestTimeoutMs);
+    this.#waiting.push(batch);
+    return batch;
   }
 
   #buffer(bytes: number): void {
@@ -245,9 +245,9 @@ export class Producer implements SessionUser {
     });
   }
 
-  async #confirmed(shipment: Shipment): Promise<Placement | undefined> {
+  async #confirmed(batch: PendingBatch): Promise<Placement | undefined> {
     try {
-      return await shipment.confirmed;
+      return await batch.confirmed;
     } catch (error) {
       throw again(error as LinnError);
     }
@@ -256,123 +256,123 @@ export class Producer implements SessionUser {
   // --- sending ---
 
   #pump(): void {
-    for (let shipment = this.#waiting[0]; shipment !== undefined; shipment = this.#waiting[0]) {
-      const { link } = this.#session;
-      if (link === undefined) {
+    for (let batch = this.#waiting[0]; batch !== undefined; batch = this.#waiting[0]) {
+      const { connection } = this.#session;
+      if (connection === undefined) {
         this.#session.want();
         return;
       }
       // One that is open waits for company, as long as others are on their way.
-      const most = shipment.closed ? this.#options.inFlightMax : 1;
+      const most = batch.closed ? this.#options.inFlightMax : 1;
       if (this.#inFlight.size >= most) return;
-      if (!link.ready) {
-        this.#listen(link);
+      if (!connection.ready) {
+        this.#listen(connection);
         return;
       }
       this.#waiting.shift();
-      shipment.closed = true;
-      this.#ship(link, shipment);
+      batch.closed = true;
+      this.#send(connection, batch);
     }
   }
 
-  #listen(link: Link): void {
-    if (this.#listensTo === link) return;
-    this.#listensTo = link;
-    link.whenReady(() => {
+  #listen(connection: Connection): void {
+    if (this.#listensTo === connection) return;
+    this.#listensTo = connection;
+    connection.whenReady(() => {
       this.#listensTo = undefined;
       this.#pump();
     });
   }
 
-  linkUp(): void {
+  connected(): void {
     this.#pump();
   }
 
   /** Fail everything that waits, because there is no broker to send it to. */
   gaveUp(error: LinnError): void {
-    for (const shipment of this.#waiting.splice(0)) this.#settle(shipment, mayBeStored(shipment, error));
+    for (const batch of this.#waiting.splice(0)) this.#settle(batch, mayBeStored(batch, error));
   }
 
-  #ship(link: Link, shipment: Shipment): void {
+  #send(connection: Connection, batch: PendingBatch): void {
     let bytes: Buffer;
     try {
-      bytes = this.#built(link, shipment);
+      bytes = this.#built(connection, batch);
     } catch (error) {
       if (!(error instanceof LinnError)) throw error;
-      this.#settle(shipment, error);
+      this.#settle(batch, error);
       return;
     }
     const { acks } = this.#options;
-    const { partition, mandatory } = shipment;
+    const { partition, mandatory } = batch;
     const content = { target: this.target, toExchange: this.toExchange, acks: ACKS[acks], partition, mandatory };
     if (acks === "none") {
-      link.tell({ member: "publish", content }, [bytes]);
-      this.#settle(shipment, undefined);
+      connection.tell({ member: "publish", content }, [bytes]);
+      this.#settle(batch, undefined);
       return;
     }
-    shipment.attempts += 1;
-    this.#inFlight.add(shipment);
+    batch.attempts += 1;
+    this.#inFlight.add(batch);
     const caller: Caller = {
-      answered: (message) => this.#answered(shipment, message),
-      failed: (error) => this.#failed(shipment, error),
+      answered: (message) => this.#answered(batch, message),
+      failed: (error) => this.#failed(batch, error),
     };
-    const correlation = link.ask(caller, { member: "publish", content }, [bytes]);
-    shipment.forget = () => link.forget(correlation);
+    const correlation = connection.ask(caller, { member: "publish", content }, [bytes]);
+    batch.forget = () => connection.forget(correlation);
   }
 
-  #answered(shipment: Shipment, message: Message): void {
+  #answered(batch: PendingBatch, message: Message): void {
     const placement = message.member === "published" ? message.content.placements[0] : undefined;
-    this.#settle(shipment, placement ?? protocolError(`the broker answered publish with ${message.member}`));
+    this.#settle(batch, placement ?? protocolError(`the broker answered publish with ${message.member}`));
     this.#pumpSoon();
   }
 
   /** The broker refused, or the connection was lost. */
-  #failed(shipment: Shipment, error: LinnError): void {
+  #failed(batch: PendingBatch, error: LinnError): void {
     // A broker that is stopping has stored nothing; the next one, or the same, is asked.
     const isGone = error.code === "connection.lost" || error.code === "broker.stopping";
-    if (isGone && !this.#session.isUsedUp(shipment.attempts)) this.#putBack(shipment);
-    else this.#settle(shipment, error.code === "connection.lost" ? mayBeStored(shipment, error) : error);
+    if (isGone && !this.#session.isUsedUp(batch.attempts)) this.#putBack(batch);
+    else this.#settle(batch, error.code === "connection.lost" ? mayBeStored(batch, error) : error);
     this.#pumpSoon();
   }
 
-  #putBack(shipment: Shipment): void {
-    this.#inFlight.delete(shipment);
-    const later = this.#waiting.findIndex(({ sequence }) => sequence > shipment.sequence);
-    this.#waiting.splice(later < 0 ? this.#waiting.length : later, 0, shipment);
+  #putBack(batch: PendingBatch): void {
+    this.#inFlight.delete(batch);
+    const later = this.#waiting.findIndex(({ sequence }) => sequence > batch.sequence);
+    this.#waiting.splice(later < 0 ? this.#waiting.length : later, 0, batch);
   }
 
   /** Fail what was not confirmed in time. */
-  #overdue(shipment: Shipment): void {
+  #overdue(batch: PendingBatch): void {
     const within = `within ${this.#session.options.requestTimeoutMs} ms`;
     const why = this.#session.outage?.error.message ?? "those before it were not confirmed";
-    const text = shipment.attempts
+    const text = batch.attempts
       ? `${this.target} did not confirm a batch ${within}; it may or may not be stored`
       : `a batch for ${this.target} was not sent ${within}: ${why}`;
-    const index = this.#waiting.indexOf(shipment);
+    const index = this.#waiting.indexOf(batch);
     if (index >= 0) this.#waiting.splice(index, 1);
-    else shipment.forget?.();
-    this.#settle(shipment, new LinnError("request.timeout", text));
+    else batch.forget?.();
+    this.#settle(batch, new LinnError("request.timeout", text));
     this.#pumpSoon();
   }
 
-  #built(link: Link, shipment: Shipment): Buffer {
-    const bytes = buildBatch(shipment.records, {
-      baseId: shipment.baseId,
-      zstd: this.#options.compresses ? link.compress : undefined,
-      keyHashes: shipment.partition < 0,
+  #built(connection: Connection, batch: PendingBatch): Buffer {
+    const bytes = buildBatch(batch.records, {
+      baseId: batch.baseId,
+      zstd: this.#options.compresses ? connection.compress : undefined,
+      keyHashes: batch.partition < 0,
     });
-    const most = link.welcome.batchBytesMax;
+    const most = connection.welcome.batchBytesMax;
     if (bytes.length > most)
       throw new LinnError("batch.too_large", `a batch of ${bytes.length} bytes, more than ${most}`);
     return bytes;
   }
 
-  #settle(shipment: Shipment, outcome: Placement | LinnError | undefined): void {
-    clearTimeout(shipment.timer);
-    this.#inFlight.delete(shipment);
-    this.#bufferedBytes -= shipment.bytes;
-    if (outcome instanceof LinnError) shipment.fail(outcome);
-    else shipment.confirm(outcome);
+  #settle(batch: PendingBatch, outcome: Placement | LinnError | undefined): void {
+    clearTimeout(batch.timer);
+    this.#inFlight.delete(batch);
+    this.#bufferedBytes -= batch.bytes;
+    if (outcome instanceof LinnError) batch.fail(outcome);
+    else batch.confirm(outcome);
     if (this.#bufferedBytes < this.#options.bufferBytesMax) {
       const callbacks = this.#whenRoom;
       this.#whenRoom = [];
@@ -391,7 +391,7 @@ export class Producer implements SessionUser {
 
   /** Wait until all that was published before is confirmed or failed, whichever; each publish tells its own outcome. */
   async flush(): Promise<void> {
-    await Promise.allSettled([...this.#inFlight, ...this.#waiting].map((shipment) => shipment.confirmed));
+    await Promise.allSettled([...this.#inFlight, ...this.#waiting].map((batch) => batch.confirmed));
   }
 
   /** Flush, and take no more. */
@@ -403,7 +403,7 @@ export class Producer implements SessionUser {
 }
 
 /** What a batch fails with that is not sent again because of `error`. */
-function mayBeStored({ attempts }: Shipment, error: LinnError): LinnError {
+function mayBeStored({ attempts }: PendingBatch, error: LinnError): LinnError {
   if (attempts === 0 || error.code === "client.closed") return error;
   return connectionLost(`${error.message}; the batch was sent, and may or may not be stored`);
 }

@@ -1,43 +1,43 @@
 // Session: a client's connection, which comes back for as long as the client is open.
 //
-// Laws: there is one link at a time. When it is lost another is made, with growing waits. Where the session gives up
+// Laws: there is one connection at a time. When it is lost another is made, with growing waits. Where the session gives up
 // (after `retriesMax` attempts, or where the broker can't be talked to) whatever waits is failed, and it tries again
-// only when somebody wants a link.
+// only when somebody wants a connection.
 
 import type { NetConnectOpts } from "node:net";
 import type { RecordBatch } from "./batch.js";
 import type { Message, Request } from "./codec.js";
 import { again, clientClosed, LinnError } from "./errors.js";
-import { Link, type LinkOptions, type Welcome } from "./link.js";
-import { Outage, type ConnectionNews } from "./outage.js";
+import { Connection, type ConnectionOptions, type Welcome } from "./connection.js";
+import { Outage, type ConnectionEvent } from "./outage.js";
 
-export interface SessionOptions extends LinkOptions {
+export interface SessionOptions extends ConnectionOptions {
   requestTimeoutMs: number;
   retriesMax: number;
   backoffMs: number;
   backoffMaxMs: number;
-  onConnection: (news: ConnectionNews) => void;
+  onConnection: (news: ConnectionEvent) => void;
 }
 
 /** A producer or a consumer. */
 export interface SessionUser {
-  /** There is a link again. */
-  linkUp(link: Link): void;
+  /** There is a connection again. */
+  connected(connection: Connection): void;
   /** There is none, and nobody looks for one. */
   gaveUp(error: LinnError): void;
 }
 
 interface Waiter {
-  resolve(link: Link): void;
+  resolve(connection: Connection): void;
   reject(error: LinnError): void;
 }
 
 export class Session {
   readonly users = new Set<SessionUser>();
-  /** While there is no link. */
+  /** While there is no connection. */
   outage: Outage | undefined;
   closed = false;
-  #link: Link;
+  #connection: Connection;
   #upSince = performance.now();
   #endedEarly = 0;
   readonly #waiters = new Set<Waiter>();
@@ -48,35 +48,35 @@ export class Session {
     readonly peer: string,
     readonly address: NetConnectOpts,
     readonly options: SessionOptions,
-    link: Link,
+    connection: Connection,
   ) {
-    this.#link = link;
-    this.#watch(link);
+    this.#connection = connection;
+    this.#watch(connection);
   }
 
-  /** Connect, once; throws as `Link.open`. */
+  /** Connect, once; throws as `Connection.open`. */
   static async open(peer: string, address: NetConnectOpts, options: SessionOptions): Promise<Session> {
-    return new Session(peer, address, options, await Link.open(peer, address, options));
+    return new Session(peer, address, options, await Connection.open(peer, address, options));
   }
 
-  /** The link, while there is one. */
-  get link(): Link | undefined {
-    return this.#link.error === undefined ? this.#link : undefined;
+  /** The connection, while there is one. */
+  get connection(): Connection | undefined {
+    return this.#connection.error === undefined ? this.#connection : undefined;
   }
 
   /** What the broker said when it was there last. */
   get welcome(): Welcome {
-    return this.#link.welcome;
+    return this.#connection.welcome;
   }
 
   /** Whether a batch may be compressed. */
-  get compress(): Link["compress"] {
-    return this.#link.compress;
+  get compress(): Connection["compress"] {
+    return this.#connection.compress;
   }
 
-  /** Why there is no link; undefined while there is one. */
+  /** Why there is no connection; undefined while there is one. */
   get error(): LinnError | undefined {
-    return this.#link.error === undefined ? undefined : (this.outage?.error ?? this.#link.error);
+    return this.#connection.error === undefined ? undefined : (this.outage?.error ?? this.#connection.error);
   }
 
   /** Whether so many attempts are more than there may be. */
@@ -97,11 +97,11 @@ export class Session {
 
   // --- requests ---
 
-  /** A link that takes requests. Rejects with request.timeout, client.closed, or what the session gave up with. */
-  ready(what: string, timeoutMs: number): Promise<Link> {
+  /** A connection that takes requests. Rejects with request.timeout, client.closed, or what the session gave up with. */
+  ready(what: string, timeoutMs: number): Promise<Connection> {
     if (this.closed) return Promise.reject(clientClosed("the client was closed"));
-    const { link } = this;
-    if (link !== undefined && !link.drains) return Promise.resolve(link);
+    const { connection } = this;
+    if (connection !== undefined && !connection.drains) return Promise.resolve(connection);
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         const why = this.outage === undefined ? "the broker is stopping" : this.outage.error.message;
@@ -120,7 +120,7 @@ export class Session {
     });
   }
 
-  /** Send a request and wait for its answer, with all waits for a link; `repeats`: again where its link was lost. */
+  /** Send a request and wait for its answer, with all waits for a connection; `repeats`: again where its connection was lost. */
   async request<M extends Message["member"]>(
     message: Request,
     answer: M,
@@ -129,9 +129,9 @@ export class Session {
     const timeoutMs = this.options.requestTimeoutMs + extraMs;
     const until = performance.now() + timeoutMs;
     for (let attempts = 1; ; attempts++) {
-      const link = await this.ready(message.member, until - performance.now());
+      const connection = await this.ready(message.member, until - performance.now());
       try {
-        return await link.request(message, answer, until - performance.now());
+        return await connection.request(message, answer, until - performance.now());
       } catch (error) {
         const isLost = error instanceof LinnError && error.code === "connection.lost";
         if (!isLost || !repeats || this.isUsedUp(attempts)) throw error;
@@ -139,13 +139,13 @@ export class Session {
     }
   }
 
-  // --- links ---
+  // --- connections ---
 
-  #watch(link: Link): void {
-    this.#link = link;
+  #watch(connection: Connection): void {
+    this.#connection = connection;
     this.#upSince = performance.now();
-    link.onEnd = (error) => this.#lost(error);
-    if (link.error !== undefined) this.#lost(link.error);
+    connection.onEnd = (error) => this.#lost(error);
+    if (connection.error !== undefined) this.#lost(connection.error);
   }
 
   #lost(error: LinnError): void {
@@ -160,9 +160,9 @@ export class Session {
     this.#endedEarly = livedMs < this.options.backoffMaxMs ? this.#endedEarly + 1 : 0;
     if (this.#endedEarly > 1) await this.#sleep(this.backoffOf(this.#endedEarly - 2));
     while (!this.closed) {
-      const link = await this.#connect(outage);
-      if (link !== undefined) {
-        this.#up(link, outage);
+      const connection = await this.#connect(outage);
+      if (connection !== undefined) {
+        this.#up(connection, outage);
         return;
       }
       if (this.closed) return;
@@ -173,13 +173,13 @@ export class Session {
     }
   }
 
-  /** Another link; undefined where there is none to be had. */
-  async #connect(outage: Outage): Promise<Link | undefined> {
+  /** Another connection; undefined where there is none to be had. */
+  async #connect(outage: Outage): Promise<Connection | undefined> {
     for (let attempts = 0; !this.isUsedUp(attempts + 1); attempts++) {
       if (attempts > 0) await this.#sleep(this.backoffOf(attempts - 1));
       if (this.closed) return undefined;
       try {
-        return await Link.open(this.peer, this.address, this.options);
+        return await Connection.open(this.peer, this.address, this.options);
       } catch (error) {
         if (!(error instanceof LinnError)) throw error;
         outage.goesOn(error);
@@ -189,17 +189,17 @@ export class Session {
     return undefined;
   }
 
-  #up(link: Link, outage: Outage): void {
+  #up(connection: Connection, outage: Outage): void {
     if (this.closed) {
-      void link.close();
+      void connection.close();
       return;
     }
     outage.isOver();
     this.outage = undefined;
-    this.#watch(link);
-    if (link.error !== undefined) return;
-    for (const waiter of [...this.#waiters]) waiter.resolve(link);
-    for (const user of [...this.users]) user.linkUp(link);
+    this.#watch(connection);
+    if (connection.error !== undefined) return;
+    for (const waiter of [...this.#waiters]) waiter.resolve(connection);
+    for (const user of [...this.users]) user.connected(connection);
   }
 
   #giveUp(error: LinnError): void {
@@ -224,7 +224,7 @@ export class Session {
     if (this.closed) return;
     this.closed = true;
     this.#wake?.();
-    await this.#link.close();
+    await this.#connection.close();
     this.#giveUp(clientClosed("the client was closed"));
   }
 }

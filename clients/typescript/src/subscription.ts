@@ -1,14 +1,14 @@
-// Subscription: one of a consumer's, on one link. It ends with the link; the consumer then makes another.
+// Subscription: one of a consumer's, on one connection. It ends with the connection; the consumer then makes another.
 //
 // Laws: credit is given back in chunks, when records are handed over; where there are leases the broker counts what is
-// held. What was delivered under a lease is worth nothing once the link is gone or the lease is known to be over; a
+// held. What was delivered under a lease is worth nothing once the connection is gone or the lease is known to be over; a
 // settlement that the broker can't answer any more fails with delivery.not_current. When half of a lease has passed,
 // what the application has not looked at is released for others to have, and what it still refers to is renewed.
 
 import type { RecordBatch } from "./batch.js";
 import type { Message as ControlMessage } from "./codec.js";
 import { invalid, LinnError, protocolError } from "./errors.js";
-import type { Caller, Link, Taker } from "./link.js";
+import type { Caller, Connection, PushHandler } from "./connection.js";
 import { Batch, type Delivery, type Settler } from "./message.js";
 import { AdaptivePrefetch, PREFETCH_FIRST, PREFETCH_MAX } from "./prefetch.js";
 import { merged, Settling, type Settled, type Verdict } from "./settling.js";
@@ -24,7 +24,7 @@ const SETTLINGS_MAX = 1_024;
 /** How long an application that has all there may be, and settles nothing, waits until there may be twice as much. */
 const STARVED_MS = 100;
 /** How often leases are looked at: an application that lets nobody run for a quarter of one loses none by it. */
-const LOOKS_PER_LEASE = 4;
+const CHECKS_PER_LEASE = 4;
 export const MS_MAX = 0xffffffff;
 
 /** How much one subscription may have. */
@@ -50,7 +50,7 @@ export interface Unread {
 }
 
 /** The consumer, as its subscriptions see it. */
-export interface Reading {
+export interface SubscriptionOwner {
   readonly topic: string;
   arrived(batches: readonly Batch[]): void;
   /** Some of what arrived is not wanted any more. */
@@ -61,7 +61,7 @@ export interface Reading {
   refused(error: LinnError): void;
   /** The broker has ended the subscription. */
   ended(error: LinnError): void;
-  linkDown(subscription: Subscription): void;
+  disconnected(subscription: Subscription): void;
 }
 
 /** What is known of a lease. One lease may come in several deliveries. */
@@ -99,7 +99,7 @@ class LeasedDelivery implements Delivery {
 }
 
 /** Takes what the broker pushes, gives credit, sends settlements. */
-export class Subscription implements Taker, Settler {
+export class Subscription implements PushHandler, Settler {
   readonly id: number;
   readonly kind: SubscriptionKind;
   readonly leaseMs: number;
@@ -123,13 +123,13 @@ export class Subscription implements Taker, Settler {
   #open: Settling[] = [];
   readonly #unanswered = new Set<Settling>();
   #flushTimer: NodeJS.Timeout | undefined;
-  #lookTimer: NodeJS.Timeout | undefined;
+  #leaseTimer: NodeJS.Timeout | undefined;
   #starvedTimer: NodeJS.Timeout | undefined;
 
   /** Throws protocol.malformed. */
   constructor(
-    readonly reading: Reading,
-    readonly link: Link,
+    readonly owner: SubscriptionOwner,
+    readonly connection: Connection,
     subscribed: Struct<"Subscribed">,
     limits: Limits,
     /** Readers: the next offset of each partition. Members: where reading goes on after a nack. */
@@ -149,7 +149,7 @@ export class Subscription implements Taker, Settler {
       this.#credit = this.#granted;
     }
     this.#chunk = Math.max(1, this.#credit >> 1);
-    link.subscriptions.set(this.id, this);
+    connection.subscriptions.set(this.id, this);
     this.#grant();
   }
 
@@ -168,7 +168,7 @@ export class Subscription implements Taker, Settler {
         break;
       case "ended":
         this.end();
-        this.reading.ended(new LinnError(message.content.code, message.content.text));
+        this.owner.ended(new LinnError(message.content.code, message.content.text));
     }
   }
 
@@ -179,9 +179,9 @@ export class Subscription implements Taker, Settler {
       const first = this.#skipped(deliver.partition, records);
       if (this.kind !== "shared") this.#spend(first);
       else this.#buffered += records.count;
-      if (first < records.count) arrived.push(new Batch(this.reading.topic, delivery, records, first, this));
+      if (first < records.count) arrived.push(new Batch(this.owner.topic, delivery, records, first, this));
     }
-    this.reading.arrived(arrived);
+    this.owner.arrived(arrived);
   }
 
   #leaseOf({ partition, deliveryId, attempt }: Struct<"Deliver">, batches: RecordBatch[]): LeasedDelivery {
@@ -191,7 +191,7 @@ export class Subscription implements Taker, Settler {
       const now = performance.now();
       lease = new Lease(partition, deliveryId, batches[0]!.header.baseOffset, now, now + this.leaseMs);
       this.#leases.set(key, lease);
-      this.#lookLater();
+      this.#scheduleLeaseCheck();
     }
     for (const { count } of batches) {
       lease.held += count;
@@ -210,7 +210,7 @@ export class Subscription implements Taker, Settler {
     if (lease === undefined) return;
     lease.untilMs = -Infinity;
     this.#forget(lease);
-    this.reading.dropUnwanted();
+    this.owner.dropUnwanted();
   }
 
   #forget(lease: Lease): void {
@@ -222,7 +222,7 @@ export class Subscription implements Taker, Settler {
   #assigned(owned: Set<number>): void {
     this.owned = owned;
     for (const partition of [...this.positions.keys()]) if (!owned.has(partition)) this.positions.delete(partition);
-    this.reading.dropUnwanted();
+    this.owner.dropUnwanted();
   }
 
   /** How many records of a stream's batch are not wanted (any more). */
@@ -262,22 +262,22 @@ export class Subscription implements Taker, Settler {
     return lease !== undefined && leases.has(lease);
   }
 
-  /** The link is over. */
+  /** The connection is over. */
   lost(): void {
     this.end();
-    this.reading.linkDown(this);
+    this.owner.disconnected(this);
   }
 
-  /** The subscription, or its link, is over. */
+  /** The subscription, or its connection, is over. */
   end(): void {
     if (!this.alive) return;
     this.alive = false;
-    this.link.subscriptions.delete(this.id);
-    for (const timer of [this.#flushTimer, this.#lookTimer, this.#starvedTimer]) clearTimeout(timer);
+    this.connection.subscriptions.delete(this.id);
+    for (const timer of [this.#flushTimer, this.#leaseTimer, this.#starvedTimer]) clearTimeout(timer);
     const lost = [...this.#unanswered, ...this.#open];
     this.#open = [];
     this.#unanswered.clear();
-    this.#finish(lost, tooLate());
+    this.#finish(lost, notCurrent());
   }
 
   // --- credit ---
@@ -308,7 +308,7 @@ export class Subscription implements Taker, Settler {
     if (!this.alive || missing === 0 || (!this.leased && missing < 0)) return;
     this.#granted = this.#credit;
     const records = this.leased ? this.#credit : missing;
-    this.link.tell({ member: "credit", content: { subscription: this.id, records } });
+    this.connection.tell({ member: "credit", content: { subscription: this.id, records } });
   }
 
   #adapt(adaptive: AdaptivePrefetch): void {
@@ -350,13 +350,13 @@ export class Subscription implements Taker, Settler {
 
   // --- leases ---
 
-  #lookLater(): void {
-    this.#lookTimer ??= setTimeout(() => this.#look(), this.leaseMs / LOOKS_PER_LEASE).unref();
+  #scheduleLeaseCheck(): void {
+    this.#leaseTimer ??= setTimeout(() => this.#checkLeases(), this.leaseMs / CHECKS_PER_LEASE).unref();
   }
 
   /** Release what was not looked at in half a lease, and renew what the application has. */
-  #look(): void {
-    this.#lookTimer = undefined;
+  #checkLeases(): void {
+    this.#leaseTimer = undefined;
     const soonMs = performance.now() + this.leaseMs / 2;
     const due = new Set([...this.#leases.values()].filter(({ untilMs }) => untilMs < soonMs));
     if (due.size > 0) {
@@ -365,13 +365,13 @@ export class Subscription implements Taker, Settler {
       for (const lease of due) this.#renew(lease);
       this.flush();
     }
-    if (this.#leases.size > 0) this.#lookLater();
+    if (this.#leases.size > 0) this.#scheduleLeaseCheck();
   }
 
   /** Give back what the application has not looked at: of these leases, or all there is. */
   release(leases?: ReadonlySet<Lease>): void {
     if (!this.leased) return;
-    for (const { delivery, first, end } of this.reading.takeUnread(this, leases)) {
+    for (const { delivery, first, end } of this.owner.takeUnread(this, leases)) {
       if (!isOver(delivery)) this.#settleQuietly(delivery, first, end, "release", 0);
     }
   }
@@ -406,7 +406,7 @@ export class Subscription implements Taker, Settler {
 
   #add(settling: Settling): void {
     if (!this.alive) {
-      this.#finish([settling], tooLate());
+      this.#finish([settling], notCurrent());
       return;
     }
     const { delivery, verdict } = settling;
@@ -417,7 +417,7 @@ export class Subscription implements Taker, Settler {
     this.#open.push(settling);
     if (verdict === "nack" && this.kind === "group") {
       this.positions.set(delivery.partition, settling.first);
-      this.reading.dropUnwanted();
+      this.owner.dropUnwanted();
     }
     if (this.#open.length >= SETTLINGS_MAX || settling.end - settling.first >= this.#chunk) this.flush();
     else this.#flushTimer ??= setTimeout(() => this.flush(), SETTLE_LINGER_MS);
@@ -441,11 +441,11 @@ export class Subscription implements Taker, Settler {
         entries.forEach((entry, index) => this.#answered(entry.settlings, byEntry.get(index)));
       },
       failed: (error) => {
-        const outcome = error.code === "connection.lost" || error.code === "client.closed" ? tooLate() : error;
+        const outcome = error.code === "connection.lost" || error.code === "client.closed" ? notCurrent() : error;
         this.#answered(settlings, outcome);
       },
     };
-    this.link.ask(caller, { member: "settle", content });
+    this.connection.ask(caller, { member: "settle", content });
   }
 
   /** Take off what is settled from what is held. What is refused was not held any more, or is another's. */
@@ -473,7 +473,7 @@ export class Subscription implements Taker, Settler {
   #finish(settlings: readonly Settling[], error: LinnError | undefined): void {
     for (const settling of settlings) settling.finish(error);
     if (error === undefined || settlings.length === 0 || settlings.some((settling) => settling.awaited)) return;
-    this.reading.refused(error);
+    this.owner.refused(error);
   }
 
   /** Send all settlements, and wait until the broker has answered, whatever it said; at most so long. */
@@ -503,7 +503,7 @@ function isOver(delivery: Delivery): boolean {
   return lease !== undefined && performance.now() >= lease.untilMs;
 }
 
-export function tooLate(): LinnError {
+export function notCurrent(): LinnError {
   const text = "the subscription that the records came by is over; the broker may deliver them again";
   return new LinnError("delivery.not_current", text);
 }

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
 import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import type { Request } from "../src/codec.js";
-import { Client, connect, LinnError, type ClientOptions, type ConnectionNews } from "../src/index.js";
+import { Client, connect, LinnError, type ClientOptions, type ConnectionEvent } from "../src/index.js";
 import { Peer, type Heard, type Script } from "./peer.js";
 
 const open: { close(): Promise<void> }[] = [];
@@ -166,7 +166,7 @@ test("of a queue what was held comes again, and what is settled as before is ref
   await after.ack();
 });
 
-test("a loop waits through an outage, and an answer of a dead link wakes nobody", async () => {
+test("a loop waits through an outage, and an answer of a dead connection wakes nobody", async () => {
   const peer = await peerWith({ subscribe: subscribed(0, 30_000) });
   const consumer = await (await connected(peer)).consumer("q");
   const next = consumer.next();
@@ -191,7 +191,7 @@ test("a subscription that is refused for now is asked for again", async () => {
 });
 
 test("an outage is told when it begins and when it is over", async () => {
-  const news: ConnectionNews[] = [];
+  const news: ConnectionEvent[] = [];
   const peer = await peerWith({ describe: () => ({ member: "description", content: {} }) });
   const client = await connected(peer, { onConnection: (one) => news.push(one) });
   await peer.goAway();
