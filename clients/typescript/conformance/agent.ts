@@ -164,7 +164,7 @@ class Agent {
     const consumer = await this.#connected.consumer(command["topic"] as string, {
       group: (command["group"] ?? "") as string,
       ...(command["credit"] === undefined ? {} : { prefetch: Number(command["credit"]) }),
-      renewalMaxMs: Number(command["renewal_ms"] ?? 0n),
+      renewalMaxMs: 0, // The agent refers to all deliveries for as long as it lives.
       start: STARTS.get(start) ?? start,
     });
     this.#readings.push({ consumer, deliveries: new Map() });

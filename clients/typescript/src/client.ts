@@ -9,7 +9,7 @@ import { invalid, LinnError } from "./errors.js";
 import { Batch } from "./message.js";
 import type { ConnectionEvent } from "./outage.js";
 import { Producer, type ProducerOptions } from "./producer.js";
-import { Session } from "./session.js";
+import { Session, TIMER_MS_MAX } from "./session.js";
 import type { Struct } from "./struct.js";
 import { addressOf } from "./url.js";
 import { nodeZstd, type Zstd } from "./zstd.js";
@@ -17,21 +17,22 @@ import { nodeZstd, type Zstd } from "./zstd.js";
 export interface ClientOptions {
   /** What the broker's log calls this client. */
   name?: string;
-  /** For one attempt to connect and be welcomed; 5,000. */
+  /** For one attempt to connect and be welcomed. Default: 5,000. */
   connectTimeoutMs?: number;
-  /** For a request until its answer, and for a publish until its confirmation, with all waits for a connection; 30,000. */
+  /** For a request until its answer, and for a publish until its confirmation, including waits for a connection.
+   * Default: 30,000. */
   requestTimeoutMs?: number;
-  /** Attempts to reconnect before what waits is failed; times that one batch is sent again. As many as it takes
-   * (Infinity) where it is left out. */
+  /** Attempts to connect again before what waits is failed, and times that a batch or a request is sent again. Default:
+   * Infinity, as many as it takes. */
   retriesMax?: number;
   /** The wait before the second attempt to connect; it doubles from one to the next, less up to half of it at random.
-   * 50. */
+   * Default: 50. */
   backoffMs?: number;
-  /** The longest such wait; 2,000. */
+  /** The longest such wait. Default: 2,000. */
   backoffMaxMs?: number;
-  /** Told when the connection is lost, every 30 s while there is none, and when it is back. Where it is left out the
-   * text of the news goes to `console.warn`. */
-  onConnection?: (news: ConnectionEvent) => void;
+  /** Called when the connection is lost, every 30 s while there is none, and when there is one again. Default: prints
+   * the event's text with `console.warn`. */
+  onConnection?: (event: ConnectionEvent) => void;
   /** Where Node has no zstd of its own (before 22.15). */
   zstd?: Zstd;
 }
@@ -73,19 +74,20 @@ export async function connect(url: string, options: ClientOptions = {}): Promise
   const session = await Session.open(url, addressOf(url), {
     name: options.name ?? NAME,
     zstd: options.zstd ?? nodeZstd(),
-    connectTimeoutMs: span("connectTimeoutMs", options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS),
-    requestTimeoutMs: span("requestTimeoutMs", options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS),
-    retriesMax: span("retriesMax", options.retriesMax ?? Infinity),
-    backoffMs: span("backoffMs", options.backoffMs ?? BACKOFF_MS),
-    backoffMaxMs: span("backoffMaxMs", options.backoffMaxMs ?? BACKOFF_MAX_MS),
+    connectTimeoutMs: checked("connectTimeoutMs", options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS),
+    requestTimeoutMs: checked("requestTimeoutMs", options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS),
+    retriesMax: checked("retriesMax", options.retriesMax ?? Infinity, Infinity),
+    backoffMs: checked("backoffMs", options.backoffMs ?? BACKOFF_MS),
+    backoffMaxMs: checked("backoffMaxMs", options.backoffMaxMs ?? BACKOFF_MAX_MS),
     onConnection: options.onConnection ?? (({ text }) => console.warn(text)),
   });
   return new Client(session);
 }
 
-function span(name: string, value: number): number {
-  if (typeof value === "number" && value >= 0) return value;
-  throw invalid(`${name} is a number from 0 on, not ${String(value)}`);
+/** Throws message.invalid. */
+function checked(name: string, value: number, most = TIMER_MS_MAX): number {
+  if (typeof value === "number" && value >= 0 && value <= most) return value;
+  throw invalid(`${name} is a number from 0 to ${most}, not ${String(value)}`);
 }
 
 /** Made by `connect`. */

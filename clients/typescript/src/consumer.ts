@@ -1,25 +1,25 @@
 // Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
 //
 // Laws: records of a partition come in order, but for those that are delivered again. What was refused or failed is
-// thrown by the next step, after which reading may go on, unless the subscription is over for good. After a reconnection
-// the consumer subscribes again: a queue delivers again what was not settled, a group goes on where it committed, a
-// reader behind what it has read.
+// thrown by the next step, after which reading may go on, unless the subscription is over for good. After a
+// reconnection the consumer subscribes again: a queue delivers again what was not settled, a group goes on where it
+// committed, a reader behind what it has read.
 
-import type { Struct } from "./struct.js";
-import { again, invalid, LinnError, protocolError } from "./errors.js";
 import type { Caller, Connection } from "./connection.js";
+import { again, invalid, LinnError, protocolError } from "./errors.js";
 import { Batch, Message, type Delivery } from "./message.js";
 import { PREFETCH_MAX } from "./prefetch.js";
-import type { Session, SessionUser } from "./session.js";
+import { TIMER_MS_MAX, type Session, type SessionUser } from "./session.js";
 import type { Settled, Verdict } from "./settling.js";
+import type { Struct } from "./struct.js";
 import {
   firstCredit,
-  MS_MAX,
   Subscription,
-  type Lease,
+  subscriptionOf,
+  U32_MAX,
   type Limits,
-  type SubscriptionOwner,
   type SubscriptionKind,
+  type SubscriptionOwner,
   type Unread,
 } from "./subscription.js";
 
@@ -28,15 +28,15 @@ export type Start = "earliest" | "latest" | bigint | number;
 export interface ConsumerOptions {
   /** On a stream: the group whose members share the partitions and whose place is kept. */
   group?: string;
-  /** Records that may be on their way or with the application; leased ones count until they are settled. Left out:
-   * 4,096 of a stream; of a queue a few at first, then as many as the application is quick. */
+  /** Records that may be on their way or with the application; leased ones count until they are settled. Default: 4,096
+   * of a stream; of a queue a few at first, and more while the application is fast. */
   prefetch?: number;
   /** Of a stream, where nothing is committed. */
   start?: Start;
   /** Of a stream without a group: only these. */
   partitions?: readonly number[];
-  /** Of a queue: how long after its delivery a lease is renewed while the application has records of it; 0: never. An
-   * hour where it is left out. */
+  /** Of a queue: how long after its delivery a lease is renewed while the application has records of it; 0: never.
+   * Default: an hour. */
   renewalMaxMs?: number;
 }
 
@@ -63,7 +63,11 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
   #arrived: Batch[] = [];
   #current: { batch: Batch; index: number } | undefined;
   #refusals: LinnError[] = [];
+  /** What the session gave up with, until it is thrown or there is a connection again. */
+  #outageError: LinnError | undefined;
+  /** Why the subscription is over for good. */
   #broken: LinnError | undefined;
+  #isClosing = false;
   #isClosed = false;
   readonly #wakers = new Set<() => void>();
 
@@ -145,13 +149,13 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
   }
 
   #subscribed(connection: Connection, content: Struct<"Subscribed">, positions: Map<number, bigint>): void {
-    const readerPositions = KIND_READER === content.kind ? positions : new Map<number, bigint>();
-    this.#positions = readerPositions;
-    this.#subscription = this.#latest = new Subscription(this, connection, content, this.#wanted, readerPositions);
+    this.#positions = positions;
+    this.#subscription = this.#latest = new Subscription(this, connection, content, this.#wanted, positions);
   }
 
-  /** Where a reader begins, by partition: behind what it has read; or at the end there was when it began, so that the
-   * place is kept whatever happens before its first record. Empty where the broker is to say. */
+  /** Where a reader begins, by partition: behind what it has read, or, for "latest", at the end that there was when it
+   * began, so that nothing is skipped where the connection is lost before its first record. Empty where the broker
+   * decides. */
   async #startingOffsets(connection: Connection, until: number): Promise<Map<number, bigint>> {
     const { group, start } = this.#wanted;
     if (group !== "" || (this.#positions.size === 0 && start !== STARTS.latest)) return new Map();
@@ -161,50 +165,51 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     if (topic?.kind !== "stream") return new Map(); // Without a group it is read as a queue.
     return new Map(
       topic.partitions.map(({ highWatermark }, partition) => {
-        const first = this.#positions.size > 0 ? (start > 0n ? start : 0n) : highWatermark;
+        const first = this.#positions.size === 0 ? highWatermark : start >= 0n ? start : STARTS.earliest;
         return [partition, this.#positions.get(partition) ?? first];
       }),
     );
   }
 
-  /** The connection is over. */
+  // --- told by its session and its subscriptions ---
+
   disconnected(subscription: Subscription): void {
     if (this.#subscription === subscription) this.#subscription = undefined;
     this.dropUnwanted();
     this.#wake();
   }
 
-  /** There is a connection again: subscribe again. What the broker refuses is thrown by the next step. */
+  /** Subscribe again. What the broker refuses for good is thrown by the next step. */
   connected(connection: Connection): void {
+    this.#outageError = undefined;
     void this.#subscribeAgain(connection);
   }
 
   async #subscribeAgain(connection: Connection): Promise<void> {
-    for (let attempts = 0; !this.#isClosed && connection.error === undefined && this.#broken === undefined; attempts++) {
+    const isNeeded = (): boolean => !this.#isClosed && this.#broken === undefined && connection.error === undefined;
+    for (let attempts = 0; isNeeded(); attempts++) {
       try {
         await this.#subscribe(connection, performance.now() + this.#session.options.requestTimeoutMs);
         break;
       } catch (error) {
         if (!(error instanceof LinnError)) throw error;
-        if (connection.error !== undefined) return; // The next connection's turn.
+        if (connection.error !== undefined) return; // `connected` is called again for the next one.
         if (!error.retriable || this.#session.isUsedUp(attempts + 1)) {
           this.#broken = error;
           break;
         }
-        await new Promise((resolve) => setTimeout(resolve, this.#session.backoffOf(attempts)));
+        await new Promise((resolve) => setTimeout(resolve, this.#session.backoffMs(attempts)).unref());
       }
     }
     this.#wake();
   }
 
-  /** There is no broker to be found; the next step throws it, the one after that has the client try again. */
+  /** The next step throws the error, and the one after that has the client try again. */
   gaveUp(error: LinnError): void {
     if (error.code === "client.closed") this.#broken ??= error;
-    else this.#refusals.push(error);
+    else this.#outageError = error;
     this.#wake();
   }
-
-  // --- what arrives ---
 
   arrived(batches: readonly Batch[]): void {
     if (this.#isClosed) return;
@@ -222,13 +227,8 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     this.#wake();
   }
 
-  takeUnread(subscription: Subscription, leases?: ReadonlySet<Lease>): Unread[] {
+  takeUnread(isTaken: (batch: Batch) => boolean): Unread[] {
     const unread: Unread[] = [];
-    const isTaken = ({ settler, delivery }: Batch): boolean => {
-      if (settler !== subscription) return false;
-      if (leases === undefined) return true;
-      return subscription.hasLeaseAmong(delivery, leases);
-    };
     if (this.#current !== undefined && isTaken(this.#current.batch)) {
       const { batch, index } = this.#current;
       const first = batch.records.header.baseOffset + BigInt(index);
@@ -296,8 +296,9 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
   /** The next batch; undefined when `timeoutMs` has passed, or when the consumer was closed.
    *
    * Rejects with the refusal of a settlement that nobody awaited, batch.corrupt where a batch is damaged, or
-   * connection.failed where no broker was found in `retriesMax` attempts, after which reading may go on; and each time
-   * where the subscription is over for good (topic.unknown where the topic was deleted), or the client was closed. */
+   * connection.failed where no broker was found in `retriesMax` attempts; reading may go on after these. Rejects each
+   * time where the subscription is over for good (topic.unknown where the topic was deleted), or the client was
+   * closed. */
   async nextBatch(timeoutMs?: number): Promise<Batch | undefined> {
     const until = timeoutMs === undefined ? Infinity : performance.now() + timeoutMs;
     for (;;) {
@@ -312,6 +313,9 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
       }
       if (this.#isClosed) return undefined;
       if (this.#broken !== undefined) throw again(this.#broken);
+      const outageError = this.#outageError;
+      this.#outageError = undefined;
+      if (outageError !== undefined) throw again(outageError);
       if (this.#session.connection === undefined) this.#session.want();
       this.#subscription?.waits();
       const changed = await this.#changed(until);
@@ -333,7 +337,7 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
         this.#wakers.delete(wake);
         resolve(false);
       };
-      const timer = until === Infinity ? undefined : setTimeout(timeUp, left);
+      const timer = until === Infinity ? undefined : setTimeout(timeUp, Math.min(left, TIMER_MS_MAX));
       this.#wakers.add(wake);
     });
   }
@@ -342,7 +346,7 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
 
   /** Settle a range of offsets of a delivery by its numbers; see `Batch` and `Message`. Throws message.invalid. */
   settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
-    return this.#latest.settle(delivery, first, end, verdict, ms);
+    return (subscriptionOf(delivery) ?? this.#latest).settle(delivery, first, end, verdict, ms);
   }
 
   /** Send all settlements that wait. */
@@ -350,32 +354,26 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     this.#subscription?.flush();
   }
 
-  /** Settle what waits to be settled, give back what was not read (the attempt does not count), and unsubscribe. What
-   * was read and not settled goes back to a queue.
+  /** Settle what waits to be settled, and unsubscribe. What was not read goes back to a queue as if it had not been
+   * delivered; what was read and not settled goes back as well, and the attempt counts.
    *
    * Rejects with the refusal of a settlement that nobody awaited. */
   async close(): Promise<void> {
-    if (this.#isClosed) return;
-    const subscription = this.#subscription;
-    const timeoutMs = this.#session.options.requestTimeoutMs;
-    subscription?.release();
-    await subscription?.untilSettled(timeoutMs);
+    if (this.#isClosing) return;
+    this.#isClosing = true;
+    const until = performance.now() + this.#session.options.requestTimeoutMs;
+    await this.#subscription?.untilSettled(until - performance.now());
     this.#isClosed = true;
     this.#session.users.delete(this);
+    const left = this.#subscription?.leave(until - performance.now());
     this.#arrived = [];
     this.#current = undefined;
     this.#wake();
-    if (subscription?.alive === true) {
-      const content = { subscription: subscription.id };
-      await subscription.connection.request({ member: "unsubscribe", content }, "done", timeoutMs).catch(unlessLost);
-      subscription.end();
-    }
+    await left;
     const refusal = this.#refusals.shift();
     if (refusal !== undefined) throw again(refusal);
   }
 }
-
-const KIND_READER = 2;
 
 function isWanted(batch: Batch): boolean {
   return !(batch.settler instanceof Subscription) || batch.settler.wants(batch);
@@ -385,15 +383,10 @@ function handedOver(batch: Batch): void {
   if (batch.settler instanceof Subscription) batch.settler.handedOver(batch);
 }
 
-/** A subscription ends with its connection. */
-function unlessLost(error: unknown): void {
-  if (!(error instanceof LinnError) || (error.code !== "connection.lost" && error.code !== "client.closed")) throw error;
-}
-
 function wantedOf(options: ConsumerOptions): Wanted {
   const { group = "", prefetch, start = "earliest", partitions = [], renewalMaxMs = RENEWAL_MAX_MS } = options;
-  if (prefetch !== undefined && (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > MS_MAX)) {
-    throw invalid(`prefetch is a positive number, not ${prefetch}`);
+  if (prefetch !== undefined && (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > U32_MAX)) {
+    throw invalid(`prefetch is a whole number from 1 to ${U32_MAX}, not ${prefetch}`);
   }
   if (!(renewalMaxMs >= 0)) throw invalid(`renewalMaxMs is a number from 0 on, not ${renewalMaxMs}`);
   const adapts = prefetch === undefined && group === "";

@@ -67,8 +67,8 @@ export class AdaptivePrefetch {
     return true;
   }
 
-  /** The application has all of it, settles nothing, and asks for more: it collects records before it settles them, say,
-   * and would wait for ever. Whether the window has changed. */
+  /** The application has all of it, settles nothing, and asks for more: it collects records before it settles them,
+   * say, and would wait for ever. Whether the window has changed. */
   starved(): boolean {
     return this.#grow();
   }

@@ -1,9 +1,10 @@
 // Producer: publishes to one topic or one exchange. Messages that come while a batch is on its way share the next one.
 //
-// Laws: batches go out in the order of the calls; each message is confirmed or failed exactly once. After the connection
-// was lost, all batches that were not answered are sent again in that order (the broker may have stored some already:
-// then they are there twice). What the broker refuses is not sent again: the error says whether trying again makes
-// sense. What is not confirmed when the request timeout is over, counted from when its first message was taken, fails.
+// Laws: batches go out in the order of the calls; each message is confirmed or failed exactly once. After the
+// connection was lost, all batches that were not answered are sent again in that order (what the broker had stored
+// already is then there twice). What the broker refuses is not sent again: the error says whether trying again makes
+// sense. A message that is not confirmed within the request timeout fails, up to a quarter of it later where it shares
+// a batch.
 
 import { buildBatch, checkRecord, recordBytes, type CheckedRecord } from "./batch-builder.js";
 import type { Message } from "./codec.js";
@@ -79,6 +80,8 @@ const IN_FLIGHT_MAX = 8;
 const BUFFER_BYTES_MAX = 32 << 20;
 /** In a batch of several calls: half of what a UInt16 can tell apart in routes. */
 const RECORDS_MAX = 32_768;
+/** Parts of the request timeout, during one of which messages may join a batch that waits. */
+const JOINS_PER_TIMEOUT = 4;
 
 /** Records that go as one batch. */
 class PendingBatch {
@@ -88,10 +91,9 @@ class PendingBatch {
   closed = false;
   /** How often it was sent. */
   attempts = 0;
-  /** Fails it when its time is over. */
-  timer: NodeJS.Timeout | undefined;
-  /** Do not listen to the answer any more. */
+  /** Ignore the answer. */
   forget: (() => void) | undefined;
+  readonly sinceMs = performance.now();
   readonly confirmed: Promise<Placement | undefined>;
   confirm!: (placement: Placement | undefined) => void;
   fail!: (error: LinnError) => void;
@@ -101,6 +103,8 @@ class PendingBatch {
     readonly partition: number,
     readonly baseId: bigint,
     readonly mandatory: boolean,
+    /** Fails it when its time is over. */
+    readonly timer: NodeJS.Timeout,
   ) {
     this.confirmed = new Promise((resolve, reject) => {
       this.confirm = resolve;
@@ -144,7 +148,6 @@ export class Producer implements SessionUser {
     if (options.codec === "zstd" && world.session.compress === undefined) noZstd();
     this.#world = world;
     this.#session = world.session;
-    this.#session.users.add(this);
     this.#options = { acks, batchBytesMax, inFlightMax, bufferBytesMax, compresses: options.codec === "zstd" };
   }
 
@@ -153,8 +156,8 @@ export class Producer implements SessionUser {
   /** Publish one message, and wait for what `acks` asks for.
    *
    * Rejects with message.invalid, message.too_large, limit.exceeded (nothing was sent); exchange.unroutable (it was
-   * mandatory, and no topic takes it); request.timeout, connection.lost (the text says whether it was never sent, or may
-   * be stored); or what the broker refused it with. */
+   * mandatory, and no topic takes it); request.timeout, connection.lost (the text says whether it was never sent, or
+   * may be stored); or what the broker refused it with. */
   async publish(record: RecordInput, options: PublishOptions = {}): Promise<Receipt> {
     const checked = this.#checked(record);
     const batch = this.#openBatch(this.#asksReturn(options));
@@ -214,18 +217,23 @@ export class Producer implements SessionUser {
     return checked;
   }
 
+  /** The batch that waits and may be joined, or another. */
   #openBatch(mandatory: boolean): PendingBatch {
     const last = this.#waiting.at(-1);
-    const fits = last !== undefined && !last.closed && last.mandatory === mandatory;
-    return fits ? last : this.#newBatch(-1, mandatory);
+    const sinceMs = performance.now() - this.#session.options.requestTimeoutMs / JOINS_PER_TIMEOUT;
+    if (last === undefined || last.closed || last.mandatory !== mandatory || last.sinceMs < sinceMs) {
+      return this.#newBatch(-1, mandatory);
+    }
+    last.timer.refresh(); // Whoever joins may wait as long as whoever was first.
+    return last;
   }
 
   #newBatch(partition: number, mandatory: boolean): PendingBatch {
     const before = this.#waiting.at(-1);
     if (before !== undefined) before.closed = true;
     const id = baseId(this.#world.now(), this.#world.random());
-    const batch = new PendingBatch(++this.#lastSequence, partition, id, mandatory);
-    batch.timer = setTimeout(() => this.#overdue(batch), this.#session.options.requestTimeoutMs);
+    const timer = setTimeout(() => this.#overdue(batch), this.#session.options.requestTimeoutMs);
+    const batch = new PendingBatch(++this.#lastSequence, partition, id, mandatory, timer);
     this.#waiting.push(batch);
     return batch;
   }
@@ -259,10 +267,11 @@ export class Producer implements SessionUser {
     for (let batch = this.#waiting[0]; batch !== undefined; batch = this.#waiting[0]) {
       const { connection } = this.#session;
       if (connection === undefined) {
+        this.#session.users.add(this);
         this.#session.want();
         return;
       }
-      // One that is open waits for company, as long as others are on their way.
+      // One that is open waits for more messages, as long as others are on their way.
       const most = batch.closed ? this.#options.inFlightMax : 1;
       if (this.#inFlight.size >= most) return;
       if (!connection.ready) {
@@ -285,11 +294,13 @@ export class Producer implements SessionUser {
   }
 
   connected(): void {
+    this.#session.users.delete(this);
     this.#pump();
   }
 
   /** Fail everything that waits, because there is no broker to send it to. */
   gaveUp(error: LinnError): void {
+    this.#session.users.delete(this);
     for (const batch of this.#waiting.splice(0)) this.#settle(batch, mayBeStored(batch, error));
   }
 
@@ -328,7 +339,7 @@ export class Producer implements SessionUser {
 
   /** The broker refused, or the connection was lost. */
   #failed(batch: PendingBatch, error: LinnError): void {
-    // A broker that is stopping has stored nothing; the next one, or the same, is asked.
+    // A broker that is stopping has not stored it: it goes to the next one.
     const isGone = error.code === "connection.lost" || error.code === "broker.stopping";
     if (isGone && !this.#session.isUsedUp(batch.attempts)) this.#putBack(batch);
     else this.#settle(batch, error.code === "connection.lost" ? mayBeStored(batch, error) : error);

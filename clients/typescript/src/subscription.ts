@@ -1,9 +1,10 @@
 // Subscription: one of a consumer's, on one connection. It ends with the connection; the consumer then makes another.
 //
 // Laws: credit is given back in chunks, when records are handed over; where there are leases the broker counts what is
-// held. What was delivered under a lease is worth nothing once the connection is gone or the lease is known to be over; a
-// settlement that the broker can't answer any more fails with delivery.not_current. When half of a lease has passed,
-// what the application has not looked at is released for others to have, and what it still refers to is renewed.
+// held. What was delivered under a lease is not handed over once the connection is lost or the lease is known to be
+// over; a settlement that was not answered before the connection was lost fails with delivery.not_current, for whoever
+// awaits it. When half of a lease has passed, what the application has not seen is released, and what it still refers
+// to is renewed.
 
 import type { RecordBatch } from "./batch.js";
 import type { Message as ControlMessage } from "./codec.js";
@@ -23,9 +24,9 @@ const SETTLE_LINGER_MS = 5;
 const SETTLINGS_MAX = 1_024;
 /** How long an application that has all there may be, and settles nothing, waits until there may be twice as much. */
 const STARVED_MS = 100;
-/** How often leases are looked at: an application that lets nobody run for a quarter of one loses none by it. */
+/** Times that leases are checked while one lasts: an application may block the event loop for a quarter of it. */
 const CHECKS_PER_LEASE = 4;
-export const MS_MAX = 0xffffffff;
+export const U32_MAX = 0xffffffff;
 
 /** How much one subscription may have. */
 export interface Limits {
@@ -42,7 +43,7 @@ export function firstCredit({ prefetch, adapts }: Limits): number {
   return adapts ? Math.min(prefetch, PREFETCH_FIRST) : prefetch;
 }
 
-/** Records that nobody has looked at: of a delivery, from an offset up to another. */
+/** Records that were not handed to the application: of a delivery, from an offset up to another. */
 export interface Unread {
   readonly delivery: Delivery;
   readonly first: bigint;
@@ -55,23 +56,25 @@ export interface SubscriptionOwner {
   arrived(batches: readonly Batch[]): void;
   /** Some of what arrived is not wanted any more. */
   dropUnwanted(): void;
-  /** Take back what was not handed out: of these leases, or all there is. */
-  takeUnread(subscription: Subscription, leases?: ReadonlySet<Lease>): Unread[];
+  /** Take back what was not handed to the application, of the batches for which `isTaken` holds. */
+  takeUnread(isTaken: (batch: Batch) => boolean): Unread[];
   /** A settlement that nobody awaits was refused. */
   refused(error: LinnError): void;
   /** The broker has ended the subscription. */
   ended(error: LinnError): void;
+  /** The connection is over. */
   disconnected(subscription: Subscription): void;
 }
 
-/** What is known of a lease. One lease may come in several deliveries. */
-export class Lease {
+/** What is known of a lease. Its records may come in several messages. */
+class Lease {
   /** Records that were delivered under it, and neither settled nor lost. */
   held = 0;
-  /** What the application refers to for as long as it has records of it. */
-  handle: WeakRef<LeasedDelivery> | undefined;
+  /** Referred to by the application for as long as it has records of the lease. */
+  delivery: WeakRef<LeasedDelivery> | undefined;
 
   constructor(
+    readonly subscription: Subscription,
     readonly partition: number,
     readonly deliveryId: bigint,
     /** An offset that it was granted for. */
@@ -82,20 +85,29 @@ export class Lease {
   ) {}
 }
 
-/** A delivery as this subscription made it; others may bring one with the same numbers to `settle`. */
+/** A delivery that knows its lease. Applications may settle with a plain one that has the same numbers. */
 class LeasedDelivery implements Delivery {
+  readonly partition: number;
+  readonly deliveryId: bigint;
+  readonly #lease: Lease;
+
   constructor(
-    readonly lease: Lease,
+    lease: Lease,
     readonly attempt: number,
-  ) {}
-
-  get partition(): number {
-    return this.lease.partition;
+  ) {
+    this.partition = lease.partition;
+    this.deliveryId = lease.deliveryId;
+    this.#lease = lease;
   }
 
-  get deliveryId(): bigint {
-    return this.lease.deliveryId;
+  static leaseOf(delivery: Delivery): Lease | undefined {
+    return #lease in delivery ? delivery.#lease : undefined;
   }
+}
+
+/** The subscription that a delivery came by, where it is known. */
+export function subscriptionOf(delivery: Delivery): Subscription | undefined {
+  return LeasedDelivery.leaseOf(delivery)?.subscription;
 }
 
 /** Takes what the broker pushes, gives credit, sends settlements. */
@@ -189,7 +201,7 @@ export class Subscription implements PushHandler, Settler {
     let lease = this.#leases.get(key);
     if (lease === undefined) {
       const now = performance.now();
-      lease = new Lease(partition, deliveryId, batches[0]!.header.baseOffset, now, now + this.leaseMs);
+      lease = new Lease(this, partition, deliveryId, batches[0]!.header.baseOffset, now, now + this.leaseMs);
       this.#leases.set(key, lease);
       this.#scheduleLeaseCheck();
     }
@@ -197,14 +209,13 @@ export class Subscription implements PushHandler, Settler {
       lease.held += count;
       this.#held += count;
     }
-    const known = lease.handle?.deref();
+    const known = lease.delivery?.deref();
     if (known !== undefined) return known;
     const delivery = new LeasedDelivery(lease, attempt);
-    lease.handle = new WeakRef(delivery);
+    lease.delivery = new WeakRef(delivery);
     return delivery;
   }
 
-  /** The broker gives the records of a lease that is over to whoever is next. */
   #leaseEnded({ partition, deliveryId }: Struct<"LeaseEnded">): void {
     const lease = this.#leases.get(keyOf(partition, deliveryId));
     if (lease === undefined) return;
@@ -225,7 +236,7 @@ export class Subscription implements PushHandler, Settler {
     this.owner.dropUnwanted();
   }
 
-  /** How many records of a stream's batch are not wanted (any more). */
+  /** How many records of a batch the consumer has read already, or does not want any more. */
   #skipped(partition: number, records: RecordBatch): number {
     const position = this.positions.get(partition);
     const { baseOffset } = records.header;
@@ -256,12 +267,6 @@ export class Subscription implements PushHandler, Settler {
     return this.kind !== "group" || !this.positions.has(batch.partition);
   }
 
-  /** Whether a delivery is under one of these leases. */
-  hasLeaseAmong(delivery: Delivery, leases: ReadonlySet<Lease>): boolean {
-    const lease = leaseOf(delivery);
-    return lease !== undefined && leases.has(lease);
-  }
-
   /** The connection is over. */
   lost(): void {
     this.end();
@@ -277,7 +282,18 @@ export class Subscription implements PushHandler, Settler {
     const lost = [...this.#unanswered, ...this.#open];
     this.#open = [];
     this.#unanswered.clear();
-    this.#finish(lost, notCurrent());
+    for (const settling of lost) settling.finish(notCurrent());
+  }
+
+  /** Give back what the application has not seen, and unsubscribe; wait for the answer at most so long. */
+  async leave(timeoutMs: number): Promise<void> {
+    if (!this.alive) return;
+    this.release();
+    this.flush();
+    // Without waiting in between: the broker would deliver what was released here again.
+    const request = { member: "unsubscribe", content: { subscription: this.id } } as const;
+    await this.connection.request(request, "done", timeoutMs).catch(() => {});
+    this.end();
   }
 
   // --- credit ---
@@ -302,7 +318,7 @@ export class Subscription implements PushHandler, Settler {
     if (this.#credit - this.#granted >= this.#chunk) this.#grant();
   }
 
-  /** Let the broker send, or have the consumer hold, as much as `#credit` says. */
+  /** Let the broker send as much as `#credit` says. */
   #grant(): void {
     const missing = this.#credit - this.#granted;
     if (!this.alive || missing === 0 || (!this.leased && missing < 0)) return;
@@ -312,7 +328,8 @@ export class Subscription implements PushHandler, Settler {
   }
 
   #adapt(adaptive: AdaptivePrefetch): void {
-    if (adaptive.adapt(performance.now(), Math.max(0, this.#held - this.#buffered))) this.#windowChanged(adaptive.window);
+    const withApplication = Math.max(0, this.#held - this.#buffered);
+    if (adaptive.adapt(performance.now(), withApplication)) this.#windowChanged(adaptive.window);
   }
 
   #windowChanged(window: number): void {
@@ -354,24 +371,26 @@ export class Subscription implements PushHandler, Settler {
     this.#leaseTimer ??= setTimeout(() => this.#checkLeases(), this.leaseMs / CHECKS_PER_LEASE).unref();
   }
 
-  /** Release what was not looked at in half a lease, and renew what the application has. */
+  /** Release what was not handed to the application within half a lease, and renew what it has. */
   #checkLeases(): void {
     this.#leaseTimer = undefined;
     const soonMs = performance.now() + this.leaseMs / 2;
     const due = new Set([...this.#leases.values()].filter(({ untilMs }) => untilMs < soonMs));
     if (due.size > 0) {
       this.release(due);
-      this.flush(); // A lease of which nothing is left is not renewed.
+      this.flush(); // Before: a lease of which nothing is held any more is not renewed.
       for (const lease of due) this.#renew(lease);
       this.flush();
     }
     if (this.#leases.size > 0) this.#scheduleLeaseCheck();
   }
 
-  /** Give back what the application has not looked at: of these leases, or all there is. */
-  release(leases?: ReadonlySet<Lease>): void {
+  /** Give back what was not handed to the application: of these leases, or of all. */
+  release(leases?: ReadonlySet<Lease | undefined>): void {
     if (!this.leased) return;
-    for (const { delivery, first, end } of this.owner.takeUnread(this, leases)) {
+    const isTaken = ({ settler, delivery }: Batch): boolean =>
+      settler === this && (leases === undefined || leases.has(leaseOf(delivery)));
+    for (const { delivery, first, end } of this.owner.takeUnread(isTaken)) {
       if (!isOver(delivery)) this.#settleQuietly(delivery, first, end, "release", 0);
     }
   }
@@ -379,14 +398,14 @@ export class Subscription implements PushHandler, Settler {
   #renew(lease: Lease): void {
     const now = performance.now();
     const leftMs = Math.min(this.leaseMs, lease.sinceMs + this.#renewalMaxMs - now);
-    const delivery = lease.handle?.deref();
+    const delivery = lease.delivery?.deref();
     if (now >= lease.untilMs) this.#forget(lease);
     else if (delivery !== undefined && lease.held > 0 && lease.untilMs < now + leftMs) {
-      this.#settleQuietly(delivery, lease.first, lease.first + 1n, "extend", Math.round(leftMs));
+      this.#settleQuietly(delivery, lease.first, lease.first + 1n, "extend", Math.ceil(leftMs));
     }
   }
 
-  /** The application hears of a refusal by what becomes of its own settlement. */
+  /** Settle without telling the application of a refusal: it is told when it settles the records itself. */
   #settleQuietly(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): void {
     const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
     settling.awaited = true;
@@ -397,7 +416,7 @@ export class Subscription implements PushHandler, Settler {
 
   /** Settle a range of offsets of a delivery; see `Batch` and `Message`. Throws message.invalid. */
   settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
-    if (!Number.isInteger(ms) || ms < 0 || ms > MS_MAX) throw invalid(`milliseconds from 0 to ${MS_MAX}, not ${ms}`);
+    if (!Number.isInteger(ms) || ms < 0 || ms > U32_MAX) throw invalid(`milliseconds from 0 to ${U32_MAX}, not ${ms}`);
     const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
     if (verdict === "ack" && !this.leased && this.kind !== "group") settling.finish(undefined);
     else this.#add(settling);
@@ -406,7 +425,7 @@ export class Subscription implements PushHandler, Settler {
 
   #add(settling: Settling): void {
     if (!this.alive) {
-      this.#finish([settling], notCurrent());
+      settling.finish(notCurrent());
       return;
     }
     const { delivery, verdict } = settling;
@@ -441,8 +460,8 @@ export class Subscription implements PushHandler, Settler {
         entries.forEach((entry, index) => this.#answered(entry.settlings, byEntry.get(index)));
       },
       failed: (error) => {
-        const outcome = error.code === "connection.lost" || error.code === "client.closed" ? notCurrent() : error;
-        this.#answered(settlings, outcome);
+        if (this.connection.error !== undefined) this.end();
+        else this.#answered(settlings, error);
       },
     };
     this.connection.ask(caller, { member: "settle", content });
@@ -465,7 +484,7 @@ export class Subscription implements PushHandler, Settler {
     const open = settlings.filter((settling) => this.#unanswered.delete(settling));
     for (const { verdict, delivery } of open) {
       // What comes from now on was read after reading was set back.
-      if (verdict === "nack") this.positions.delete(delivery.partition);
+      if (verdict === "nack" && this.kind === "group") this.positions.delete(delivery.partition);
     }
     this.#finish(open, error);
   }
@@ -495,7 +514,7 @@ function plain({ partition, deliveryId, attempt }: Struct<"Deliver">): Delivery 
 }
 
 function leaseOf(delivery: Delivery): Lease | undefined {
-  return delivery instanceof LeasedDelivery ? delivery.lease : undefined;
+  return LeasedDelivery.leaseOf(delivery);
 }
 
 function isOver(delivery: Delivery): boolean {
@@ -503,7 +522,7 @@ function isOver(delivery: Delivery): boolean {
   return lease !== undefined && performance.now() >= lease.untilMs;
 }
 
-export function notCurrent(): LinnError {
-  const text = "the subscription that the records came by is over; the broker may deliver them again";
+function notCurrent(): LinnError {
+  const text = "the subscription that delivered the records is over; the broker may deliver them again";
   return new LinnError("delivery.not_current", text);
 }

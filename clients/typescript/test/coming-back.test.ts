@@ -1,6 +1,7 @@
 // A client that loses its broker: it comes back for as long as it is open.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { afterEach, test } from "node:test";
 import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import type { Request } from "../src/codec.js";
@@ -13,14 +14,14 @@ afterEach(async () => {
   for (const one of open.splice(0).reverse()) await one.close();
 });
 
-/** What an application does that knows nothing of outages. */
+/** A client that is quick to connect again, and quiet. */
 async function connected(peer: Peer, options: ClientOptions = {}): Promise<Client> {
   const client = await connect(peer.url, { backoffMs: 1, backoffMaxMs: 10, onConnection: () => {}, ...options });
   open.push(client);
   return client;
 }
 
-/** A client with a short patience, and when it has lost its connection. */
+/** A client with a short timeout, and the moment at which it loses its connection. */
 async function watched(peer: Peer): Promise<[Client, Promise<void>]> {
   let tell = (): void => {};
   const lost = new Promise<void>((resolve) => (tell = resolve));
@@ -111,6 +112,21 @@ test("a publish that was sent when the broker went says that it may be stored", 
   await assert.rejects(publish, { code: "request.timeout", message: /may or may not be stored/ });
 });
 
+test("a publish has its own time, also beside one that was made before", async () => {
+  const peer = await peerWith({});
+  const [hasty, lost] = await watched(peer);
+  const client = await connected(peer, { requestTimeoutMs: 200 });
+  const producer = client.producer({ topic: "t" });
+  await peer.goAway();
+  await lost;
+  const first = assert.rejects(producer.publish({ value: "" }), { code: "request.timeout" });
+  await assert.rejects(hasty.describe(), { code: "request.timeout" }); // After half of the time.
+  const began = performance.now();
+  const second = assert.rejects(producer.publish({ value: "" }), { code: "request.timeout" });
+  await Promise.all([first, second]);
+  assert.ok(performance.now() - began > 199);
+});
+
 test("a publish whose time is over is not sent any more", async () => {
   const peer = await peerWith({ publish: () => published(0n) });
   const [client, lost] = await watched(peer);
@@ -166,7 +182,26 @@ test("of a queue what was held comes again, and what is settled as before is ref
   await after.ack();
 });
 
-test("a loop waits through an outage, and an answer of a dead connection wakes nobody", async () => {
+test("settlements that an outage made void interrupt no loop, and reach no other subscription", async () => {
+  const peer = await peerWith({ subscribe: subscribed(0, 30_000) });
+  const consumer = await (await connected(peer)).consumer("q");
+  deliver(peer, 9n, [batchAt(0, 3)]);
+  const before = (await consumer.next())!;
+  void before.ack();
+  consumer.flush();
+  await peer.hears("settle");
+  await peer.goAway();
+  await peer.comeBack();
+  await peer.hears("subscribe", 2);
+  void before.nack();
+  const settled = consumer.settle(before.batch.delivery, 0n, 1n, "ack", 0);
+  await assert.rejects(Promise.resolve(settled), { code: "delivery.not_current" });
+  deliver(peer, 9n, [batchAt(0, 3)], 2);
+  assert.equal((await consumer.next())!.attempt, 2);
+  assert.equal((await peer.hears("settle")).length, 1);
+});
+
+test("a loop waits through one outage after the other", async () => {
   const peer = await peerWith({ subscribe: subscribed(0, 30_000) });
   const consumer = await (await connected(peer)).consumer("q");
   const next = consumer.next();
@@ -190,19 +225,19 @@ test("a subscription that is refused for now is asked for again", async () => {
   assert.equal((await consumer.next())!.offset, 4n);
 });
 
-test("an outage is told when it begins and when it is over", async () => {
-  const news: ConnectionEvent[] = [];
+test("a program is told of an outage when it begins and when it is over", async () => {
+  const events: ConnectionEvent[] = [];
   const peer = await peerWith({ describe: () => ({ member: "description", content: {} }) });
-  const client = await connected(peer, { onConnection: (one) => news.push(one) });
+  const client = await connected(peer, { onConnection: (event) => events.push(event) });
   await peer.goAway();
   await peer.comeBack();
   await client.describe();
   assert.deepEqual(
-    news.map(({ state }) => state),
-    ["lost", "back"],
+    events.map(({ state }) => state),
+    ["lost", "restored"],
   );
-  assert.match(news[0]!.text, /^the connection to linn:.* was lost: .*; connecting again$/);
-  assert.match(news[1]!.text, /^connected to linn:.* again after [\d.]+ s$/);
+  assert.match(events[0]!.text, /^the connection to linn:.* was lost: .*; connecting again$/);
+  assert.match(events[1]!.text, /^connected to linn:.* again after [\d.]+ s$/);
   assert.equal(client.error, undefined);
 });
 
@@ -224,6 +259,22 @@ test("with a number of retries what waits fails after so many, and the next call
   await peer.comeBack();
   assert.equal((await producer.publish({ value: "" })).offset, 3n);
   await peer.hears("subscribe", 2);
+});
+
+test("a consumer that was not read while there was no broker throws nothing once there is one", async () => {
+  const peer = await peerWith({
+    subscribe: subscribed(0, 30_000),
+    describe: () => ({ member: "description", content: {} }),
+  });
+  const client = await connected(peer, { retriesMax: 1 });
+  const consumer = await client.consumer("q");
+  await peer.goAway();
+  await assert.rejects(client.describe(), { retriable: true });
+  await peer.comeBack();
+  await client.describe();
+  await peer.hears("subscribe", 2);
+  deliver(peer, 1n, [batchAt(4, 1)]);
+  assert.equal((await consumer.next())!.offset, 4n);
 });
 
 test("a batch is sent again no more often than there are retries", async () => {
@@ -258,8 +309,19 @@ test("a client that is closed while it has no broker ends what waits", async () 
   await consumer.close();
 });
 
+test("closing a client ends its attempt to connect", async () => {
+  const peer = await peerWith({});
+  const client = await connected(peer, { connectTimeoutMs: 60_000 });
+  peer.script.hello = () => undefined;
+  peer.hangUp();
+  await peer.hears("hello", 2);
+  await client.close();
+  peer.server.close();
+  await once(peer.server, "close"); // Once all connections are closed.
+});
+
 test("options that make no sense are refused", async () => {
-  for (const options of [{ retriesMax: -1 }, { backoffMs: NaN }, { requestTimeoutMs: -1 }]) {
+  for (const options of [{ retriesMax: -1 }, { backoffMs: NaN }, { requestTimeoutMs: Infinity }]) {
     await assert.rejects(connect("linn://127.0.0.1:1", options), { code: "message.invalid" });
   }
 });

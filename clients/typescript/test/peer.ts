@@ -32,7 +32,9 @@ export const WELCOME: Request = {
 
 export class Peer {
   readonly heard: Heard[] = [];
+  /** The latest connection: what is said goes there. */
   #socket: Socket | undefined;
+  readonly #sockets = new Set<Socket>();
   #waiting: Heard | undefined;
   #wakers: (() => void)[] = [];
   #port = 0;
@@ -57,6 +59,8 @@ export class Peer {
 
   #serve(socket: Socket): void {
     this.#socket = socket;
+    this.#sockets.add(socket);
+    socket.on("close", () => this.#sockets.delete(socket));
     this.#waiting = undefined;
     const cutter = new FrameCutter(1 << 24);
     socket.on("error", () => {});
@@ -96,11 +100,12 @@ export class Peer {
     }
   }
 
+  /** Close all connections. */
   hangUp(): void {
-    this.#socket?.destroy();
+    for (const socket of this.#sockets) socket.destroy();
   }
 
-  /** Close the connection, and take no other. */
+  /** Close all connections, and take no other. */
   async goAway(): Promise<void> {
     this.hangUp();
     this.#port = (this.server.address() as { port: number }).port;

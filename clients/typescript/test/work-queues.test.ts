@@ -15,7 +15,7 @@ afterEach(async () => {
   for (const one of open.splice(0).reverse()) await one.close();
 });
 
-/** A consumer of a queue with such leases, and its broker. */
+/** A consumer of a queue whose leases last so long, and its broker. */
 async function queue(leaseMs: number, options: ConsumerOptions = {}): Promise<[Peer, Consumer]> {
   const peer = await Peer.open({
     subscribe: () => ({ member: "subscribed", content: { subscription: 1, kind: 0, leaseMs } }),
@@ -35,7 +35,7 @@ function deliver(peer: Peer, deliveryId: bigint, first: number, count: number): 
   peer.say({ member: "deliver", content: { subscription: 1, partition: 0, deliveryId, attempt: 1 } }, 0n, [bytes]);
 }
 
-/** What was settled, once something was said with this verdict: verdict, delivery, first, end. */
+/** All settlements (verdict, delivery, first, end), once there is one with this verdict. */
 async function settled(peer: Peer, verdict: number): Promise<[number, number, number, number][]> {
   for (let count = 1; ; count++) {
     const heard = await peer.hears("settle", count);
@@ -147,4 +147,14 @@ test("closing gives back what was not read", async () => {
     [RELEASE, 8, 3, 5],
   ]);
   assert.equal(peer.heard.at(-1)!.message.member, "unsubscribe");
+});
+
+test("a consumer that closes leaves before what it gives back could come again", async () => {
+  const [peer, consumer] = await queue(30_000, { prefetch: 100 });
+  peer.script.settle = () => undefined;
+  deliver(peer, 7n, 0, 3);
+  await consumer.next();
+  await consumer.close();
+  const members = peer.heard.map(({ message }) => message.member);
+  assert.deepEqual(members.slice(-2), ["settle", "unsubscribe"]);
 });
