@@ -1,4 +1,4 @@
-"""Programs with the TypeScript client and its defaults: work is shared, long jobs run once, outages are waited through."""
+"""Programs with the TypeScript client and its defaults: work is shared, long jobs run once, outages need no action."""
 
 from __future__ import annotations
 
