@@ -44,6 +44,16 @@ for (let number = 0; ; number++) {
   console.log(`published ${number}`);
 }
 """
+LEAVER = """
+import { connect } from "linn-client";
+
+const [url, topic] = process.argv.slice(2);
+const client = await connect(url);
+const consumer = await client.consumer(topic, { prefetch: 50 });
+await consumer.next();
+await consumer.close();
+await client.close();
+"""
 WAIT_S = 60.0
 """For what must come: far beyond what it takes."""
 OUTAGE_S = 4.0
@@ -171,6 +181,19 @@ def test_without_renewal_a_job_of_several_leases_goes_to_another_worker(
     programs.until("begin job 1")
     programs.start("idle", WORKER, broker.url, jobs, "0")
     programs.until("done job 2", "idle")
+
+
+def test_what_a_consumer_has_not_read_goes_back_without_an_attempt(
+    programs: Programs, broker: BrokerProcess, topic: str
+) -> None:
+    publish(broker.url, topic, *[b"%d" % row for row in range(20)])
+    programs.start("leaver", LEAVER, broker.url, topic)
+    assert programs.until("ended") == [("leaver", "ended")]
+    programs.start("worker", WORKER, broker.url, topic, "0")
+    done: set[str] = set()
+    while len(done) < 20:
+        done |= {line for _, line in programs.until("done ") if line.startswith("done ")}
+    assert done == {"done 0 2", *(f"done {row} 1" for row in range(1, 20))}
 
 
 def test_consumer_and_producer_go_on_after_an_outage(programs: Programs, tmp_path: Path) -> None:

@@ -127,7 +127,8 @@ export class Client {
     return new Producer(world, name, kind === "exchange", options);
   }
 
-  /** A consumer of a topic. Rejects with topic.unknown, delivery.wrong_kind, connection.lost, request.timeout. */
+  /** A consumer of a topic. Rejects with topic.unknown, delivery.wrong_kind, request.timeout, connection.lost after
+   * `retriesMax` attempts. */
   consumer(topic: string, options: ConsumerOptions = {}): Promise<Consumer> {
     return Consumer.open(this.#session, topic, options);
   }

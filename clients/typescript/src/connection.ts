@@ -155,6 +155,16 @@ export class Connection {
     if (this.error === undefined) this.#send(message, 0n, batches);
   }
 
+  /** Have what `send` sends arrive together, so that the broker does nothing else in between. */
+  together<T>(send: () => T): T {
+    this.#socket.cork();
+    try {
+      return send();
+    } finally {
+      this.#socket.uncork();
+    }
+  }
+
   /** The caller of a request does not want to be told any more. */
   forget(correlation: bigint): void {
     if (this.#callers.has(correlation)) this.#callers.set(correlation, NOBODY);

@@ -77,17 +77,24 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     this.#wanted = wanted;
   }
 
-  /** Subscribe. Rejects with topic.unknown, delivery.wrong_kind and other refusals, message.invalid, connection.lost,
-   * request.timeout. */
+  /** Subscribe. Rejects with topic.unknown, delivery.wrong_kind and other refusals, message.invalid, request.timeout,
+   * connection.lost after `retriesMax` attempts. */
   static async open(session: Session, topic: string, options: ConsumerOptions): Promise<Consumer> {
     const consumer = new Consumer(session, topic, wantedOf(options));
     const until = performance.now() + session.options.requestTimeoutMs;
-    const connection = await session.ready("subscribe", session.options.requestTimeoutMs);
-    await consumer.#subscribe(connection, until);
-    session.users.add(consumer);
-    // It may have been lost, and made again, before this consumer could be told.
-    if (connection.error !== undefined && session.connection !== undefined) consumer.connected(session.connection);
-    return consumer;
+    for (let attempts = 1; ; attempts++) {
+      const connection = await session.ready("subscribe", until - performance.now());
+      try {
+        await consumer.#subscribe(connection, until);
+      } catch (error) {
+        if (connection.error === undefined || session.isUsedUp(attempts)) throw error;
+        continue;
+      }
+      session.users.add(consumer);
+      // It may have been lost, and made again, before this consumer could be told.
+      if (connection.error !== undefined && session.connection !== undefined) consumer.connected(session.connection);
+      return consumer;
+    }
   }
 
   get kind(): SubscriptionKind {

@@ -288,11 +288,14 @@ export class Subscription implements PushHandler, Settler {
   /** Give back what the application has not seen, and unsubscribe; wait for the answer at most so long. */
   async leave(timeoutMs: number): Promise<void> {
     if (!this.alive) return;
-    this.release();
-    this.flush();
-    // Without waiting in between: the broker would deliver what was released here again.
     const request = { member: "unsubscribe", content: { subscription: this.id } } as const;
-    await this.connection.request(request, "done", timeoutMs).catch(() => {});
+    // The broker would deliver what is released here again if it had the time.
+    const answered = this.connection.together(() => {
+      this.release();
+      this.flush();
+      return this.connection.request(request, "done", timeoutMs);
+    });
+    await answered.catch(() => {});
     this.end();
   }
 

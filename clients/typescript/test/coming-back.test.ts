@@ -182,6 +182,17 @@ test("of a queue what was held comes again, and what is settled as before is ref
   await after.ack();
 });
 
+test("a consumer that is made while the connection is lost is made on the next one", async () => {
+  const answers = [undefined, subscribed(0, 30_000)()];
+  const peer = await peerWith({ subscribe: () => answers.shift() });
+  const opened = (await connected(peer)).consumer("q");
+  await peer.hears("subscribe");
+  peer.hangUp();
+  await peer.hears("subscribe", 2);
+  deliver(peer, 1n, [batchAt(4, 1)]);
+  assert.equal((await (await opened).next())!.offset, 4n);
+});
+
 test("settlements that an outage made void interrupt no loop, and reach no other subscription", async () => {
   const peer = await peerWith({ subscribe: subscribed(0, 30_000) });
   const consumer = await (await connected(peer)).consumer("q");
