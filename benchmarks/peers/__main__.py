@@ -1,27 +1,25 @@
-"""`python -m benchmarks.peers`: measure the systems one after another, show the page, and write it."""
+"""`python -m benchmarks.peers`: measure all systems in rounds, print the page, and write it with its raw data."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
 import platform
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.peers.figure import Figure
-from benchmarks.peers.page import Result, page
-from benchmarks.peers.peer import Facts, PeerMissing
-from benchmarks.peers.plan import REPETITIONS, Plan
+from benchmarks.peers.peer import Peer, PeerMissing
+from benchmarks.peers.plan import Plan, quick_plan
+from benchmarks.peers.report import JSON, ROOT, document, page
+from benchmarks.peers.result import Result, write
+from benchmarks.peers.rounds import Rounds, minutes
 from benchmarks.peers.systems import SYSTEMS, peer
-from benchmarks.peers.trial import Trial
-from benchmarks.report import machine
 from benchmarks.servers import DiskTooFull, check_room
 
 INCOMPLETE = 1
@@ -37,15 +35,11 @@ def systems_of(text: str) -> list[str]:
     return [name for name in SYSTEMS if name in names]
 
 
-def positive(text: str) -> float:
-    """The value of --seconds. Raises ArgumentTypeError."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 600:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0 and up to 600")
-    return seconds
+def positive(text: str) -> int:
+    """The value of --rounds. Raises ArgumentTypeError."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is no number of rounds from 1 to 100")
+    return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,99 +47,100 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     made.add_argument("--only", type=systems_of, metavar="NAMES", help=f"some of {','.join(SYSTEMS)}")
     made.add_argument(
-        "--seconds", type=positive, default=Plan.seconds, metavar="N",
-        help=f"of publishing per figure, in {REPETITIONS} repetitions (default: {Plan.seconds:g})",
-    )  # fmt: skip
+        "--rounds", type=positive, metavar="COUNT", help=f"turns of each system at each work (default: {Plan.rounds})"
+    )
+    made.add_argument("--quick", action="store_true", help="only see whether it works; the figures mean nothing")
     made.add_argument("--folder", type=Path, metavar="FOLDER", help="measure the disk that this folder is on")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
-    made.add_argument("--page", type=Path, metavar="FOLDER", help="write peers.md and peers.json there")
-    made.add_argument("--apart", action="store_true", help="give servers one processor and clients the others")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write every turn there")
+    made.add_argument("--page", type=Path, metavar="FILE", help="write the page there, as Markdown")
+    made.add_argument(
+        "--docs", action="store_true", help=f"write {JSON}, and all that the documentation says of it; not with --quick"
+    )
     return made
 
 
-class Run:
-    """The systems of one run."""
+def plan_of(options: argparse.Namespace) -> Plan:
+    """How much is measured."""
+    folder = options.folder or Path(tempfile.gettempdir())
+    plan = quick_plan(folder) if options.quick else Plan(folder)
+    return dataclasses.replace(plan, rounds=options.rounds or plan.rounds)
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._facts: list[Facts] = []
-        self._figures: list[Figure] = []
-        self._versions: dict[str, str] = {}
-        self.missing: dict[str, str] = {}
-        self._machine = machine() | {"system": f"{platform.system()} {platform.machine()}"}
-        self._started = time.perf_counter()
 
-    def measure(self, name: str) -> None:
-        """One system. What goes wrong with it is told, and the others are measured all the same."""
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+def found(names: Sequence[str]) -> tuple[list[Peer], dict[str, str]]:
+    """The systems that are here, and why the others are not."""
+    peers: list[Peer] = []
+    missing: dict[str, str] = {}
+    for name in names:
         try:
-            found = peer(name)
+            peers.append(peer(name))
         except PeerMissing as error:
-            self._miss(name, str(error))
-            return
-        self._facts.append(found.facts)
-        trial = Trial(found, self._plan)
-        try:
-            trial.run()
-        except Exception as error:  # Each system's library has a tree of errors of its own.
-            traceback.print_exc()
-            self._miss(found.facts.name, f"{type(error).__name__}: {error}")
-            return
-        self._versions[found.facts.name] = trial.version
-        self._figures += trial.figures
-
-    def _miss(self, name: str, why: str) -> None:
-        self.missing[name] = why
-        print(f"{name} is not measured: {why}", file=sys.stderr, flush=True)
-
-    def result(self) -> Result:
-        """So far."""
-        return Result(
-            self._facts,
-            self._versions,
-            self._figures,
-            self.missing,
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            time.perf_counter() - self._started,
-            self._plan.repetition_s,
-            REPETITIONS,
-            self._plan.stock_bytes_max,
-            self._plan.is_apart,
-            self._machine,
-        )
+            missing[name] = str(error)
+            _say(f"{name} is not measured: {error}")
+    return peers, missing
 
 
-def write(result: Result, options: argparse.Namespace) -> None:
-    """The files that were asked for."""
-    data = json.dumps(result.data(), indent=1) + "\n"
-    if options.json is not None:
-        options.json.write_text(data)
-    if options.page is not None:
-        options.page.mkdir(parents=True, exist_ok=True)
-        (options.page / "peers.md").write_text(page(result))
-        (options.page / "peers.json").write_text(data)
+def measure(peers: Sequence[Peer], missing: dict[str, str], plan: Plan, is_quick: bool) -> Result:
+    """All of it."""
+    from benchmarks.report import machine  # Its libraries are in the extra as well.
+
+    about = machine() | {"system": f"{platform.system()} {platform.machine()}", "python": platform.python_version()}
+    started = time.perf_counter()
+    rounds = Rounds(peers, plan)
+    rounds.run()
+    return Result(
+        facts=[each.facts for each in peers],
+        versions=rounds.versions,
+        samples=rounds.samples,
+        warm_ups=rounds.warm_ups,
+        idle_cores=rounds.idle_cores,
+        missing=missing | rounds.failed,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        minutes=(time.perf_counter() - started) / 60,
+        is_quick=is_quick,
+        plan=dataclasses.asdict(plan) | {"folder": None},
+        machine=about,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code. 0: all measured, 1: some were not, 2: none was."""
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.docs and (options.quick or options.only):
+        made.error("--docs is for a whole run: without --quick and --only")
     signal.signal(signal.SIGTERM, _leave)
-    plan = Plan(options.folder or Path(tempfile.gettempdir()), seconds=options.seconds, is_apart=options.apart)
+    plan = plan_of(options)
     try:
         check_room(plan.folder)
     except (DiskTooFull, OSError) as error:
-        print(f"benchmarks.peers: {error}", file=sys.stderr)
+        _say(str(error))
         return FAILED
-    run = Run(plan)
-    for name in options.only or SYSTEMS:
-        run.measure(name)
-    result = run.result()
-    if not result.figures:
-        print("benchmarks.peers: nothing was measured", file=sys.stderr)
+    peers, missing = found(options.only or list(SYSTEMS))
+    if not peers:
+        _say("no system is here")
         return FAILED
+    _say(f"{len(peers)} systems, about {minutes(peers, plan):.0f} minutes")
+    result = measure(peers, missing, plan, options.quick)
+    if not result.samples:
+        _say("nothing was measured")
+        return FAILED
+    _write(result, options)
+    return INCOMPLETE if result.missing else 0
+
+
+def _write(result: Result, options: argparse.Namespace) -> None:
     print(page(result))
-    write(result, options)
-    return INCOMPLETE if run.missing else 0
+    if options.json is not None:
+        write(options.json, result)
+    if options.page is not None:
+        options.page.write_text(page(result), encoding="utf-8")
+    if options.docs:
+        write(ROOT / JSON, result)
+        document(result)
+
+
+def _say(text: str) -> None:
+    print(f"benchmarks.peers: {text}", file=sys.stderr, flush=True)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

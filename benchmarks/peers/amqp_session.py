@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pika  # type: ignore[import-untyped]
 
-from benchmarks.peers.cargo import Tally
+from benchmarks.peers.cargo import Supply
 from benchmarks.peers.peer import PeerFailed
+from benchmarks.peers.plan import CHUNK, WINDOW
 
 LIMIT_S = 60.0
 """A piece of work that takes longer is given up."""
@@ -62,17 +63,14 @@ class Session:
 
 
 class ConfirmedPublishing:
-    """Publishes with so many records unconfirmed, and calls `done` when the last one is confirmed."""
+    """Publishes with a window of unconfirmed records, and calls `done` when the last one is confirmed."""
 
-    def __init__(
-        self, queue: str, chunks: Iterator[list[bytes]], unconfirmed_max: int, done: Callable[[], None]
-    ) -> None:
+    def __init__(self, queue: str, supply: Supply, done: Callable[[], None]) -> None:
         self._queue = queue
-        self._chunks = chunks
-        self._unconfirmed_max = unconfirmed_max
+        self._supply = supply
+        self._chunks = supply.chunks(CHUNK)
         self._done = done
         self._channel: Any = None
-        self._sent = 0
         self._confirmed = 0
         self._is_over = False
 
@@ -82,15 +80,15 @@ class ConfirmedPublishing:
         channel.confirm_delivery(self._arrived, callback=lambda _: self._send())
 
     def _send(self) -> None:
-        while not self._is_over and self._sent - self._confirmed < self._unconfirmed_max:
+        publish, queue = self._channel.basic_publish, self._queue
+        while not self._is_over and self._supply.taken - self._confirmed <= WINDOW - CHUNK:
             values = next(self._chunks, None)
             if values is None:
                 self._is_over = True
                 break
             for value in values:
-                self._channel.basic_publish("", self._queue, value, PERSISTENT)
-            self._sent += len(values)
-        if self._is_over and self._confirmed == self._sent:
+                publish("", queue, value, PERSISTENT)
+        if self._is_over and self._confirmed == self._supply.taken:
             self._done()
 
     def _arrived(self, frame: Any) -> None:
@@ -102,26 +100,26 @@ class ConfirmedPublishing:
 
 
 class Consuming:
-    """Consumes until the tally is full, acks every so many records, and calls `done`."""
+    """Consumes so many records, acks every so many of them, and calls `done`."""
 
-    def __init__(self, queue: str, tally: Tally, prefetch: int, ack_every: int, done: Callable[[], None]) -> None:
+    def __init__(self, queue: str, expected: int, ack_every: int, done: Callable[[], None]) -> None:
+        self.received: list[bytes] = []
         self._queue = queue
-        self._tally = tally
-        self._prefetch = prefetch
+        self._expected = expected
         self._ack_every = ack_every
         self._done = done
 
     def begin(self, channel: Any, arguments: dict[str, str]) -> None:
         """Subscribe."""
         channel.basic_qos(
-            prefetch_count=self._prefetch,
+            prefetch_count=WINDOW,
             callback=lambda _: channel.basic_consume(self._queue, self._arrived, arguments=arguments),
         )
 
     def _arrived(self, channel: Any, method: Any, properties: Any, value: bytes) -> None:
-        tally = self._tally
-        tally.add([value])
-        if tally.is_full or not tally.count % self._ack_every:
-            channel.basic_ack(method.delivery_tag, multiple=True)
-        if tally.is_full:
+        self.received.append(value)
+        count = len(self.received)
+        if not count % self._ack_every or count == self._expected:
+            channel.basic_ack(method.delivery_tag, multiple=self._ack_every > 1)
+        if count == self._expected:
             self._done()

@@ -1,7 +1,7 @@
-"""The records that are published, and the proof that they all came back.
+"""Records to publish, and the proof that they all came back.
 
-Laws: every record has its number in its first eight bytes; the same records serve for all systems; making them costs
-nothing while the clock runs.
+Laws: every record has its number in its first eight bytes; the same records serve for all systems; while a clock runs
+nothing is done per record but what a client's user has to do. What came back is compared afterwards, all of it.
 """
 
 from __future__ import annotations
@@ -29,69 +29,42 @@ class Cargo:
         rest = record_bytes - _NUMBER.size
         self.values = [_NUMBER.pack(number) + noise.randbytes(rest) for number in range(COUNT)]
 
-    def value(self, position: int) -> bytes:
-        """The record at a position of the endless row."""
-        return self.values[position % COUNT]
+    def check(self, received: Sequence[bytes], expected: int) -> None:
+        """Compare what was consumed with what was published, in order. Raises RecordsLost."""
+        if len(received) != expected:
+            raise RecordsLost(f"{expected} records were confirmed and {len(received)} were consumed")
+        for first in range(0, expected, COUNT):
+            part = list(received[first : first + COUNT])
+            published = self.values[: len(part)]
+            if part != published:
+                index = next(index for index, value in enumerate(part) if value != published[index])
+                raise RecordsLost(f"record {first + index} of {expected} is not the one that was published there")
 
 
 class Supply:
     """Records to publish, until the time is over or there are enough. The time begins with the first one."""
 
     def __init__(self, cargo: Cargo, seconds: float, records_max: int) -> None:
+        self.cargo = cargo
         self.taken = 0
-        self._cargo = cargo
         self._seconds = seconds
         self._records_max = records_max
 
     def singles(self) -> Iterator[bytes]:
-        """One by one."""
+        """Yield one by one."""
         for chunk in self.chunks(1):
             yield chunk[0]
 
     def chunks(self, size: int) -> Iterator[list[bytes]]:
-        """So many at a time. `size` divides COUNT."""
-        assert COUNT % size == 0, "a chunk does not wrap"
+        """Yield `size` at a time, which divides COUNT."""
+        for first, end in self.spans(size):
+            yield self.cargo.values[first:end]
+
+    def spans(self, size: int) -> Iterator[tuple[int, int]]:
+        """Yield the places of `size` records in `cargo.values`; for clients that want them in a form of their own."""
+        assert COUNT % size == 0, "a span does not wrap"
         ends_at = time.perf_counter() + self._seconds
         while time.perf_counter() < ends_at and self.taken + size <= self._records_max:
             first = self.taken % COUNT
             self.taken += size
-            yield self._cargo.values[first : first + size]
-
-
-class Tally:
-    """Counts what is consumed of so many records, and compares it with what was published, in order."""
-
-    def __init__(self, cargo: Cargo, expected: int) -> None:
-        self.count = 0
-        self.expected = expected
-        self._cargo = cargo
-
-    @property
-    def is_full(self) -> bool:
-        """All are there."""
-        return self.count >= self.expected
-
-    @property
-    def left(self) -> int:
-        """How many are still to come."""
-        return max(0, self.expected - self.count)
-
-    def add(self, values: Sequence[bytes]) -> None:
-        """Records that came one after another; the first and the last of them, and the size of all, are looked at.
-
-        Raises RecordsLost.
-        """
-        if not values:
-            return
-        ends = (self.count, values[0]), (self.count + len(values) - 1, values[-1])
-        for position, value in ends:
-            if bytes(value) != self._cargo.value(position):
-                raise RecordsLost(f"record {position} of {self.expected} is another than the one that was published")
-        if sum(map(len, values)) != len(values) * self._cargo.record_bytes:
-            raise RecordsLost(f"after {self.count} of {self.expected} records there is one of the wrong size")
-        self.count += len(values)
-
-    def check(self) -> None:
-        """Raises RecordsLost unless all are there, and no more."""
-        if self.count != self.expected:
-            raise RecordsLost(f"{self.expected} records were confirmed and {self.count} were consumed")
+            yield first, first + size

@@ -1,4 +1,4 @@
-"""NATS JetStream, driven by nats-py."""
+"""NATS JetStream: server and load tool built from the Go module proxy, driven by nats-py."""
 
 from __future__ import annotations
 
@@ -17,39 +17,38 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, RetentionPolicy, StorageType, StreamConfig
 
-from benchmarks.peers.cargo import Supply, Tally
+from benchmarks.peers import tool_output
+from benchmarks.peers.cargo import Supply
+from benchmarks.peers.modules import built
 from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
-from benchmarks.peers.server_process import free_ports, program, running
+from benchmarks.peers.plan import CHUNK, WINDOW
+from benchmarks.peers.server_process import free_ports, running, values_of
 from benchmarks.peers.stopwatch import Stopwatch
-from benchmarks.peers.tool import ToolRun
+from benchmarks.peers.tool import ToolRun, run_tool
 
-INSTALL = "apt-get install nats-server (and stop and disable the service that it starts)"
-CHUNK = 1_000
-UNCONFIRMED_MAX = 4_000
+SERVER = ("github.com/nats-io/nats-server/v2", "v2.15.2")
+TOOL = ("github.com/nats-io/natscli/nats", "v0.5.0")
 TIMEOUT_S = 30.0
-DURABLE = "workers"
-"""The name of a queue's consumer."""
+UNBOUNDED: dict[str, Any] = {"pending_msgs_limit": -1, "pending_bytes_limit": -1}
+"""What has arrived and waits for its callback; else the client drops what is too much."""
+SYNC_INTERVAL = {"page cache": "2m", "fsync": "always"}
 
 
 class JetStreamServer:
-    """A server with one connection per piece of work; a topic is a stream with a subject of the same name."""
+    """A server with one connection per turn; a topic is a stream with a subject of the same name."""
 
-    def __init__(self, port: int, pid: int) -> None:
+    def __init__(self, port: int, pid: int, tool: str) -> None:
         self.pids = [pid]
+        self.version = SERVER[1].removeprefix("v")
         self._url = f"nats://127.0.0.1:{port}"
-        self.version = ""
-        self._with_client(self._ask_version)
-
-    async def _ask_version(self, client: Client, stream: JetStreamContext) -> None:
-        found = client.connected_server_version
-        self.version = f"{found.major}.{found.minor}.{found.patch}"
+        self._tool = tool
 
     def _with_client(self, work: Callable[[Client, JetStreamContext], Awaitable[None]]) -> None:
         async def connected() -> None:
             client = await nats.connect(self._url, pending_size=64 << 20)
             try:
                 # A gate of TIMEOUT_S: what does not answer is no measurement.
-                await work(client, client.jetstream(timeout=TIMEOUT_S, publish_async_max_pending=UNCONFIRMED_MAX))
+                await work(client, client.jetstream(timeout=TIMEOUT_S, publish_async_max_pending=WINDOW))
             finally:
                 await client.close()
 
@@ -63,9 +62,6 @@ class JetStreamServer:
             retention = RetentionPolicy.WORK_QUEUE if kind == "queue" else RetentionPolicy.LIMITS
             config = StreamConfig(name=topic, subjects=[topic], storage=StorageType.FILE, retention=retention)
             await stream.add_stream(config)
-            if kind == "queue":
-                consumer = ConsumerConfig(durable_name=DURABLE, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=65_536)
-                await stream.add_consumer(topic, consumer)
 
         self._with_client(work)
 
@@ -75,114 +71,149 @@ class JetStreamServer:
 
         self._with_client(work)
 
-    def publish_singly(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> list[float]:
-        taken: list[float] = []
+    def publish_one_at_a_time(self, topic: str, supply: Supply, watch: Stopwatch) -> list[float]:
+        times: list[float] = []
 
         async def work(client: Client, stream: JetStreamContext) -> None:
             with watch:
+                times.append(time.perf_counter())
                 for value in supply.singles():
-                    started = time.perf_counter()
                     await stream.publish(topic, value)
-                    taken.append(time.perf_counter() - started)
+                    times.append(time.perf_counter())
 
         self._with_client(work)
-        return taken
+        return times
 
-    def publish_batched(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+    def publish_calls(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
         async def work(client: Client, stream: JetStreamContext) -> None:
+            answers: list[asyncio.Future[Any]] = []
             with watch:
-                answers: list[asyncio.Future[Any]] = []
                 for values in supply.chunks(CHUNK):
                     for value in values:
                         answers.append(await stream.publish_async(topic, value))
-                    answers = [answer for answer in answers if not _is_confirmed(answer)]
-                for answer in answers:
-                    await answer
+                await stream.publish_async_completed()
+            for answer in answers:
+                answer.result()
 
         self._with_client(work)
 
-    def read(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
+    publish_bulk = publish_calls
+
+    def work_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=WINDOW)
+        received: list[Any] = []
+
         async def work(client: Client, stream: JetStreamContext) -> None:
             is_full = asyncio.Event()
 
             async def arrived(message: Any) -> None:
-                tally.add([message.data])
-                if tally.is_full:
+                received.append(message.data)
+                await message.ack()
+                if len(received) == expected:
                     is_full.set()
 
-            config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE)
             with watch:
-                await stream.subscribe(
-                    topic,
-                    cb=arrived,
-                    config=config,
-                    ordered_consumer=True,
-                    pending_msgs_limit=-1,
-                    pending_bytes_limit=-1,
-                )
+                await stream.subscribe(topic, "workers", cb=arrived, config=config, manual_ack=True, **UNBOUNDED)
                 await asyncio.wait_for(is_full.wait(), TIMEOUT_S * 2)
-
-        self._with_client(work)
-
-    def work(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
-        async def work(client: Client, stream: JetStreamContext) -> None:
-            consumer = await stream.pull_subscribe_bind(DURABLE, topic)
-            with watch:
-                while not tally.is_full:
-                    messages = await consumer.fetch(min(CHUNK, tally.left), timeout=TIMEOUT_S)
-                    tally.add([message.data for message in messages])
-                    for message in messages:
-                        await message.ack()
                 await client.flush(int(TIMEOUT_S))
 
         self._with_client(work)
+        return values_of(received)
 
-    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
-        return None
+    work_bulk = work_records
 
-    def tool_consume(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
-        return None
+    def read_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE)
+        received: list[Any] = []
 
+        async def work(client: Client, stream: JetStreamContext) -> None:
+            is_full = asyncio.Event()
 
-def _is_confirmed(answer: asyncio.Future[Any]) -> bool:
-    """Raises what a refusal says."""
-    return answer.done() and answer.result() is not None
+            async def arrived(message: Any) -> None:
+                received.append(message.data)
+                if len(received) == expected:
+                    is_full.set()
+
+            with watch:
+                await stream.subscribe(topic, cb=arrived, config=config, ordered_consumer=True, **UNBOUNDED)
+                await asyncio.wait_for(is_full.wait(), TIMEOUT_S * 2)
+
+        self._with_client(work)
+        return values_of(received)
+
+    def read_bulk(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[Any] = []
+
+        async def work(client: Client, stream: JetStreamContext) -> None:
+            config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE)
+            consumer = await stream.pull_subscribe(topic, config=config)
+            with watch:
+                while len(received) < expected:
+                    messages = await consumer.fetch(min(CHUNK, expected - len(received)), timeout=TIMEOUT_S)
+                    received.extend([message.data for message in messages])
+
+        self._with_client(work)
+        return values_of(received)
+
+    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun:
+        return self._bench(count, "pub", "async", topic, "--stream", topic, "--size", f"{record_bytes}B")
+
+    def tool_read(self, topic: str, record_bytes: int, count: int) -> ToolRun:
+        return self._bench(count, "ordered", "--stream", topic, "--size", f"{record_bytes}B")
+
+    def _bench(self, count: int, *options: str) -> ToolRun:
+        place = [self._tool, "--no-context", "--server", self._url]
+        limits = ["--msgs", str(count), "--batch", str(WINDOW), "--no-progress"]
+        text, seconds, cpu_s = run_tool([*place, "bench", "js", *options, *limits])
+        return ToolRun(tool_output.nats_bench(text), seconds, cpu_s)
 
 
 class JetStreamPeer:
-    """From Debian's package."""
+    """A current server, and its own command line."""
 
-    tool_kind: Kind = "stream"
-    warm_up_s = 0.0
     facts = Facts(
         name="NATS JetStream",
         client=f"nats-py {version('nats-py')} on asyncio (Python)",
-        tool="none: nats bench is not among Debian's packages",
         settings={
-            "page cache": "file storage, one replica; the server syncs every two minutes",
+            "page cache": "file storage, one replica, sync_interval at its default of two minutes",
+            "fsync": "file storage, one replica, sync_interval: always",
         },
-        queue=f"a stream with work-queue retention and a pull consumer: fetches of {CHUNK:,}, each record acked",
-        batched=f"publish_async, at most {UNCONFIRMED_MAX:,} unconfirmed",
+        calls={
+            "publish one at a time": "`await js.publish(subject, value)`",
+            "publish to a queue, a call per record": f"`await js.publish_async(subject, value)`, {WINDOW:,} pending",
+            "consume a queue, an ack per record": f"a group's callback, `await message.ack()`; {WINDOW:,} pending",
+            "publish to a stream, a call per record": f"`await js.publish_async(subject, value)`, {WINDOW:,} pending",
+            "read a stream, record by record": "an ordered consumer's callback",
+            "read a stream in bulk": f"`consumer.fetch({CHUNK:,})`, no acks",
+            "publish to a stream, by load tool": f"`nats bench js pub async --batch {WINDOW}` (Go)",
+            "read a stream, by load tool": f"`nats bench js ordered --batch {WINDOW}` (Go)",
+        },
+        lacks={
+            "publish to a queue in bulk": "nats-py has no call for it",
+            "consume a queue in bulk": "a stream with work-queue retention wants an ack of each record",
+            "publish to a stream in bulk": "nats-py has no call for it",
+        },
         notes=(
-            "A confirmation that waits for a sync (sync_interval: always) came with 2.10; Debian's package is older.",
-            "nats-py is the bottleneck where the server's cores stay far under one: the server takes more from a "
-            "client in Go.",
+            "A queue is a stream with work-queue retention. Where a record is handed to a callback it was pushed by the "
+            "server: in nats-py that is faster than `fetch` of many.",
+            "nats-py is the bottleneck where the client's cores are near one and the server's far below: the load tool "
+            "shows what the server takes from a client in Go.",
         ),
     )
 
     def check(self) -> None:
-        """The server."""
-        program("nats-server", INSTALL)
+        """Build the server and its tool, once."""
+        self._server, self._tool = built(*SERVER), built(*TOOL)
 
     @contextmanager
     def server(self, folder: Path, durability: Durability) -> Iterator[JetStreamServer]:
         """With file storage in `folder`."""
         (port,) = free_ports(1)
         config = folder / "nats.conf"
-        store = json.dumps(str(folder / "data"))
-        config.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ store_dir: {store} }}\n')
-        with running([program("nats-server", INSTALL), "-c", str(config)], folder, port) as pid:
-            yield JetStreamServer(port, pid)
+        storage = f"store_dir: {json.dumps(str(folder / 'data'))}, sync_interval: {SYNC_INTERVAL[durability]}"
+        config.write_text(f'listen: "127.0.0.1:{port}"\njetstream {{ {storage} }}\n')
+        with running([self._server, "-c", str(config)], folder, port) as pid:
+            yield JetStreamServer(port, pid, self._tool)
 
 
 PEERS = {"nats": JetStreamPeer()}

@@ -1,4 +1,4 @@
-"""Kafka: the broker and its load tools from Maven Central, driven by confluent-kafka, which is librdkafka."""
+"""Kafka of two versions: broker and load tools from Maven Central, driven by confluent-kafka, which is librdkafka."""
 
 from __future__ import annotations
 
@@ -14,24 +14,19 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.peers import tool_output
-from benchmarks.peers.cargo import Supply, Tally
+from benchmarks.peers.cargo import Supply
 from benchmarks.peers.jars import class_path, java
 from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
-from benchmarks.peers.server_process import free_ports, running, until_answered
+from benchmarks.peers.plan import CHUNK, LINGER_MS, WINDOW
+from benchmarks.peers.server_process import free_ports, running, until_answered, values_of
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool
 
-VERSION = "3.9.1"
-ARTIFACTS = (
-    f"org.apache.kafka:kafka_2.13:{VERSION}",
-    f"org.apache.kafka:kafka-tools:{VERSION}",
-    "org.slf4j:slf4j-nop:1.7.36",
-)
-CHUNK = 1_000
-LINGER_MS = 5
+VERSIONS = {"kafka-3.9": "3.9.2", "kafka-4.1": "4.1.2"}
 BATCH_BYTES = 256 << 10
-UNCONFIRMED_MAX = 1_000_000
 TIMEOUT_S = 30.0
+POLL_S = 0.001
+"""Between two looks at what is unconfirmed: without a report per record the client says nothing of it by itself."""
 FLUSH = {"page cache": "9223372036854775807", "fsync": "1"}
 """flush.messages: after so many records a log is synced, before the publish is confirmed."""
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
@@ -59,9 +54,8 @@ log.segment.bytes=268435456
 class KafkaServer:
     """A broker that is its own controller; topics have one partition."""
 
-    version = VERSION
-
-    def __init__(self, port: int, pid: int, jars: str, durability: Durability) -> None:
+    def __init__(self, version: str, port: int, pid: int, jars: str, durability: Durability) -> None:
+        self.version = version
         self.pids = [pid]
         self._address = f"127.0.0.1:{port}"
         self._jars = jars
@@ -82,86 +76,124 @@ class KafkaServer:
     def delete(self, topic: str) -> None:
         self._admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
-    def _producer(self, **settings: Any) -> Producer:
-        return Producer(self._client | {"acks": "all", "queue.buffering.max.messages": UNCONFIRMED_MAX} | settings)
+    # --- publishing ---
 
-    def publish_singly(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> list[float]:
-        producer = self._producer(**{"linger.ms": 0})
-        producer.list_topics(topic, timeout=TIMEOUT_S)
-        confirmed = Confirmed()
-        taken: list[float] = []
+    def _producer(self, topic: str, **settings: Any) -> Producer:
+        limits = {"queue.buffering.max.messages": WINDOW, "on_delivery": _raise_error}
+        producer = Producer(self._client | {"acks": "all"} | limits | settings)
+        until_answered(lambda: _partition_of(producer, topic), KafkaException, f"Kafka's {topic}")
+        return producer
+
+    def _batching_producer(self, topic: str) -> Producer:
+        batching = {"linger.ms": LINGER_MS, "batch.size": BATCH_BYTES, "batch.num.messages": WINDOW}
+        return self._producer(topic, **{"delivery.report.only.error": True}, **batching)
+
+    def publish_one_at_a_time(self, topic: str, supply: Supply, watch: Stopwatch) -> list[float]:
+        producer = self._producer(topic, **{"linger.ms": 0})
         with watch:
+            times = [time.perf_counter()]
             for value in supply.singles():
-                started = time.perf_counter()
-                producer.produce(topic, value, on_delivery=confirmed)
-                while confirmed.count < supply.taken:
-                    producer.poll(TIMEOUT_S)
-                taken.append(time.perf_counter() - started)
-        return taken
+                producer.produce(topic, value)
+                # Returns with the record's own report.
+                if not producer.poll(TIMEOUT_S):
+                    raise PeerFailed(f"Kafka did not confirm a record within {TIMEOUT_S:g} s")
+                times.append(time.perf_counter())
+        return times
 
-    def publish_batched(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
-        producer = self._producer(**{"linger.ms": LINGER_MS, "batch.size": BATCH_BYTES})
-        producer.list_topics(topic, timeout=TIMEOUT_S)
-        confirmed = Confirmed()
+    def publish_calls(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+        producer = self._batching_producer(topic)
+        produce = producer.produce
         with watch:
             for values in supply.chunks(CHUNK):
+                _until_unconfirmed(producer, WINDOW - CHUNK)
                 for value in values:
-                    self._produce(producer, topic, value, confirmed)
-                producer.poll(0)
-            producer.flush(TIMEOUT_S)
-        if confirmed.count != supply.taken:
-            raise PeerFailed(f"Kafka confirmed {confirmed.count} of {supply.taken} records")
+                    produce(topic, value)
+            _until_unconfirmed(producer, 0)
 
-    def _produce(self, producer: Producer, topic: str, value: bytes, confirmed: Confirmed) -> None:
-        while True:
-            try:
-                return producer.produce(topic, value, on_delivery=confirmed)
-            except BufferError:
-                producer.poll(0.01)
+    def publish_bulk(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+        producer = self._batching_producer(topic)
+        messages: list[dict[str, Any]] = [{"value": value} for value in supply.cargo.values]
+        with watch:
+            for first, end in supply.spans(CHUNK):
+                _until_unconfirmed(producer, WINDOW - CHUNK)
+                if producer.produce_batch(topic, messages[first:end]) != CHUNK:
+                    raise PeerFailed("Kafka's client did not take a whole batch")
+            _until_unconfirmed(producer, 0)
 
-    def _consumer(self) -> Consumer:
-        place = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "fetch.queue.backoff.ms": 1}
-        return Consumer(self._client | {"group.id": uuid.uuid4().hex} | place)
+    # --- consuming ---
 
-    def read(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
-        consumer = self._consumer()
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        place = {"auto.offset.reset": "earliest", "enable.auto.commit": False, "enable.auto.offset.store": False}
+        consumer = Consumer(self._client | {"group.id": uuid.uuid4().hex, "fetch.queue.backoff.ms": 1} | place)
         try:
-            with watch:
-                consumer.assign([TopicPartition(topic, 0, 0)])
-                while not tally.is_full:
-                    tally.add(_values(consumer.consume(min(CHUNK, tally.left), TIMEOUT_S)))
+            yield consumer
         finally:
             consumer.close()
 
-    def work(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
-        consumer = self._consumer()
+    @contextmanager
+    def _member(self, topic: str, watch: Stopwatch) -> Iterator[Consumer]:
+        """A member of a group. The watch begins when it has its partition: joining takes some tenths of a second."""
+        with self._consumer() as consumer:
+            consumer.subscribe([topic], on_assign=lambda *_: watch.begin())
+            yield consumer
 
-        def on_assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            # Joining a group takes some tenths of a second, once, and is no work of a queue's.
-            watch.begin()
+    def work_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[Any] = []
+        with self._member(topic, watch) as consumer:
+            for number in range(1, expected + 1):
+                message: Any = consumer.poll(TIMEOUT_S)
+                received.append(message.value())
+                consumer.store_offsets(message)
+                if not number % WINDOW:
+                    consumer.commit()
+            consumer.commit(message=message, asynchronous=False)
+            watch.end()
+        return values_of(received)
 
-        try:
-            consumer.subscribe([topic], on_assign=on_assign)
-            while not tally.is_full:
-                messages = consumer.consume(min(CHUNK, tally.left), TIMEOUT_S)
-                tally.add(_values(messages))
-                if not tally.is_full:
+    def work_bulk(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[Any] = []
+        with self._member(topic, watch) as consumer:
+            while len(received) < expected:
+                messages = consumer.consume(min(CHUNK, expected - len(received)), TIMEOUT_S)
+                received.extend(_values(messages))
+                if not len(received) % WINDOW:
                     consumer.commit(message=messages[-1])
             consumer.commit(message=messages[-1], asynchronous=False)
             watch.end()
-        finally:
-            consumer.close()
+        return values_of(received)
 
-    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
+    def read_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[Any] = []
+        with self._consumer() as consumer, watch:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            poll: Any = consumer.poll  # Where it has nothing, the error of None says so.
+            for _ in range(expected):
+                received.append(poll(TIMEOUT_S).value())
+        return values_of(received)
+
+    def read_bulk(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[Any] = []
+        with self._consumer() as consumer, watch:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            while len(received) < expected:
+                received.extend(_values(consumer.consume(min(CHUNK, expected - len(received)), TIMEOUT_S)))
+        return values_of(received)
+
+    # --- load tools ---
+
+    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun:
+        # It has no bound on records: its memory for unconfirmed ones holds the window.
+        memory = max(WINDOW * record_bytes, 2 * BATCH_BYTES)
         properties = [f"bootstrap.servers={self._address}", "acks=all", f"linger.ms={LINGER_MS}"]
-        properties.append(f"batch.size={BATCH_BYTES}")
+        properties += [f"batch.size={BATCH_BYTES}", f"buffer.memory={memory}"]
         options = ["--topic", topic, "--num-records", str(count), "--record-size", str(record_bytes)]
         text, seconds, cpu_s = self._tool(
             "ProducerPerformance", *options, "--throughput", "-1", "--producer-props", *properties
         )
         return ToolRun(tool_output.producer_performance(text), seconds, cpu_s)
 
-    def tool_consume(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
+    def tool_read(self, topic: str, record_bytes: int, count: int) -> ToolRun:
         options = ["--bootstrap-server", self._address, "--topic", topic, "--messages", str(count)]
         text, seconds, cpu_s = self._tool("ConsumerPerformance", *options, "--timeout", "10000")
         return ToolRun(tool_output.consumer_performance(text), seconds, cpu_s)
@@ -170,58 +202,50 @@ class KafkaServer:
         return run_tool([java(), *TOOL_HEAP, "-cp", self._jars, f"org.apache.kafka.tools.{name}", *options])
 
 
-class Confirmed:
-    """Counts confirmations; the client calls it with each. Raises KafkaException from the client's poll."""
+def _raise_error(error: KafkaError | None, message: Message) -> None:
+    # Raised from the client's poll.
+    if error is not None:
+        raise KafkaException(error)
 
-    def __init__(self) -> None:
-        self.count = 0
 
-    def __call__(self, error: KafkaError | None, message: Message) -> None:
+def _partition_of(producer: Producer, topic: str) -> None:
+    """Raises KafkaException until the topic has a leader."""
+    found = producer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+    for error in (found.error, *(partition.error for partition in found.partitions.values())):
         if error is not None:
             raise KafkaException(error)
-        self.count += 1
 
 
-def _values(messages: Sequence[Message]) -> list[bytes]:
+def _until_unconfirmed(producer: Producer, count: int) -> None:
+    """Wait until so many records are unconfirmed, at most. Raises PeerFailed, KafkaException."""
+    if len(producer) <= count:
+        producer.poll(0)
+        return
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(producer) > count:
+        producer.poll(POLL_S)
+        if time.monotonic() > deadline:
+            raise PeerFailed(f"Kafka left {len(producer)} records unconfirmed for {TIMEOUT_S:g} s")
+
+
+def _values(messages: Sequence[Message]) -> list[Any]:
     if not messages:
         raise PeerFailed(f"Kafka delivered nothing for {TIMEOUT_S:g} s")
-    values: list[bytes] = []
-    for message in messages:
-        value = message.value()
-        if not isinstance(value, bytes):
-            raise PeerFailed(f"Kafka: {message.error()}")
-        values.append(value)
-    return values
+    return [message.value() for message in messages]
 
 
 class KafkaPeer:
-    """Started from its jars, in KRaft mode."""
+    """One version, started from its jars, in KRaft mode."""
 
-    tool_kind: Kind = "stream"
-    warm_up_s = 4.0
-    facts = Facts(
-        name="Kafka",
-        client=f"confluent-kafka {version('confluent-kafka')} (C: librdkafka)",
-        tool="ProducerPerformance, ConsumerPerformance (Java)",
-        settings={
-            "page cache": "acks=all, one replica, flush.messages at its default (never)",
-            "fsync": "acks=all, one replica, flush.messages=1",
-        },
-        queue=f"a group of one consumer that commits its place after each {CHUNK:,} records: records have no acks",
-        batched=f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB, at most {UNCONFIRMED_MAX:,} unconfirmed",
-        notes=(
-            "The broker has eight seconds of work before anything is measured, in which Java compiles it.",
-            "The broker uses several cores, and so does librdkafka, which has threads of its own.",
-            "Each run of its tools is a new Java process: a run of a few seconds is partly the compiler's warm-up, and "
-            "its CPU time is mostly that.",
-            "flush.messages=1 syncs once per batch that arrives.",
-        ),
-    )
+    def __init__(self, release: str) -> None:
+        self._release = release
+        self.facts = facts(release)
 
     def check(self) -> None:
         """Java, and the jars, which are fetched once."""
         java()
-        self._jars = class_path(ARTIFACTS)
+        tools = [f"org.apache.kafka:{name}:{self._release}" for name in ("kafka_2.13", "kafka-tools")]
+        self._jars = class_path([*tools, "org.slf4j:slf4j-nop:1.7.36"])
 
     @contextmanager
     def server(self, folder: Path, durability: Durability) -> Iterator[KafkaServer]:
@@ -233,7 +257,42 @@ class KafkaPeer:
         cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
         run_tool([*start, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)])
         with running([*start, "kafka.Kafka", str(properties)], folder, port) as pid:
-            yield KafkaServer(port, pid, self._jars, durability)
+            yield KafkaServer(self._release, port, pid, self._jars, durability)
 
 
-PEERS = {"kafka": KafkaPeer()}
+def facts(release: str) -> Facts:
+    """What the reader has to know of a version."""
+    calls = f"`producer.produce(topic, value)`, `delivery.report.only.error`, at most {WINDOW:,} unconfirmed"
+    bulk = f"`producer.produce_batch(topic, messages)` of {CHUNK:,} that were made before, else the same"
+    return Facts(
+        name=f"Kafka {release.rpartition('.')[0]}",
+        client=f"confluent-kafka {version('confluent-kafka')} (C: librdkafka)",
+        settings={
+            "page cache": "acks=all, one replica, flush.messages at its default (never)",
+            "fsync": "acks=all, one replica, flush.messages=1: a sync per batch that arrives",
+        },
+        calls={
+            "publish one at a time": "`producer.produce`, `producer.poll`: its delivery report; linger.ms=0",
+            "publish to a queue, a call per record": calls,
+            "consume a queue, an ack per record": f"`poll()`, `store_offsets(message)`; a commit every {WINDOW:,}",
+            "publish to a stream, a call per record": calls,
+            "read a stream, record by record": "`consumer.poll()`",
+            "publish to a queue in bulk": bulk,
+            "consume a queue in bulk": f"`consumer.consume({CHUNK:,})`; a commit every {WINDOW:,}",
+            "publish to a stream in bulk": bulk,
+            "read a stream in bulk": f"`consumer.consume({CHUNK:,})`",
+            "publish to a stream, by load tool": f"ProducerPerformance (Java), buffer.memory of {WINDOW:,} records",
+            "read a stream, by load tool": "ConsumerPerformance (Java)",
+        },
+        notes=(
+            f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB where publishing is not one at a time.",
+            "Its queue is a group of one consumer that commits its place: records have no acks of their own. Share "
+            "groups, which have them, are for production from 4.2 on.",
+            "The broker uses several cores, and so does librdkafka, which has threads of its own.",
+            "Each run of its tools is a new Java process: a run of a few seconds is partly the compiler's warm-up, and "
+            "its CPU time is mostly that.",
+        ),
+    )
+
+
+PEERS = {name: KafkaPeer(release) for name, release in VERSIONS.items()}

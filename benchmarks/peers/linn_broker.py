@@ -12,22 +12,21 @@ import trio
 
 import linn
 from benchmarks.peers import tool_output
-from benchmarks.peers.cargo import Supply, Tally
+from benchmarks.peers.cargo import Supply
 from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
+from benchmarks.peers.plan import CHUNK, WINDOW
+from benchmarks.peers.server_process import values_of
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool
 from linn.client.client import Client
-from linn.core.errors.tree import LimitExceeded, LinnError
+from linn.core.errors.tree import LinnError
 from linn.testing.process import BrokerProcess
 
-CHUNK = 10_000
-CALLS = 1_000
-"""Of publish_nowait, between which what was gathered is not sent."""
 FSYNC = {"page cache": "os", "fsync": "always"}
 
 
 class LinnServer:
-    """`linn serve` with one connection per piece of work."""
+    """`linn serve` with one connection per turn."""
 
     version = linn.__version__
 
@@ -57,55 +56,106 @@ class LinnServer:
 
         self._with_client(work)
 
-    def publish_singly(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> list[float]:
-        taken: list[float] = []
+    def publish_one_at_a_time(self, topic: str, supply: Supply, watch: Stopwatch) -> list[float]:
+        times: list[float] = []
 
         async def work(client: Client) -> None:
             async with client.producer(topic) as producer:
                 with watch:
+                    times.append(time.perf_counter())
                     for value in supply.singles():
-                        started = time.perf_counter()
                         await producer.publish(value)
-                        taken.append(time.perf_counter() - started)
+                        times.append(time.perf_counter())
 
         self._with_client(work)
-        return taken
+        return times
 
-    def publish_batched(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+    def publish_calls(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
         async def work(client: Client) -> None:
             async with client.producer(topic) as producer:
                 with watch:
                     for values in supply.chunks(CHUNK):
+                        for value in values:
+                            producer.publish_nowait(value)
+                        if supply.taken % WINDOW:
+                            await trio.lowlevel.checkpoint()
+                        else:
+                            await producer.flush()
+                    await producer.flush()
+
+        self._with_client(work)
+
+    def publish_bulk(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+        async def work(client: Client) -> None:
+            async with client.producer(topic) as producer:
+                with watch:
+                    for values in supply.chunks(WINDOW):
                         await producer.publish_many(values)
 
         self._with_client(work)
 
-    def read(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
+    def work_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[bytes | None] = []
+
         async def work(client: Client) -> None:
             with watch:
-                async with client.consumer(topic) as consumer:
-                    while not tally.is_full:
-                        batch = await consumer.next_batch()
-                        tally.add([value for value in batch.values if value is not None])
+                async with client.consumer(topic, prefetch=WINDOW) as consumer:
+                    async for message in consumer:
+                        received.append(message.value)
+                        settled = message.ack()
+                        if len(received) == expected:
+                            break
+                    await settled
 
         self._with_client(work)
+        return values_of(received)
 
-    def work(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
+    def work_bulk(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[bytes | None] = []
+
         async def work(client: Client) -> None:
             with watch:
-                async with client.consumer(topic) as consumer:
-                    while not tally.is_full:
+                async with client.consumer(topic, prefetch=WINDOW) as consumer:
+                    while len(received) < expected:
                         batch = await consumer.next_batch()
-                        tally.add([value for value in batch.values if value is not None])
+                        received.extend(batch.values)
                         settled = batch.ack()
                     await settled
 
         self._with_client(work)
+        return values_of(received)
 
-    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
-        return self._bench("publish", topic, "--count", str(count), "--size", str(record_bytes))
+    def read_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[bytes | None] = []
 
-    def tool_consume(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
+        async def work(client: Client) -> None:
+            with watch:
+                async with client.consumer(topic, prefetch=WINDOW) as consumer:
+                    async for message in consumer:
+                        received.append(message.value)
+                        if len(received) == expected:
+                            break
+
+        self._with_client(work)
+        return values_of(received)
+
+    def read_bulk(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        received: list[bytes | None] = []
+
+        async def work(client: Client) -> None:
+            with watch:
+                async with client.consumer(topic, prefetch=WINDOW) as consumer:
+                    while len(received) < expected:
+                        received.extend((await consumer.next_batch()).values)
+
+        self._with_client(work)
+        return values_of(received)
+
+    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun:
+        options = ["--count", str(count), "--size", str(record_bytes), "--batch", str(WINDOW)]
+        return self._bench("publish", topic, *options)
+
+    def tool_read(self, topic: str, record_bytes: int, count: int) -> ToolRun:
         return self._bench("consume", topic, "--count", str(count))
 
     def _bench(self, *options: str) -> ToolRun:
@@ -114,106 +164,41 @@ class LinnServer:
         return ToolRun(tool_output.linn_bench(text), seconds, cpu_s)
 
 
-class CallingServer(LinnServer):
-    """The same broker, used with a call per record, as most peers' clients are."""
-
-    def publish_batched(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
-        async def work(client: Client) -> None:
-            async with client.producer(topic) as producer:
-                with watch:
-                    for values in supply.chunks(CALLS):
-                        for value in values:
-                            try:
-                                producer.publish_nowait(value)
-                            except LimitExceeded:
-                                await producer.flush()
-                                producer.publish_nowait(value)
-                        await trio.lowlevel.checkpoint()
-                    await producer.flush()
-
-        self._with_client(work)
-
-    def read(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
-        async def work(client: Client) -> None:
-            with watch:
-                async with client.consumer(topic) as consumer:
-                    while not tally.is_full:
-                        message = await anext(consumer)
-                        tally.add([message.value or b""])
-
-        self._with_client(work)
-
-    def work(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
-        async def work(client: Client) -> None:
-            with watch:
-                async with client.consumer(topic) as consumer:
-                    while not tally.is_full:
-                        message = await anext(consumer)
-                        tally.add([message.value or b""])
-                        settled = message.ack()
-                    await settled
-
-        self._with_client(work)
-
-    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
-        return None
-
-    def tool_consume(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
-        return None
-
-
-SETTINGS: dict[Durability, str] = {
-    "page cache": 'segmented-log, fsync = "os"',
-    "fsync": 'segmented-log, fsync = "always"',
-}
-CLIENT = "linn.connect on trio (Python)"
-BULK = Facts(
-    name="linn",
-    client=CLIENT,
-    tool="linn bench",
-    settings=SETTINGS,
-    queue="a topic of kind queue; Batch.ack, and the last one awaited",
-    batched=f"publish_many of {CHUNK:,}, confirmed before the next; its batches are pipelined",
-    notes=(
-        "The broker is one Python process with one event loop: it uses one core, however many there are.",
-        "Records travel, are stored and are delivered in the batches that the producer made; the broker does not "
-        "open them.",
-        "One call publishes many records, and one ack is for a batch of them. Of the others' clients only those that "
-        "pipeline commands have anything like it: compare a client's call per record with the next system.",
-    ),
-)
-CALLING = Facts(
-    name="linn, a call per record",
-    client=CLIENT,
-    tool="none: the one above",
-    settings=SETTINGS,
-    queue="a topic of kind queue; a loop over messages and Message.ack of each, and the last one awaited",
-    batched="publish_nowait of each record, flush where the producer's buffer is full and at the end",
-    notes=(
-        "The same broker and the same protocol: the client gathers batches and merges acks by itself.",
-        "One at a time, both rows of linn are the same work: how far they are apart is the noise of the run.",
-    ),
-)
-
-
 class LinnPeer:
-    """The one that the others are beside."""
+    """The system that the others are compared with."""
 
-    tool_kind: Kind = "stream"
-    warm_up_s = 0.0
-
-    def __init__(self, facts: Facts, kind: type[LinnServer]) -> None:
-        self.facts = facts
-        self._kind = kind
+    facts = Facts(
+        name="linn",
+        client="linn.connect on trio (Python)",
+        settings={"page cache": 'segmented-log, fsync = "os"', "fsync": 'segmented-log, fsync = "always"'},
+        calls={
+            "publish one at a time": "`await producer.publish(value)`",
+            "publish to a queue, a call per record": f"`producer.publish_nowait(value)`, `flush` after {WINDOW:,}",
+            "consume a queue, an ack per record": "`async for message in consumer`, `message.ack()`; the last awaited",
+            "publish to a stream, a call per record": f"`producer.publish_nowait(value)`, `flush` after {WINDOW:,}",
+            "read a stream, record by record": "`async for message in consumer`",
+            "publish to a queue in bulk": f"`await producer.publish_many(values)` of {WINDOW:,}",
+            "consume a queue in bulk": "`consumer.next_batch()`, `batch.ack()`; the last awaited",
+            "publish to a stream in bulk": f"`await producer.publish_many(values)` of {WINDOW:,}",
+            "read a stream in bulk": "`consumer.next_batch()`",
+            "publish to a stream, by load tool": f"`linn bench publish --batch {WINDOW}` (Python)",
+            "read a stream, by load tool": "`linn bench consume` (Python), batch by batch",
+        },
+        notes=(
+            "The broker is one Python process with one event loop: it uses one core, however many there are.",
+            "Records travel, are stored and are delivered in the batches that the producer made; the broker does not "
+            "open them. Its client gathers batches and merges acks also where it is called once per record.",
+        ),
+    )
 
     def check(self) -> None:
-        """It is here."""
+        """Nothing is fetched."""
 
     @contextmanager
     def server(self, folder: Path, durability: Durability) -> Iterator[LinnServer]:
         """`linn serve` with its data in `folder`."""
         with BrokerProcess(folder, f'[storage.segmented-log]\nfsync = "{FSYNC[durability]}"\n') as process:
-            yield self._kind(process.url, process.pid)
+            yield LinnServer(process.url, process.pid)
 
 
-PEERS = {"linn": LinnPeer(BULK, LinnServer), "linn-calls": LinnPeer(CALLING, CallingServer)}
+PEERS = {"linn": LinnPeer()}

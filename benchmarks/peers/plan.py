@@ -1,11 +1,18 @@
-"""How much is measured."""
+"""How much is measured, and what is the same for every system."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-REPETITIONS = 3
+from benchmarks.peers.peer import Durability
+
+WINDOW = 10_000
+"""Records: at most so many are published and not confirmed, and at most so many are delivered and not acked."""
+CHUNK = 1_000
+"""Records of one call in bulk, where it is not the whole window; and between two looks at the clock."""
+LINGER_MS = 5
+"""How long a client that gathers batches may wait for more."""
 
 
 @dataclass(frozen=True)
@@ -13,20 +20,37 @@ class Plan:
     """Sizes and times of everything."""
 
     folder: Path
-    """Where the servers' data folders are made."""
-    seconds: float = 4.5
-    """Of publishing, per measurement: all its repetitions together. The warm-up is not among them."""
+    """Where the servers' data folders are made: on the disk that is measured."""
+    rounds: int = 5
+    """In each of them every system has its turn."""
+    seconds: float = 0.7
+    """Of publishing in one turn; what was published is then consumed in full."""
     record_bytes: tuple[int, ...] = (128, 1024)
-    stock_bytes_max: int = 512 << 20
-    """What one repetition publishes at most, so that it stays in memory and is consumed in bounded time."""
-    is_apart: bool = False
-    """Give each server one processor and the client the others."""
-
-    @property
-    def repetition_s(self) -> float:
-        """Of publishing."""
-        return self.seconds / REPETITIONS
+    stock_bytes_max: int = 256 << 20
+    """What one turn publishes at most, so that it stays in memory and is consumed in bounded time."""
+    durabilities: tuple[Durability, ...] = ("page cache", "fsync")
+    warm_up_s: float = 0.25
+    """Of publishing in one turn of the warm-up."""
+    warm_up_s_max: float = 8.0
+    """For all turns of one system at one work, if its rates do not stand still before."""
+    tool_s: float = 1.5
+    """Of a load tool, as far as its rate is foreseen."""
 
     def records_max(self, record_bytes: int) -> int:
-        """Of one repetition."""
+        """Records of one turn."""
         return self.stock_bytes_max // record_bytes
+
+    def minutes(self, turns: int, tool_turns: int, warm_ups: int) -> float:
+        """Estimate how long so many turns take, all systems together.
+
+        A turn publishes, consumes for about as long, and makes and deletes a topic; a load tool's has two processes
+        that start. A warm-up is over in half of its time.
+        """
+        turn_s = 2.0 * self.seconds + 0.3
+        tool_turn_s = 2.0 * self.tool_s + 2.5
+        return (turns * turn_s + tool_turns * tool_turn_s + warm_ups * self.warm_up_s_max / 2) / 60
+
+
+def quick_plan(folder: Path) -> Plan:
+    """Show that everything works, and nothing else: its figures mean nothing."""
+    return Plan(folder, 2, 0.05, (128,), 2 << 20, warm_up_s=0.02, warm_up_s_max=1.0, tool_s=0.1)

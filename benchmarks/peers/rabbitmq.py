@@ -12,9 +12,10 @@ import pika  # type: ignore[import-untyped]
 
 from benchmarks.peers import tool_output
 from benchmarks.peers.amqp_session import PERSISTENT, ConfirmedPublishing, Consuming, Session
-from benchmarks.peers.cargo import Supply, Tally
+from benchmarks.peers.cargo import Supply
 from benchmarks.peers.jars import class_path, java
 from benchmarks.peers.peer import Durability, Facts, Kind, PeerMissing
+from benchmarks.peers.plan import CHUNK, WINDOW
 from benchmarks.peers.server_process import free_ports, program, running, until_answered
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun, run_tool
@@ -23,16 +24,13 @@ INSTALL = "apt-get install rabbitmq-server (and stop and disable the service tha
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 """The package's own script. The one in the path runs as another user, in that user's folder."""
 PERF_TEST = "com.rabbitmq:perf-test:2.22.1"
-CHUNK = 100
-UNCONFIRMED_MAX = 2_000
-PREFETCH = 1_000
-ACK_EVERY = 100
 TOOL_SECONDS_MAX = 20
 QUEUE: dict[Durability, dict[str, Any]] = {
     "page cache": {"x-queue-type": "classic", "x-queue-version": 2},
     "fsync": {"x-queue-type": "quorum"},
 }
 STREAM = {"x-queue-type": "stream"}
+FROM_FIRST = {"x-stream-offset": "first"}
 
 
 class RabbitServer:
@@ -61,22 +59,21 @@ class RabbitServer:
     def delete(self, topic: str) -> None:
         self._admin.channel().queue_delete(topic)
 
-    def publish_singly(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> list[float]:
-        taken: list[float] = []
+    def publish_one_at_a_time(self, topic: str, supply: Supply, watch: Stopwatch) -> list[float]:
         connection = self._connection()
         try:
             channel = connection.channel()
             channel.confirm_delivery()
             with watch:
+                times = [time.perf_counter()]
                 for value in supply.singles():
-                    started = time.perf_counter()
                     channel.basic_publish("", topic, value, PERSISTENT)
-                    taken.append(time.perf_counter() - started)
+                    times.append(time.perf_counter())
         finally:
             connection.close()
-        return taken
+        return times
 
-    def publish_batched(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+    def publish_calls(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
         session = Session(self._port)
 
         def done() -> None:
@@ -85,37 +82,50 @@ class RabbitServer:
 
         def begin(channel: Any) -> None:
             watch.begin()
-            ConfirmedPublishing(topic, supply.chunks(CHUNK), UNCONFIRMED_MAX, done).begin(channel)
+            ConfirmedPublishing(topic, supply, done).begin(channel)
 
         session.run(begin)
 
-    def read(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
-        self._consume(topic, tally, watch, {"x-stream-offset": "first"})
+    publish_bulk = publish_calls
 
-    def work(self, topic: str, tally: Tally, watch: Stopwatch) -> None:
-        self._consume(topic, tally, watch, {})
+    def work_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        return self._consume(topic, expected, watch, 1, {})
 
-    def _consume(self, topic: str, tally: Tally, watch: Stopwatch, arguments: dict[str, str]) -> None:
+    def work_bulk(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        return self._consume(topic, expected, watch, CHUNK, {})
+
+    def read_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        return self._consume(topic, expected, watch, CHUNK, FROM_FIRST)
+
+    read_bulk = read_records
+
+    def _consume(
+        self, topic: str, expected: int, watch: Stopwatch, ack_every: int, arguments: dict[str, str]
+    ) -> list[bytes]:
         session = Session(self._port)
 
         def done() -> None:
             watch.end()
             session.done()
 
+        consuming = Consuming(topic, expected, ack_every, done)
+
         def begin(channel: Any) -> None:
             watch.begin()
-            Consuming(topic, tally, PREFETCH, ACK_EVERY, done).begin(channel, arguments)
+            consuming.begin(channel, arguments)
 
         session.run(begin)
+        return consuming.received
 
-    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
-        confirms = ["--confirm", str(UNCONFIRMED_MAX), "--flag", "persistent", "--size", str(record_bytes)]
+    def tool_publish(self, topic: str, record_bytes: int, count: int) -> ToolRun:
+        confirms = ["--confirm", str(WINDOW), "--flag", "persistent", "--size", str(record_bytes)]
         options = ["--producers", "1", "--consumers", "0", "--pmessages", str(count), *confirms]
         return self._perf_test("sending", topic, *options)
 
-    def tool_consume(self, topic: str, record_bytes: int, count: int) -> ToolRun | None:
-        acks = ["--qos", str(PREFETCH), "--multi-ack-every", str(ACK_EVERY)]
-        options = ["--producers", "0", "--consumers", "1", "--cmessages", str(count), *acks]
+    def tool_read(self, topic: str, record_bytes: int, count: int) -> ToolRun:
+        acks = ["--qos", str(WINDOW), "--multi-ack-every", str(CHUNK)]
+        place = ["--consumer-args", "x-stream-offset=first"]
+        options = ["--producers", "0", "--consumers", "1", "--cmessages", str(count), *acks, *place]
         return self._perf_test("receiving", topic, *options)
 
     def _perf_test(self, direction: str, topic: str, *options: str) -> ToolRun:
@@ -126,25 +136,39 @@ class RabbitServer:
         return ToolRun(tool_output.perf_test(text, direction), seconds, cpu_s)
 
 
-class RabbitPeer:
-    """From Debian's package; PerfTest from Maven Central."""
+CALLS = f"`channel.basic_publish` of pika's SelectConnection, publisher confirms, {WINDOW:,} unconfirmed"
 
-    tool_kind: Kind = "queue"
-    warm_up_s = 0.0
+
+class RabbitPeer:
+    """The distribution's package; PerfTest from Maven Central."""
+
     facts = Facts(
         name="RabbitMQ",
-        client=f"pika {pika.__version__} (Python), SelectConnection where it is batched",
-        tool="PerfTest (Java), one producer or one consumer, to and from a queue",
+        client=f"pika {pika.__version__} (Python)",
         settings={
             "page cache": "persistent messages; queues classic version 2, streams",
             "fsync": "persistent messages; quorum queues of one member, whose log is synced before a confirmation",
         },
-        queue=f"prefetch {PREFETCH:,}, one ack for every {ACK_EVERY} records",
-        batched=f"publisher confirms, at most {UNCONFIRMED_MAX:,} records unconfirmed",
+        calls={
+            "publish one at a time": "`channel.basic_publish` of pika's BlockingConnection, publisher confirms",
+            "publish to a queue, a call per record": CALLS,
+            "consume a queue, an ack per record": f"callback, `basic_ack` of each; prefetch {WINDOW:,}",
+            "publish to a stream, a call per record": CALLS,
+            "read a stream, record by record": f"callback, prefetch {WINDOW:,}; `basic_ack` of {CHUNK:,}, its credit",
+            "consume a queue in bulk": f"callback, prefetch {WINDOW:,}; one `basic_ack` of {CHUNK:,}",
+            "publish to a stream, by load tool": f"PerfTest (Java): `--confirm {WINDOW}`",
+            "read a stream, by load tool": f"PerfTest (Java): `--qos {WINDOW} --multi-ack-every {CHUNK}`",
+        },
+        lacks={
+            "publish to a queue in bulk": "AMQP 0.9.1 publishes messages one by one",
+            "publish to a stream in bulk": "AMQP 0.9.1 publishes messages one by one",
+            "read a stream in bulk": "AMQP 0.9.1 delivers messages one by one",
+        },
         notes=(
             "The broker uses several cores.",
-            "Streams are read over AMQP 0.9.1, like queues. RabbitMQ's own protocol for streams sends records in "
-            "batches and is faster; its load tool is not on Maven Central.",
+            "Streams are written and read over AMQP 0.9.1, like queues. RabbitMQ's own protocol for streams sends "
+            "records in batches and is faster; its load tool is not on Maven Central.",
+            "The distribution's version is older than the current one.",
             "Each run of PerfTest is a new Java process: a run of a few seconds is partly the compiler's warm-up.",
             "pika is the bottleneck where the client's cores are near one and the server's are not.",
         ),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from benchmarks.peers.peer import PeerFailed, PeerMissing
 
@@ -92,3 +92,11 @@ def until_answered(
             if time.monotonic() > deadline:
                 raise PeerFailed(f"{what} did not answer within {READY_TIMEOUT_S:g} s: {error!r}") from error
             time.sleep(POLL_S)
+
+
+def values_of(received: Sequence[object]) -> list[bytes]:
+    """The values of records; what has none, or carries an error, is not one that was published. Raises PeerFailed."""
+    wrong = next((value for value in received if type(value) is not bytes), None)
+    if wrong is not None or None in received:
+        raise PeerFailed(f"a record came without its value: {wrong!r}")
+    return cast(list[bytes], received)

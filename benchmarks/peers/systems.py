@@ -9,9 +9,9 @@ from benchmarks.peers.peer import Peer, PeerMissing
 
 SYSTEMS = {
     "linn": "linn_broker",
-    "linn-calls": "linn_broker",
     "rabbitmq": "rabbitmq",
-    "kafka": "kafka",
+    "kafka-3.9": "kafka",
+    "kafka-4.1": "kafka",
     "nats": "jetstream",
     "redis": "redis_streams",
 }

@@ -51,6 +51,14 @@ def perf_test(text: str, direction: str) -> Reading:
     return Reading(float(found[1]))
 
 
+def nats_bench(text: str) -> Reading:
+    """`nats bench js` with one client: its statistics. It ends with an error where it did not do all."""
+    found = re.findall(r"stats: ([\d,]+) msgs/sec", text)
+    if len(found) != 1:
+        raise _unreadable("nats bench", text)
+    return Reading(float(found[0].replace(",", "")))
+
+
 def redis_benchmark(text: str) -> Reading:
     """`redis-benchmark --csv`: a header and a row; a latency is that of a whole pipeline."""
     rows = [row for row in csv.reader(text.splitlines()) if row]
