@@ -31,6 +31,9 @@ STRICT = ("quick", "test")
 WHERE = {
     "batch": "quick",
     "benchmarks": "system",
+    "benchmarks/test_peers.py": "quick",
+    "benchmarks/test_peers_report.py": "quick",
+    "benchmarks/test_ratios.py": "quick",
     "broker/test_fairness.py": "perf",
     "broker/test_many_connections.py": "system",
     "broker/test_stop_under_load.py": "system",

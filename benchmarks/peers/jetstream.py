@@ -194,8 +194,8 @@ class JetStreamPeer:
             "publish to a stream in bulk": "nats-py has no call for it",
         },
         notes=(
-            "A queue is a stream with work-queue retention. Where a record is handed to a callback it was pushed by the "
-            "server: in nats-py that is faster than `fetch` of many.",
+            "A queue is a stream with work-queue retention. Where a record is handed to a callback the server pushed "
+            "it: in nats-py that is faster than `fetch` of many.",
             "nats-py is the bottleneck where the client's cores are near one and the server's far below: the load tool "
             "shows what the server takes from a client in Go.",
         ),

@@ -33,6 +33,8 @@ class Plan:
     """Of publishing in one turn of the warm-up."""
     warm_up_s_max: float = 8.0
     """For all turns of one system at one work, if its rates do not stand still before."""
+    idle_s: float = 2.0
+    """For a look at what the servers take while none of them has work."""
     tool_s: float = 1.5
     """Of a load tool, as far as its rate is foreseen."""
 
@@ -53,4 +55,4 @@ class Plan:
 
 def quick_plan(folder: Path) -> Plan:
     """Show that everything works, and nothing else: its figures mean nothing."""
-    return Plan(folder, 2, 0.05, (128,), 2 << 20, warm_up_s=0.02, warm_up_s_max=1.0, tool_s=0.1)
+    return Plan(folder, 2, 0.05, (128,), 2 << 20, warm_up_s=0.02, warm_up_s_max=1.0, idle_s=0.5, tool_s=0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from benchmarks.peers.peer import Durability, Facts, Kind, PeerMissing
 from benchmarks.peers.plan import CHUNK, WINDOW
 from benchmarks.peers.server_process import free_ports, program, running, until_answered
 from benchmarks.peers.stopwatch import Stopwatch
+from benchmarks.peers.stream_session import StreamSession
 from benchmarks.peers.tool import ToolRun, run_tool
 
 INSTALL = "apt-get install rabbitmq-server (and stop and disable the service that it starts)"
@@ -30,15 +32,22 @@ QUEUE: dict[Durability, dict[str, Any]] = {
     "fsync": {"x-queue-type": "quorum"},
 }
 STREAM = {"x-queue-type": "stream"}
+CONFIG = """\
+listeners.tcp.1 = 127.0.0.1:{port}
+stream.listeners.tcp.1 = 127.0.0.1:{stream_port}
+stream.advertised_host = 127.0.0.1
+stream.advertised_port = {stream_port}
+"""
 FROM_FIRST = {"x-stream-offset": "first"}
 
 
 class RabbitServer:
     """One node with distribution on loopback."""
 
-    def __init__(self, port: int, pid: int, jars: str, durability: Durability) -> None:
+    def __init__(self, port: int, stream_port: int, pid: int, jars: str, durability: Durability) -> None:
         self.pids = [pid]
         self._port = port
+        self._streams = StreamSession(stream_port)
         self._jars = jars
         self._durability = durability
         self._admin = until_answered(self._connection, pika.exceptions.AMQPError, "RabbitMQ")
@@ -86,7 +95,11 @@ class RabbitServer:
 
         session.run(begin)
 
-    publish_bulk = publish_calls
+    def publish_bulk(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+        if kind == "stream":
+            self._streams.publish(topic, supply, watch)
+        else:
+            self.publish_calls(topic, kind, supply, watch)
 
     def work_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
         return self._consume(topic, expected, watch, 1, {})
@@ -97,7 +110,8 @@ class RabbitServer:
     def read_records(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
         return self._consume(topic, expected, watch, CHUNK, FROM_FIRST)
 
-    read_bulk = read_records
+    def read_bulk(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        return self._streams.read(topic, expected, watch)
 
     def _consume(
         self, topic: str, expected: int, watch: Stopwatch, ack_every: int, arguments: dict[str, str]
@@ -144,7 +158,7 @@ class RabbitPeer:
 
     facts = Facts(
         name="RabbitMQ",
-        client=f"pika {pika.__version__} (Python)",
+        client=f"pika {pika.__version__}, and for streams in bulk rstream {version('rstream')} (Python)",
         settings={
             "page cache": "persistent messages; queues classic version 2, streams",
             "fsync": "persistent messages; quorum queues of one member, whose log is synced before a confirmation",
@@ -156,18 +170,16 @@ class RabbitPeer:
             "publish to a stream, a call per record": CALLS,
             "read a stream, record by record": f"callback, prefetch {WINDOW:,}; `basic_ack` of {CHUNK:,}, its credit",
             "consume a queue in bulk": f"callback, prefetch {WINDOW:,}; one `basic_ack` of {CHUNK:,}",
+            "publish to a stream in bulk": f"rstream's `await producer.send_batch` of {CHUNK:,}, its confirmations",
+            "read a stream in bulk": "rstream's callback for each record of a delivered chunk: it has no call for many",
             "publish to a stream, by load tool": f"PerfTest (Java): `--confirm {WINDOW}`",
             "read a stream, by load tool": f"PerfTest (Java): `--qos {WINDOW} --multi-ack-every {CHUNK}`",
         },
-        lacks={
-            "publish to a queue in bulk": "AMQP 0.9.1 publishes messages one by one",
-            "publish to a stream in bulk": "AMQP 0.9.1 publishes messages one by one",
-            "read a stream in bulk": "AMQP 0.9.1 delivers messages one by one",
-        },
+        lacks={"publish to a queue in bulk": "AMQP 0.9.1 publishes messages one by one"},
         notes=(
             "The broker uses several cores.",
-            "Streams are written and read over AMQP 0.9.1, like queues. RabbitMQ's own protocol for streams sends "
-            "records in batches and is faster; its load tool is not on Maven Central.",
+            "Streams are published to and read in bulk over RabbitMQ's own protocol for them, and otherwise over AMQP "
+            "0.9.1, like queues. The load tool of that protocol is not on Maven Central: PerfTest speaks AMQP 0.9.1.",
             "The distribution's version is older than the current one.",
             "Each run of PerfTest is a new Java process: a run of a few seconds is partly the compiler's warm-up.",
             "pika is the bottleneck where the client's cores are near one and the server's are not.",
@@ -185,13 +197,13 @@ class RabbitPeer:
     @contextmanager
     def server(self, folder: Path, durability: Durability) -> Iterator[RabbitServer]:
         """A node of its own name, with its own epmd, so that no other node is met."""
-        port, distribution, names = free_ports(3)
+        port, stream_port, distribution, names = free_ports(4)
         environment = _environment(folder, port, distribution, names)
-        (folder / "enabled_plugins").write_text("[].\n")
-        (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n")
+        (folder / "enabled_plugins").write_text("[rabbitmq_stream].\n")
+        (folder / "rabbitmq.conf").write_text(CONFIG.format(port=port, stream_port=stream_port))
         with running([program("epmd", INSTALL)], folder, names, environment):
             with running([str(SERVER)], folder, port, environment) as pid:
-                server = RabbitServer(port, pid, self._jars, durability)
+                server = RabbitServer(port, stream_port, pid, self._jars, durability)
                 try:
                     yield server
                 finally:

@@ -156,8 +156,8 @@ class RedisPeer:
         lacks={"read a stream, by load tool": "redis-benchmark reads no streams"},
         notes=(
             "All records are kept in memory; the append-only file is written beside it. What is acked stays.",
-            f"Pipelines and reads are of {CHUNK:,}, a tenth of the window: of {WINDOW:,} they were slower in most works "
-            "of a trial, and clearly faster in none.",
+            f"Pipelines and reads are of {CHUNK:,}, a tenth of the window: of {WINDOW:,} they were slower in most "
+            "works of a trial, and clearly faster in none.",
             "The distribution's version is older than the current one.",
             "Commands run on one thread. redis-benchmark sends records of one repeated byte.",
         ),

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.peers.peer import DURABILITIES, WORKS, Durability, Facts, Work
-from benchmarks.peers.plan import WINDOW
+from benchmarks.peers.plan import CHUNK, LINGER_MS, WINDOW
 from benchmarks.peers.ratios import STILL, STILL_TURNS, Ratio, ratio
 from benchmarks.peers.result import Result, Sample, read
 
@@ -290,11 +290,13 @@ def _method(result: Result) -> str:
         + (f"{plan['seconds']:g} s (at most {plan['stock_bytes_max'] >> 20} MiB)" if plan else "a bounded time")
         + " to a topic of its own, and then consumes all of it. Every record is compared with what was published, "
         "after the clock has stopped: if one is missing, doubled, changed or late, the system has no figures at all.",
-        "**Nothing is done per record by the measurement**: a loop has the client's call, and where it consumes keeps "
-        "the value in a list. The clock is read once per 1,000 records, and once per record where they are published "
-        "one at a time.",
-        f"**The same window.** At most {WINDOW:,} records are unconfirmed, and at most {WINDOW:,} delivered and not "
-        "acked. A client that can do so sends on while confirmations come; one that can't waits for the whole window.",
+        "**Nothing is done per record by the measurement** but what a program has to do: the client's call, and where "
+        "records are consumed, keeping the value in a list and looking whether it was the last. The clock is read "
+        f"once per {CHUNK:,} records at most, and once per record where they are published one at a time.",
+        f"**The same window.** At most {WINDOW:,} records are published and unconfirmed, and at most {WINDOW:,} of a "
+        "queue are delivered and not acked; of Kafka, which has no acks, at most as many are not committed. Some "
+        "clients send on while confirmations come, others wait for those of the whole window: see below. "
+        f"Kafka's clients may wait {LINGER_MS} ms to fill a batch; linn's does not wait.",
         "**Like beside like.** A call per record stands beside a call per record, and calls for many records beside "
         "such calls; what a system has no call for is not imitated. The load tools all publish to a stream, with "
         "confirmations and the window, and read it from its beginning; they differ in language and in what they batch.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,9 +73,15 @@ class Result:
 
 
 def write(path: Path, result: Result) -> None:
-    """Write it as JSON, a sample a line."""
-    text = msgspec.json.format(msgspec.json.encode(result), indent=0).decode()
-    path.write_text(text.replace("\n},", "},").replace(',\n"', ',"') + "\n")
+    """Write it as JSON, with a line for each sample, each warm-up and each system."""
+    parts = (f"{json.dumps(name)}: {_lines(value)}" for name, value in msgspec.to_builtins(result).items())
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def _lines(value: object) -> str:
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
+    return json.dumps(value)
 
 
 def read(path: Path) -> Result:

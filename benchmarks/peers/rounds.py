@@ -26,7 +26,6 @@ from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun
 from benchmarks.servers import fresh_folder
 
-IDLE_S = 2.0
 TOOL_RECORDS = 20_000
 """Records of a load tool's first run, which finds out how many fill its time and is not counted."""
 Publish = Callable[[Server, str, Supply, Stopwatch], list[float] | None]
@@ -195,7 +194,7 @@ class Rounds:
             with ExitStack() as stack:
                 self._start(durability, stack)
                 self._warm_up(durability)
-                self.idle_cores[durability] = _idle_cores([entrant.server for entrant in self._entrants])
+                self.idle_cores[durability] = self._idle()
                 for cargo in self._cargoes:
                     self._measure(durability, cargo)
         self.samples = [sample for sample in self.samples if sample.system not in self.failed]
@@ -219,6 +218,12 @@ class Rounds:
                 for trial in trials_of(durability):
                     if offers(entrant.peer, trial):
                         self.warm_ups.append(entrant.warm_up(trial, self._cargoes[0]))
+
+    def _idle(self) -> float:
+        pids = [pid for entrant in self._running() for pid in entrant.server.pids]
+        before, started = sum(map(cpu_s, pids)), time.monotonic()
+        time.sleep(self._plan.idle_s)
+        return (sum(map(cpu_s, pids)) - before) / (time.monotonic() - started)
 
     def _measure(self, durability: Durability, cargo: Cargo) -> None:
         for trial in trials_of(durability):
@@ -273,13 +278,6 @@ def minutes(peers: Sequence[Peer], plan: Plan) -> float:
 def offers(peer: Peer, trial: Trial) -> bool:
     """Whether anything of it is measured."""
     return trial.published in peer.facts.calls or trial.consumed in peer.facts.calls
-
-
-def _idle_cores(servers: Sequence[Server]) -> float:
-    pids = [pid for server in servers for pid in server.pids]
-    before, started = sum(map(cpu_s, pids)), time.monotonic()
-    time.sleep(IDLE_S)
-    return (sum(map(cpu_s, pids)) - before) / (time.monotonic() - started)
 
 
 _begun = time.monotonic()

@@ -1,23 +1,26 @@
-"""The page of linn and its peers says what was measured, and load tools are read right. No peer is needed here."""
+"""Peers are loaded with records that are proven to come back, and load tools are read right. No peer is needed here."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.peers import __main__ as runner
 from benchmarks.peers import tool_output
-from benchmarks.peers.cargo import COUNT, Cargo, RecordsLost, Supply, Tally
-from benchmarks.peers.figure import Figure, Sample, quantile
-from benchmarks.peers.page import Result, page
-from benchmarks.peers.peer import Durability, Facts, PeerMissing
+from benchmarks.peers.cargo import COUNT, Cargo, RecordsLost, Supply
+from benchmarks.peers.peer import WORKS, Durability, Facts, Kind, PeerMissing
+from benchmarks.peers.plan import Plan
+from benchmarks.peers.result import read
+from benchmarks.peers.rounds import TOOL_WORKS, TRIALS, Rounds, minutes, trials_of
 from benchmarks.peers.server_process import program
+from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.systems import SYSTEMS, peer
-from benchmarks.peers.tool import ToolFailed, run_tool
+from benchmarks.peers.tool import Reading, ToolFailed, ToolRun, run_tool
 
 ROOT = Path(__file__).parents[2]
 PRODUCED = """\
@@ -36,6 +39,9 @@ test stopped (Producer reached message limit)
 id: test-1, sending rate avg: 45678 msg/s
 id: test-1, receiving rate avg: 0 msg/s
 """
+NATS = """\
+NATS JetStream asynchronous publisher stats: 100,325 msgs/sec ~ 12 MiB/sec ~ min: 87,388us ~ avg: 98,944.02us
+"""
 REDIS = """\
 "test","rps","avg_latency_ms","min_latency_ms","p50_latency_ms","p95_latency_ms","p99_latency_ms","max_latency_ms"
 "XADD t * v vvvv","187969.92","0.518","0.104","0.167","1.100","5.191","5.191"
@@ -44,24 +50,26 @@ REDIS = """\
 
 def test_each_load_tool_is_read_as_it_speaks() -> None:
     bench = 'linn, some line\n{"what": "publish", "messages": 7, "messages_per_s": 123}\n'
-    assert tool_output.linn_bench(bench) == tool_output.Reading(123.0, 7)
-    assert tool_output.producer_performance(PRODUCED) == tool_output.Reading(164867.4, 500000, 404_000.0, 1_143_000.0)
-    assert tool_output.consumer_performance(CONSUMED) == tool_output.Reading(316506.3, 500080)
-    assert tool_output.perf_test(PERF_TEST, "sending") == tool_output.Reading(45678.0)
-    assert tool_output.redis_benchmark(REDIS) == tool_output.Reading(187969.92, None, 167.0, 5191.0)
+    assert tool_output.linn_bench(bench) == Reading(123.0, 7)
+    assert tool_output.producer_performance(PRODUCED) == Reading(164867.4, 500000, 404_000.0, 1_143_000.0)
+    assert tool_output.consumer_performance(CONSUMED) == Reading(316506.3, 500080)
+    assert tool_output.perf_test(PERF_TEST, "sending") == Reading(45678.0)
+    assert tool_output.nats_bench(NATS) == Reading(100325.0)
+    assert tool_output.redis_benchmark(REDIS) == Reading(187969.92, None, 167.0, 5191.0)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no route to the broker\n", "rps\n1\n"])
 def test_a_load_tool_that_says_something_else_is_an_error_and_no_figure(text: str) -> None:
-    for read in (
+    for reads in (
         tool_output.linn_bench,
         tool_output.producer_performance,
         tool_output.consumer_performance,
         lambda said: tool_output.perf_test(said, "receiving"),
+        tool_output.nats_bench,
         tool_output.redis_benchmark,
     ):
         with pytest.raises(ToolFailed, match="nothing that can be read"):
-            read(text)
+            reads(text)
 
 
 def test_a_load_tool_that_fails_is_told_with_its_last_words() -> None:
@@ -71,14 +79,12 @@ def test_a_load_tool_that_fails_is_told_with_its_last_words() -> None:
     assert (text, seconds > 0, cpu_s > 0) == ("45\n", True, True)
 
 
-def test_what_is_supplied_is_what_a_tally_takes() -> None:
+def test_what_is_supplied_is_what_is_expected_to_come_back() -> None:
     cargo = Cargo(64)
     supply = Supply(cargo, 60.0, COUNT + 1_000)
-    tally = Tally(cargo, COUNT + 1_000)
-    for chunk in supply.chunks(1_000):
-        tally.add(chunk)
-    tally.check()
-    assert (supply.taken, tally.is_full, tally.left) == (COUNT + 1_000, True, 0)
+    received = [value for chunk in supply.chunks(1_000) for value in chunk]
+    cargo.check(received, supply.taken)
+    assert supply.taken == COUNT + 1_000
     assert all(len(value) == 64 for value in cargo.values)
     assert len(set(cargo.values)) == COUNT
 
@@ -90,105 +96,124 @@ def test_supply_ends_with_its_time() -> None:
 
 def test_a_record_that_is_lost_doubled_changed_or_late_is_found() -> None:
     cargo = Cargo(16)
-    values = cargo.values
-    lost = Tally(cargo, 3)
-    lost.add(values[:2])
+    first, second, third, *_ = cargo.values
     with pytest.raises(RecordsLost, match="3 records were confirmed and 2 were consumed"):
-        lost.check()
-    for wrong in ([values[1]], [values[0], values[0]], [values[0][:-1] + b"?"], [values[0], b"", values[2]], [b""]):
-        with pytest.raises(RecordsLost):
-            Tally(cargo, 3).add(wrong)
-    doubled = Tally(cargo, 3)
-    doubled.add(values[:4])
+        cargo.check([first, second], 3)
     with pytest.raises(RecordsLost, match="3 records were confirmed and 4 were consumed"):
-        doubled.check()
+        cargo.check([first, second, third, third], 3)
+    for received in ([first, third, second], [first, second, second], [first, second[:-1] + b"?", third]):
+        with pytest.raises(RecordsLost, match="of 3 is not the one that was published there"):
+            cargo.check(received, 3)
 
 
-def test_a_quantile_is_one_of_the_values() -> None:
-    assert [quantile(list(range(100)), share) for share in (0.0, 0.5, 0.99, 1.0)] == [0, 50, 99, 99]
-    assert quantile([7.0], 0.99) == 7.0
+# --- the rounds ------------------------------------------------------------------------------------------------------
 
 
-# --- the page --------------------------------------------------------------------------------------------------------
+class ListServer:
+    """A whole system in a list per topic; `loses` is the topic of which it loses the last record."""
+
+    version = "1"
+
+    def __init__(self, loses: str | None) -> None:
+        self.pids: list[int] = []
+        self._topics: dict[str, list[bytes]] = {}
+        self._loses = loses
+
+    def create(self, topic: str, kind: Kind) -> None:
+        self._topics[topic] = []
+
+    def delete(self, topic: str) -> None:
+        del self._topics[topic]
+
+    def publish_one_at_a_time(self, topic: str, supply: Supply, watch: Stopwatch) -> list[float]:
+        with watch:
+            self._topics[topic] += supply.singles()
+        return [float(number) for number in range(supply.taken + 1)]
+
+    def publish_calls(self, topic: str, kind: Kind, supply: Supply, watch: Stopwatch) -> None:
+        with watch:
+            for values in supply.chunks(1_000):
+                self._topics[topic] += values
+
+    publish_bulk = publish_calls
+
+    def _consume(self, topic: str, expected: int, watch: Stopwatch) -> list[bytes]:
+        with watch:
+            return self._topics[topic][: expected - (topic == self._loses)]
+
+    work_records = work_bulk = read_records = read_bulk = _consume
+
+    def _tool(self, topic: str, record_bytes: int, count: int) -> ToolRun:
+        return ToolRun(Reading(1e6, count), 0.1, 0.1)
+
+    tool_publish = tool_read = _tool
 
 
-def facts(name: str, *durabilities: Durability) -> Facts:
-    return Facts(
-        name, "a client", "a tool", dict.fromkeys(durabilities, "a setting"), "acks", "pipelines", ("A note.",)
-    )
+class ListPeer:
+    """Counts how many of its servers run."""
+
+    running = 0
+
+    def __init__(self, name: str, loses: str | None = None) -> None:
+        works = [work for work in WORKS if work != "publish to a queue in bulk"]
+        self.facts = Facts(name, "a list", {"page cache": "none"}, dict.fromkeys(works, "a list"))
+        self._loses = loses
+
+    def check(self) -> None:
+        pass
+
+    @contextmanager
+    def server(self, folder: Path, durability: Durability) -> Iterator[ListServer]:
+        self.running += 1
+        yield ListServer(self._loses)
+        self.running -= 1
 
 
-def samples(*rates: float) -> list[Sample]:
-    return [Sample(int(rate), 1.0, 0.5, 0.25, rate, 100.0, 20_000.0) for rate in rates]
+def measured(folder: Path, *peers: ListPeer) -> Rounds:
+    plan = Plan(folder, rounds=3, seconds=0.001, record_bytes=(16,), warm_up_s=0.001, warm_up_s_max=0.0, idle_s=0.0)
+    rounds = Rounds(peers, plan)
+    rounds.run()
+    return rounds
 
 
-def result() -> Result:
-    figures = [
-        Figure("linn", "publish one at a time", "page cache", 128, samples(900, 1000, 4000)),
-        Figure("Faster", "publish one at a time", "page cache", 128, samples(2000, 2500, 2600)),
-        Figure("linn", "publish one at a time", "fsync", 128, samples(10, 10, 10)),
-        Figure("linn", "load tool publishes", "page cache", 1024, samples(5, 6, 7)),
+NAMES = ("one", "two")
+
+
+def test_each_round_has_a_turn_of_every_system_at_every_work_that_it_offers(tmp_path: Path) -> None:
+    peers = [ListPeer(name) for name in NAMES]
+    rounds = measured(tmp_path, *peers)
+    turns = [(sample.work, sample.round, sample.system) for sample in rounds.samples]
+    offered = {trial.published for trial in TRIALS} | {trial.consumed for trial in TRIALS} | {*TOOL_WORKS}
+    offered -= {None, "publish to a queue in bulk"}
+    assert sorted(turns) == sorted((work, number, name) for work in offered for number in (1, 2, 3) for name in NAMES)
+    assert [name for work, _, name in turns if work == TRIALS[0].published] == [
+        "two",
+        "one",
+        "one",
+        "two",
+        "two",
+        "one",
     ]
-    return Result(
-        facts=[facts("linn", "page cache", "fsync"), facts("Faster", "page cache"), facts("Gone", "page cache")],
-        versions={"linn": "1.0", "Faster": "2.0"},
-        figures=figures,
-        missing={"Gone": "it ended", "absent": "apt-get install absent"},
-        measured_at="2026-01-02T03:04:05+00:00",
-        seconds=600.0,
-        repetition_s=1.5,
-        repetitions=3,
-        stock_bytes_max=512 << 20,
-        is_apart=False,
-        machine={"cpus": 2, "memory_bytes": 8 << 30, "system": "Linux", "load_average": [0.1, 0.2, 0.3]},
-    )
+    assert [peer.running for peer in peers] == [0, 0]
 
 
-def rows_of(text: str, heading: str) -> list[list[str]]:
-    """The cells of the table under a heading."""
-    lines = text.partition(f"### {heading}\n\n")[2].partition("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+def test_a_system_that_loses_a_record_has_no_figures_and_the_others_have_theirs(tmp_path: Path) -> None:
+    rounds = measured(tmp_path, ListPeer("one"), ListPeer("two", loses="turn-4"))
+    assert {sample.system for sample in rounds.samples} == {"one"}
+    assert "were confirmed and" in rounds.failed["two"]
 
 
-def test_a_row_has_the_median_its_share_of_linns_and_the_cpu_of_both_sides() -> None:
-    linn, faster, *_ = rows_of(page(result()), "Publish one at a time: 128 bytes")
-    cpu = ["500.00 us (0.50)", "250.00 us (0.25)"]
-    assert linn == ["linn", "page cache", "1,000", "1.00", "100 us", "20.0 ms", *cpu]
-    assert faster[:4] == ["Faster", "page cache", "**2,500**", "2.50"]
+def test_times_of_one_at_a_time_are_from_one_confirmation_to_the_next(tmp_path: Path) -> None:
+    singles = [each for each in measured(tmp_path, ListPeer("one")).samples if each.work == TRIALS[0].published]
+    assert [(each.p50_us, each.p99_us) for each in singles] == [(1e6, 1e6)] * 3
 
 
-def test_what_a_system_does_not_offer_is_said_and_not_left_out() -> None:
-    rows = rows_of(page(result()), "Publish one at a time: 128 bytes")
-    assert [row[:3] for row in rows[2:]] == [["linn", "fsync", "10"], ["Faster", "fsync", "not offered"]]
-    assert "- fsync: not offered" in page(result())
-
-
-def test_a_load_tools_processor_time_is_not_told_as_cores() -> None:
-    (row,) = rows_of(page(result()), "Load tool publishes: 1,024 bytes")
-    assert row[0] == "linn"
-    assert all("(" not in cell for cell in row)
-
-
-def test_systems_that_were_not_measured_are_on_the_page_with_the_reason() -> None:
-    text = page(result())
-    assert "### Gone\n\nNot measured: it ended\n" in text
-    assert "- absent: apt-get install absent\n" in text
-
-
-def test_every_table_of_the_page_is_whole() -> None:
-    width = 0
-    for line in page(result()).splitlines():
-        if line.startswith("|"):
-            width = width or line.count("|")
-            assert line.count("|") == width
-
-
-def test_the_json_has_every_repetition() -> None:
-    data = json.loads(json.dumps(result().data()))
-    first = data["figures"][0]
-    assert [sample["records_per_s"] for sample in first["samples"]] == [900, 1000, 4000]
-    assert (first["records_per_s"], first["p99_us"], first["server_cores"]) == (1000, 20_000.0, 0.5)
-    assert data["missing"]["absent"] == "apt-get install absent"
+def test_the_whole_run_is_estimated_at_less_than_25_minutes() -> None:
+    peers = [ListPeer(name) for name in SYSTEMS]
+    for each in peers:
+        each.facts = Facts(each.facts.name, "", dict.fromkeys(("page cache", "fsync"), ""), each.facts.calls)
+    assert len(trials_of("fsync")) < len(trials_of("page cache"))
+    assert 15 < minutes(peers, Plan(Path())) < 25
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -197,13 +222,32 @@ def test_the_json_has_every_repetition() -> None:
 def test_wrong_options_are_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["--only", "linn,carrier-pigeon"], "no such system: carrier-pigeon"),
-        (["--seconds", "0"], "0 is no number of seconds"),
-        (["--seconds", "soon"], "soon is no number of seconds"),
-        (["--seconds", "nan"], "nan is no number of seconds"),
+        (["--rounds", "0"], "0 is no number of rounds"),
+        (["--rounds", "many"], "many is no number of rounds"),
+        (["--docs", "--quick"], "--docs is for a whole run"),
+        (["--docs", "--only", "linn"], "--docs is for a whole run"),
     ):
         with pytest.raises(SystemExit):
             runner.main(arguments)
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+def test_a_quick_run_of_linn_has_every_work_and_writes_its_page(tmp_path: Path) -> None:
+    options = [
+        "--only",
+        "linn",
+        "--quick",
+        "--json",
+        str(tmp_path / "peers.json"),
+        "--page",
+        str(tmp_path / "peers.md"),
+    ]
+    assert runner.main(options) == 0
+    result = read(tmp_path / "peers.json")
+    assert {sample.work for sample in result.samples} == {*WORKS}
+    assert "its figures mean nothing" in " ".join((tmp_path / "peers.md").read_text().split())
 
 
 def test_a_program_that_is_missing_is_named_with_how_to_install_it() -> None:
@@ -212,7 +256,7 @@ def test_a_program_that_is_missing_is_named_with_how_to_install_it() -> None:
 
 
 def test_a_library_that_is_missing_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for library in ("pika", "confluent_kafka", "nats", "redis"):
+    for library in ("pika", "rstream", "confluent_kafka", "nats", "redis"):
         monkeypatch.setitem(sys.modules, library, None)
     for name, module in SYSTEMS.items():
         if not name.startswith("linn"):
@@ -221,8 +265,9 @@ def test_a_library_that_is_missing_is_named_with_how_to_install_it(monkeypatch: 
                 peer(name)
 
 
+@pytest.mark.system
 def test_no_peers_library_is_imported_before_it_is_measured() -> None:
-    libraries = {"pika", "nats", "redis", "confluent_kafka"}
+    libraries = {"pika", "nats", "redis", "confluent_kafka", "rstream"}
     code = f"import sys, benchmarks.peers.__main__; print(sorted({libraries!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.stdout.strip() == "[]", done.stderr
