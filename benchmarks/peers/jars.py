@@ -28,6 +28,12 @@ def java() -> str:
     return program("java", INSTALL)
 
 
+def java_version() -> str:
+    """Raises PeerMissing."""
+    said = subprocess.run([java(), "-version"], capture_output=True, text=True, timeout=TIMEOUT_S).stderr
+    return said.split('"')[1] if '"' in said else said.strip()
+
+
 def class_path(artifacts: Sequence[str]) -> str:
     """Of artifacts (`group:name:version`) and all they need; Maven keeps them. Raises PeerMissing."""
     maven = program("mvn", INSTALL)

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from benchmarks.peers import tool_output
 from benchmarks.peers.cargo import Supply
-from benchmarks.peers.jars import class_path, java
+from benchmarks.peers.jars import class_path, java, java_version
 from benchmarks.peers.peer import Durability, Facts, Kind, PeerFailed
 from benchmarks.peers.plan import CHUNK, LINGER_MS, WINDOW
 from benchmarks.peers.server_process import free_ports, running, until_answered, values_of
@@ -69,7 +69,7 @@ class KafkaServer:
         until_answered(lambda: self._admin.list_topics(timeout=2), KafkaException, "Kafka")
 
     def create(self, topic: str, kind: Kind) -> None:
-        config = {"flush.messages": FLUSH[self._durability]}
+        config = {"flush.messages": FLUSH[self._durability], "file.delete.delay.ms": "0"}
         made = self._admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1, config=config)])
         made[topic].result(TIMEOUT_S)
 
@@ -257,7 +257,7 @@ class KafkaPeer:
         cluster = "AAAAAAAAAAAAAAAAAAAAAQ"
         run_tool([*start, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)])
         with running([*start, "kafka.Kafka", str(properties)], folder, port) as pid:
-            yield KafkaServer(self._release, port, pid, self._jars, durability)
+            yield KafkaServer(f"{self._release} on Java {java_version()}", port, pid, self._jars, durability)
 
 
 def facts(release: str) -> Facts:
@@ -285,6 +285,7 @@ def facts(release: str) -> Facts:
             "read a stream, by load tool": "ConsumerPerformance (Java)",
         },
         notes=(
+            "The broker has a heap of 1 GiB and the collector G1.",
             f"linger.ms={LINGER_MS}, batch.size={BATCH_BYTES >> 10} KiB where publishing is not one at a time.",
             "Its queue is a group of one consumer that commits its place: records have no acks of their own. Share "
             "groups, which have them, are for production from 4.2 on.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import median
 from typing import TypeVar
 
@@ -55,7 +56,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def rotated(items: Sequence[Item], turns: int) -> list[Item]:
-    """The items in the same order from another beginning, so that each is first, and last, equally often."""
-    begin = turns % len(items) if items else 0
-    return [*items[begin:], *items[:begin]]
+def shuffled(items: Sequence[Item], seed: str) -> list[Item]:
+    """The items in an order that depends on the seed alone, so that nobody always follows the same neighbour."""
+    return Random(seed).sample(items, len(items))

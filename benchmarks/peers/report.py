@@ -281,10 +281,11 @@ def _method(result: Result) -> str:
     points = [
         "**Rounds.** "
         + (f"{plan['rounds']} of them. " if plan else "")
-        + "In each round every system has its turn at the same work, one after another, in an order that rotates from "
-        "round to round. A ratio is of two turns of one round, so that what slows the machine down slows both; the "
-        "figure is the median of the ratios, with the least and the greatest beside it. The rates are medians too: "
-        "they say more of the machine, and the ratio of two of them is not quite the median of the ratios.",
+        + "In each round every system has its turn at the same work, one after another, in an order that changes from "
+        "round to round. Before each turn the disk is synced. A ratio is of two turns of one round, so that what slows "
+        "the machine down slows both; the figure is the median of the ratios, with the least and the greatest beside "
+        "it. The rates are medians too: they say more of the machine, and the ratio of two of them is not quite the "
+        "median of the ratios.",
         "**Faster** is said where a system was faster in every round, and nowhere else.",
         "**A turn** publishes for "
         + (f"{plan['seconds']:g} s (at most {plan['stock_bytes_max'] >> 20} MiB)" if plan else "a bounded time")

@@ -1,13 +1,14 @@
-"""The rounds: every system has its turn in each of them, in an order that rotates.
+"""The rounds: every system has its turn in each of them, in an order of the round's own.
 
-Laws: all servers of a durability run from its beginning to its end; each turn has a topic of its own, which is deleted;
-what a turn publishes is consumed at once and compared with what was published, all of it; a system of which a record is
-missing, or that fails, has no figures at all.
+Laws: all servers of a durability run from its beginning to its end; each turn begins with a synced disk and has a topic
+of its own, which is deleted; what a turn publishes is consumed at once and compared with what was published, all of it;
+a system of which a record is missing, or that fails, has no figures at all.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import time
 import traceback
@@ -20,7 +21,7 @@ from benchmarks.load import cpu_s
 from benchmarks.peers.cargo import Cargo, Supply
 from benchmarks.peers.peer import Durability, Kind, Peer, PeerFailed, Server, Work
 from benchmarks.peers.plan import Plan
-from benchmarks.peers.ratios import quantile, rotated, stands_still
+from benchmarks.peers.ratios import quantile, shuffled, stands_still
 from benchmarks.peers.result import Sample, WarmUp
 from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun
@@ -105,6 +106,7 @@ class Entrant:
         supply = Supply(cargo, seconds, self._plan.records_max(cargo.record_bytes))
         publishing, consuming = Stopwatch(self.server.pids), Stopwatch(self.server.pids)
         with self._topic(trial.kind) as topic:
+            os.sync()  # What one system wrote is not for the next one to wait for.
             gc.collect()
             times = trial.publish(self.server, topic, supply, publishing)
             if not supply.taken:
@@ -155,6 +157,7 @@ class Entrant:
         runs = zip(TOOL_WORKS, (self.server.tool_publish, self.server.tool_read), strict=True)
         samples: list[Sample] = []
         with self._topic("stream") as topic:
+            os.sync()
             for work, run in runs:
                 if work in self._calls:
                     with Stopwatch(self.server.pids) as watch:
@@ -227,14 +230,14 @@ class Rounds:
 
     def _measure(self, durability: Durability, cargo: Cargo) -> None:
         for trial in trials_of(durability):
-            _say(f"{durability}, {cargo.record_bytes} bytes: {trial.published}")
-            self._turns(lambda entrant, number, trial=trial: (  # type: ignore[misc]
+            what = f"{durability}, {cargo.record_bytes} bytes: {trial.published}"
+            self._turns(what, lambda entrant, number, trial=trial: (  # type: ignore[misc]
                 entrant.turn(trial, cargo, number, self._plan.seconds) if offers(entrant.peer, trial) else []
             ))  # fmt: skip
         if durability == "page cache":
             size = cargo.record_bytes
-            _say(f"{durability}, {size} bytes: load tools")
-            self._turns(lambda entrant, number: entrant.tool_turn(size, number, self._best(entrant.name, size)))
+            what = f"{durability}, {size} bytes: load tools"
+            self._turns(what, lambda entrant, number: entrant.tool_turn(size, number, self._best(entrant.name, size)))
 
     def _best(self, name: str, record_bytes: int) -> float:
         """The best rate at which a system's client has published to a stream with a call per record."""
@@ -242,9 +245,10 @@ class Rounds:
         rates = [each.records_per_s for each in self.samples if (each.system, each.record_bytes, each.work) == wanted]
         return max(rates, default=0.0)
 
-    def _turns(self, turn: Callable[[Entrant, int], Iterable[Sample]]) -> None:
+    def _turns(self, what: str, turn: Callable[[Entrant, int], Iterable[Sample]]) -> None:
+        _say(what)
         for number in range(1, self._plan.rounds + 1):
-            for entrant in rotated(self._running(), number):
+            for entrant in shuffled(self._running(), f"{what} {number}"):
                 with self._failing(entrant.name):
                     self.samples += turn(entrant, number)
 

@@ -186,14 +186,8 @@ def test_each_round_has_a_turn_of_every_system_at_every_work_that_it_offers(tmp_
     offered = {trial.published for trial in TRIALS} | {trial.consumed for trial in TRIALS} | {*TOOL_WORKS}
     offered -= {None, "publish to a queue in bulk"}
     assert sorted(turns) == sorted((work, number, name) for work in offered for number in (1, 2, 3) for name in NAMES)
-    assert [name for work, _, name in turns if work == TRIALS[0].published] == [
-        "two",
-        "one",
-        "one",
-        "two",
-        "two",
-        "one",
-    ]
+    singles = [name for work, _, name in turns if work == TRIALS[0].published]
+    assert all({*singles[first : first + 2]} == {*NAMES} for first in (0, 2, 4))
     assert [peer.running for peer in peers] == [0, 0]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.peers.ratios import Ratio, quantile, ratio, rotated, stands_still
+from benchmarks.peers.ratios import Ratio, quantile, ratio, shuffled, stands_still
 
 RATES = st.dictionaries(st.integers(1, 9), st.floats(1.0, 1e7), min_size=1)
 
@@ -45,10 +45,13 @@ def test_rates_stand_still_when_the_last_three_lie_within_a_tenth() -> None:
     assert not stands_still([80.0, 90.0, 100.0, 110.0, 120.0])
 
 
-def test_each_system_is_first_once_in_as_many_rounds_as_there_are_systems() -> None:
-    orders = [rotated(["a", "b", "c"], number) for number in range(1, 4)]
-    assert orders == [["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]
-    assert rotated([], 3) == []
+def test_the_order_is_that_of_its_seed_and_neighbours_change_with_it() -> None:
+    names = [*"abcdef"]
+    orders = [shuffled(names, f"work {number}") for number in range(1, 6)]
+    assert orders == [shuffled(names, f"work {number}") for number in range(1, 6)]
+    assert all(sorted(order) == names for order in orders)
+    assert len({order[order.index("a") - 1] for order in orders if order[0] != "a"}) > 1
+    assert shuffled([], "work") == []
 
 
 def test_a_quantile_is_one_of_the_values() -> None:
