@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, metavar="FILE", help="write every turn there")
     made.add_argument("--page", type=Path, metavar="FILE", help="write the page there, as Markdown")
     made.add_argument(
-        "--docs", action="store_true", help=f"write {JSON}, and all that the documentation says of it; not with --quick"
+        "--docs", action="store_true", help=f"write {JSON}, and all that the documentation says of it; of a whole run"
     )
     return made
 
@@ -106,8 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code. 0: all measured, 1: some were not, 2: none was."""
     made = parser()
     options = made.parse_args(arguments)
-    if options.docs and (options.quick or options.only):
-        made.error("--docs is for a whole run: without --quick and --only")
+    if options.docs and (options.quick or options.only or (options.rounds or Plan.rounds) < Plan.rounds):
+        made.error(f"--docs is for a whole run: without --quick and --only, and of {Plan.rounds} rounds or more")
     signal.signal(signal.SIGTERM, _leave)
     plan = plan_of(options)
     try:

@@ -220,6 +220,7 @@ def test_wrong_options_are_refused_in_words(capsys: pytest.CaptureFixture[str]) 
         (["--rounds", "many"], "many is no number of rounds"),
         (["--docs", "--quick"], "--docs is for a whole run"),
         (["--docs", "--only", "linn"], "--docs is for a whole run"),
+        (["--docs", "--rounds", "4"], "of 5 rounds or more"),
     ):
         with pytest.raises(SystemExit):
             runner.main(arguments)
