@@ -98,7 +98,7 @@ def _sizes(result: Result) -> list[int]:
 
 
 def standing(result: Result, link: str) -> str:
-    """Where linn leads and where it does not, in sentences."""
+    """Say how often linn leads, and name all at which it does not."""
     found = comparisons(result)
     if not found:
         return NOTHING
@@ -107,24 +107,27 @@ def standing(result: Result, link: str) -> str:
     behind = [each for each in found if each.ahead]
     rest = len(found) - first - len(behind)
     text = (
-        f"Measured [beside {_listed(names)}]({link}) on one machine, linn was the fastest in every round of "
-        f"{first} of {len(found)} comparisons. "
+        f"Measured [beside {_listed(names)}]({link}) on one machine, linn was the fastest in every round of {first} of "
+        f"{len(found)} comparisons. "
     )
-    if behind:
-        text += f"Another was faster in every round of {len(behind)}: {'; '.join(_behind(behind))}. "
-    if rest:
-        text += f"In the other {rest} the order changed from round to round. "
-    return _wrapped(text)
+    text += f"In {rest} the order changed from round to round. " if rest else ""
+    if not behind:
+        return _wrapped(text)
+    text += f"In {len(behind)} another was faster in every round:"
+    return "\n".join([_wrapped(text), "", *_behind(behind)])
 
 
 def _behind(found: Sequence[Comparison]) -> Iterator[str]:
     for work in WORKS:
+        parts = []
         for durability in DURABILITIES:
             here = [each for each in found if (each.work, each.durability) == (work, durability)]
             if here:
                 names = sorted({name for each in here for name in each.ahead})
-                sizes = "" if len(here) > 1 else f" with records of {here[0].record_bytes:,} bytes"
-                yield f"{work}, {durability}{sizes} ({', '.join(names)})"
+                sizes = "" if len(here) > 1 else f", {here[0].record_bytes:,} bytes"
+                parts.append(f"{_listed(names)} ({durability}{sizes})")
+        if parts:
+            yield _point(f"{work}: {'; '.join(parts)}").rstrip()
 
 
 def summary(result: Result) -> str:
