@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.peers.ratios import Ratio, quantile, ratio, shuffled, stands_still
@@ -27,6 +27,7 @@ def test_a_round_that_one_system_lacks_does_not_count() -> None:
     assert ratio({1: 10.0}, {2: 5.0}) is None
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(RATES, RATES)
 def test_the_inverse_is_the_ratio_of_the_other_system(rates: dict[int, float], others: dict[int, float]) -> None:
     found, other = ratio(rates, others), ratio(others, rates)
