@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linn.core.errors.tree import LogCorrupt
-from linn.core.queue.clip import clip_event
 from linn.core.queue.dead_letter import DeadLetters, DeadLetterTarget, DeadReason
 from linn.core.queue.event import (
     DELIVERY_ID_MAX,
@@ -21,6 +20,7 @@ from linn.core.queue.event import (
     Settled,
     Skipped,
     Started,
+    clip_event,
     decode_events,
     encode_events,
     single_events,

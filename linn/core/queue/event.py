@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import lt
 from typing import ClassVar, Final
@@ -330,3 +330,22 @@ def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEv
         ):
             return Died(first, stop, attempts, reason)
     return None
+
+
+def clip_event(event: SubscriptionEvent, end: int) -> SubscriptionEvent | None:
+    """Cut an event down to a topic's log that ends at `end`; None where nothing is left of it.
+
+    The state log may have outlived records of the data log that were never synced. Their offsets will be given to other
+    records, which nobody has seen or settled yet.
+    """
+    if isinstance(event, DeliveryIdsStarted):
+        return event
+    if isinstance(event, EventRun | Snapshot):
+        return event.clipped(end)
+    if isinstance(event, Started | Skipped):
+        return event if event.offset <= end else replace(event, offset=end)
+    if event.end <= end:
+        return event
+    if event.first >= end:
+        return None
+    return replace(event, end=end)

@@ -36,8 +36,7 @@ from linn.core.log.delivery import Delivery, Settlement
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.log.unwritten_events import UnwrittenEvents
-from linn.core.queue.clip import clip_event
-from linn.core.queue.event import SubscriptionEvent, decode_events, encode_events
+from linn.core.queue.event import SubscriptionEvent, clip_event, decode_events, encode_events
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import OffsetRanges, Range
 from linn.core.queue.semantics import DeliverySemantics

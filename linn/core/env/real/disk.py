@@ -19,7 +19,7 @@ import trio
 
 from linn.core.batch.flat_message import Buffer, without_first
 from linn.core.env.file_region import Sendable
-from linn.core.env.real.freeing_thread import FREEING
+from linn.core.env.real.freeing_thread import FreeingThread
 from linn.core.env.real.os import IOV_MAX, reason
 from linn.core.env.real.thread import in_thread
 from linn.core.errors.tree import DataDirLocked, DescriptorsExhausted, DiskFull, DiskReadOnly, StorageError, SyncFailed
@@ -62,23 +62,16 @@ class _Translated:
 class Descriptor:
     """An open file's number. The file is closed when the last one that holds this lets go of it."""
 
-    __slots__ = ("number",)
+    __slots__ = ("_freeing", "number")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, freeing: FreeingThread) -> None:
         self.number = number
+        self._freeing = freeing
 
     def __del__(self) -> None:
         # Linux frees the descriptor whatever close() says, and nothing is promised about the data.
         with contextlib.suppress(OSError):
-            FREEING.close(self.number)
-
-
-def _held(path: str) -> Descriptor | None:
-    """Hold a file whose disk space should be freed in a thread when it is deleted; None for others."""
-    with contextlib.suppress(OSError):
-        if FREEING.wants(os.stat(path).st_size):
-            return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    return None
+            self._freeing.close(self.number)
 
 
 class RealFileRegion:
@@ -110,11 +103,11 @@ class RealFileRegion:
 class RealFile:
     """A descriptor and where its file ends."""
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: Descriptor) -> None:
         self._path = path
-        self._open: Descriptor | None = Descriptor(descriptor)
-        self._descriptor = descriptor
-        self._end = os.fstat(descriptor).st_size
+        self._open: Descriptor | None = descriptor
+        self._descriptor = descriptor.number
+        self._end = os.fstat(descriptor.number).st_size
 
     def write(self, buffers: Sequence[Buffer]) -> int:
         total = sum(map(len, buffers))
@@ -222,17 +215,23 @@ def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -
 
 
 def _sync_folder(path: str) -> None:
-    folder = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
-    os.fsync(folder.number)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class RealDisk:
     """The machine's file system."""
 
+    def __init__(self) -> None:
+        self._freeing = FreeingThread()
+
     def open(self, path: str, *, create: bool = False) -> RealFile:
         with _Translated("open", path):
             descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
-        return RealFile(path, descriptor)
+        return RealFile(path, Descriptor(descriptor, self._freeing))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -251,9 +250,16 @@ class RealDisk:
 
     def unlink(self, path: str) -> None:
         with _Translated("delete", path), contextlib.suppress(FileNotFoundError):
-            held = _held(path)
+            held = self._held(path)
             os.unlink(path)
             del held  # Not before: with the last that holds a file its disk space is freed.
+
+    def _held(self, path: str) -> Descriptor | None:
+        """Hold a file whose disk space should be freed in a thread when it is deleted; None for others."""
+        with contextlib.suppress(OSError):
+            if self._freeing.wants(os.stat(path).st_size):
+                return Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._freeing)
+        return None
 
     def remove_dir(self, path: str) -> None:
         with _Translated("delete the folder", path), contextlib.suppress(FileNotFoundError):

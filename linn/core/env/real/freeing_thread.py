@@ -19,7 +19,7 @@ FREED_AT_ONCE_BYTES_MAX = 4 << 20
 
 
 class FreeingThread:
-    """Closes descriptors. One for the process: see `FREEING`."""
+    """Closes descriptors, for one disk."""
 
     def __init__(self) -> None:
         self._descriptors: SimpleQueue[int] = SimpleQueue()
@@ -54,6 +54,3 @@ class FreeingThread:
             self._works = True
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-
-
-FREEING = FreeingThread()
