@@ -1,4 +1,4 @@
-"""The tables of a configuration file but topics: one frozen struct each, with a default and a line of help per key."""
+"""Tables of a configuration file other than topics: one frozen struct each, with a default and help for every key."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError where one limit contradicts another, or the folder can't be one."""
+        """Check the limits against each other, and the folder. Raises ValueError."""
         if not self.message_bytes_max <= self.batch_bytes_max <= self.frame_bytes_max:
             raise ValueError("message_bytes_max <= batch_bytes_max <= frame_bytes_max does not hold")
         if "\0" in self.data_dir:
@@ -163,4 +163,4 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "interceptors": InterceptorTable,
     "topics": TopicSettings,
 }
-"""The tables at the top of a file; all but `broker`, `log` and `plugins` hold tables with names of a user's choice."""
+"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with names of the user's choice."""

@@ -143,19 +143,19 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
-"""What a topic may say for itself, and else takes from the field of the same name in its delivery's settings."""
+"""Settings that a topic may set itself, and otherwise takes from the same field of its delivery's settings."""
 
 
 def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:
-    """The table of a topic's settings but for its bindings: there may be thousands, which are written in turns."""
+    """The table of a topic's settings without its bindings: there may be thousands, which are encoded in turns."""
     return encode_settings(msgspec.structs.replace(topic, bindings=()))
 
 
 def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
-    """The topic with everything that it takes from elsewhere written out; what it says itself is kept.
+    """Fill in everything that a topic takes from elsewhere; its own settings are kept.
 
-    `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. What is still None afterwards does
-    not exist for this delivery (at-most-once has no lease). Filling in twice is the same as once.
+    `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. A setting that is still None
+    afterwards does not exist for this delivery (at-most-once has no lease). Filling in twice is the same as once.
     """
     found = dict(defaults) | {name: getattr(delivery_settings, name, None) for name in FROM_DELIVERY}
     missing = {name: value for name, value in found.items() if getattr(topic, name) is None}
@@ -163,7 +163,7 @@ def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_set
 
 
 def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:
-    """What a topic's semantics is made with: its delivery's settings, with what the topic says for itself put in."""
+    """The settings for a topic's semantics: its delivery's settings, overridden by the topic's own."""
     own = {name: getattr(topic, name) for name in FROM_DELIVERY if hasattr(delivery_settings, name)}
     return msgspec.structs.replace(
         delivery_settings, **{name: value for name, value in own.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The way out of a broker: thousands of connections may end at the same moment, and leave a few at a time."""
+"""A limit on how many connections are torn down at a time, when thousands end at the same moment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import trio
 from linn.core.loop.long_work import let_others_on
 
 LEAVING_AT_ONCE_MAX = 4
-"""What they have to clear away takes a turn's time, about: half a millisecond."""
+"""Connections torn down per turn: their cleanup takes about a turn's time, half a millisecond."""
 WAITING_MAX = 64
-"""From then on one comes where four leave: the kernel keeps who knocks in less memory than the broker who leaves."""
+"""Backlog from which one connection is accepted per four torn down: a queued connection takes less memory in the kernel
+than one that is being torn down.
+"""
 
 
 class CloseThrottle:
-    """Who has something to clear away, and nobody to wait for it, passes through first."""
+    """Limit how many connections are torn down at a time."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -25,17 +27,17 @@ class CloseThrottle:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many wait to leave that few should come."""
+        """Whether so many wait to be torn down that few should be accepted."""
         return self._passing.statistics().tasks_waiting >= WAITING_MAX
 
     def open_wide(self) -> None:
-        """Nobody stays: let all pass as they come."""
+        """Remove the limit: all connections end."""
         self._is_wide = True
 
     async def pass_through(self, who: object) -> None:
-        """Return when few others pass, and those who stay have had their turns; at once the second time.
+        """Wait for a turn to be torn down, after those that stay had theirs; a second call by `who` returns at once.
 
-        Cancellation: a checkpoint; whoever must pass shields it.
+        Cancellation: a checkpoint; a caller that must pass shields it.
         """
         if who in self._passed or self._is_wide:
             await trio.lowlevel.checkpoint()
@@ -45,12 +47,12 @@ class CloseThrottle:
             await self.give_turns()
 
     async def give_turns(self) -> None:
-        """Let others go on: some turns, or the time of these where each of them is long.
+        """Let other tasks run: some turns, or the time of these if each of them is long.
 
         Cancellation: a checkpoint.
         """
         await let_others_on(self._monotonic)
 
     def is_out(self, who: object) -> None:
-        """It is gone, and was the last to ask."""
+        """Record that a connection is torn down; the last call for `who`."""
         self._passed.discard(who)

@@ -1,14 +1,15 @@
-"""The turns of the loop, shared fairly: however many connections have something to do, a turn has an end.
+"""Fair scheduling of busy connections: however many there are, a turn of the loop has an end.
 
-By itself the loop gives each task that may run its turn before it looks for what else has come: with 10,000 busy
-connections that is seconds, in which nothing new is seen. Here as many go on between two turns of all others as are
-done in `TURN_OF_ALL_S`, and the others wait in the order of start-time fair queueing (Goyal, Vin and Cheng, 1996):
-who has used less of late comes first, so that a few small requests among those of thousands of busy clients are soon
+By itself the loop runs each runnable task once before it looks for new events: with 10,000 busy connections that is
+seconds, in which nothing new is seen. Here as many connections run between two turns of all other tasks as fit into
+`TURN_OF_ALL_S`, and the others wait in the order of start-time fair queueing (Goyal, Vin and Cheng, 1996): a connection
+that has used less recently comes first, so that a few small requests among those of thousands of busy clients are soon
 carried out.
 
-Laws: while few have something to do, nobody waits and hardly anything is measured. Who waits is let on within a bounded
-number of turns: what one turn of a connection counts for has a limit. How many go on in a turn of the loop goes by
-time; what a connection has used, by processor time, or who is interrupted by another process would be served less.
+Laws: while few connections are busy, none waits and hardly anything is measured. A waiting connection runs within a
+bounded number of turns: the cost that one turn of a connection counts for is limited. The number of connections that
+run in a turn of the loop is decided by wall time; the use of a connection by processor time, or one that is preempted
+by another process would be served less.
 """
 
 from __future__ import annotations
@@ -22,66 +23,72 @@ import trio
 from linn.core.batch.steps import TURN_S
 
 TURN_OF_ALL_S = 0.008
-"""A request and its answer take others two or three turns: some 20 ms on a broker that has too much to do."""
+"""Target time of one round of connections: a request and its answer take others two or three turns, some 20 ms on an
+overloaded broker.
+"""
 AT_ONCE_MIN = 16
-"""However long they take: that is a turn's time, if each works as long as it may."""
+"""Fewest connections per round, however long they take: a round's time, if each works as long as it may."""
 AT_ONCE_MAX = 1_024
 FIRST_AT_ONCE = 64
-"""Before it is known how long they take."""
+"""Connections per round before their duration is known."""
 MEASURED_EACH = 16
-"""Of the turns for which nobody had to wait one in so many is measured."""
+"""Of the turns that need no waiting, one in so many is measured."""
 PART_OF_MEAN = 1 / 64
-"""Of each turn, in the mean of how long they take."""
+"""Weight of each turn in the running mean of durations."""
 DEARER_MAX = 4
 CHEAPER_MAX = 2
-"""Turns that take more than the mean, or less, by no more than these factors count as the mean: those who ask for about
-as much are served about as often as one another, though a fetch takes twice what a publish does."""
+"""Factors around the mean within which a turn counts as the mean: connections with similar requests are served about
+equally often, though a fetch takes twice as long as a publish.
+"""
 CREDIT_S_MAX = 8 * TURN_S
-"""What a connection may have ahead of all others that wait, because it has used less than they could: with small
-requests some ten or twenty, one after the other."""
+"""Most credit that a connection has over the waiting ones for having used less than its share: some ten or twenty small
+requests in a row.
+"""
 ROUNDS_MAX = 3
-"""Whom three times as many have passed as wait goes on, whatever those have ahead: thousands may begin to work at once,
-and long turns are not put off for ever."""
+"""Starvation bound: a connection overtaken by three times the number of waiting ones runs next, whatever their credit.
+Thousands may become busy at once, and long turns must not be put off for ever.
+"""
 FIRST_CREDIT_S = 2 * TURN_S
-"""Of one that is new: what others get is not less for those who come again and again."""
+"""Credit of a new connection; little, so that clients that reconnect again and again take nothing from others."""
 COUNTED_MAX = 8
-"""Of the mean. The collector may have worked meanwhile: of 1,000 clients that ask alike a few would get less than half
-as many answers as the others."""
+"""Most that a turn counts for, in means. The garbage collector may have run in it: of 1,000 clients with equal requests
+a few would get less than half as many answers as the others.
+"""
 COUNTED_S_MAX = 4 * TURN_S
-"""Most that a connection's turn counts for: the step that it could not make shorter is the broker's fault."""
+"""Most that a connection's turn counts for, in seconds: a step that could not be shorter is the broker's fault."""
 
 
 class TurnSlot:
-    """One connection's part in the turns of all."""
+    """One connection's state in the fair queue."""
 
     __slots__ = ("_began_s", "_counts", "_turns", "_used_s", "_worked_s", "came", "number", "task")
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
         self.number = turns.next_number()
-        """Of two that may begin at the same time, the older one does."""
+        """Tie-breaker between equal start times: the older connection runs first."""
         self._used_s = turns.passed_s - FIRST_CREDIT_S
-        """Where the turn ended that it had last, in the time of `FairTurns.passed_s`."""
+        """Virtual finish time of its last turn, on the scale of `FairTurns.passed_s`."""
         self._began_s: float | None = None
-        """When it went on, where that is measured."""
+        """Start of the current turn, if it is measured."""
         self._worked_s = 0.0
-        """What the broker had worked by then."""
+        """Processor time of the loop's thread at that moment."""
         self._counts = False
-        """Whether what is measured is counted."""
+        """Whether the measurement is counted."""
         self.came = 0
-        """Where it is in the order in which those that wait came."""
+        """Position in the order of arrival."""
         self.task: trio.lowlevel.Task | None = None
-        """The one that waits."""
+        """The waiting task."""
 
     @property
     def waits(self) -> bool:
-        """Whether others are let on before it."""
+        """Whether it waits for its turn."""
         return self.task is not None
 
     async def next_turn(self, ready: Callable[[], Awaitable[None]] | None) -> None:
         """End this turn, and return in the next, once `ready` has returned. None: there is more to do at once.
 
-        Cancellation: a checkpoint; the turn is given up. Raises what `ready` raises.
+        Cancellation: a checkpoint; the turn is given up. Raises whatever `ready` raises.
         """
         turns = self._turns
         self.end()
@@ -114,13 +121,13 @@ class TurnSlot:
         self._began_s, self._worked_s, self._counts = turns.monotonic(), turns.processor_s(), counts
 
     def is_over(self) -> bool:
-        """Whether others wait, and this turn has been long enough."""
+        """Whether this turn has been long enough, given that others wait."""
         if self._began_s is None or self._turns.left:
             return False
         return self._turns.monotonic() - self._began_s >= TURN_S
 
     def end(self) -> None:
-        """The turn is over: what follows waits for something. Idempotent."""
+        """End the turn: the task waits for something else next. Idempotent."""
         if self._began_s is not None:
             turns = self._turns
             counted_s = turns.learn(turns.monotonic() - self._began_s, turns.processor_s() - self._worked_s)
@@ -130,42 +137,44 @@ class TurnSlot:
 
 
 class FairTurns:
-    """For all connections of a broker."""
+    """The scheduler for all connections of a broker."""
 
     def __init__(self, monotonic: Callable[[], float], processor_s: Callable[[], float]) -> None:
-        """`processor_s`: how long the loop's thread has worked so far."""
+        """`processor_s` returns the processor time of the loop's thread."""
         self.monotonic = monotonic
         self.processor_s = processor_s
         self.passed_s = 0.0
-        """Virtual time: what each of those that wait could have used so far."""
+        """Virtual time: the amount that each waiting connection could have used so far."""
         self._mean_s = self._mean_work_s = TURN_OF_ALL_S / FIRST_AT_ONCE
-        """Of the turns of late: how long they took, and how much of that was work."""
+        """Running means of recent turns: duration, and processor time."""
         self._at_once = self.left = FIRST_AT_ONCE
-        """How many may go on in a turn; how many of them have not yet."""
+        """Connections that may run in a turn, and how many of these are left."""
         self._by_start: list[tuple[float, int, int, TurnSlot]] = []
-        """A heap: who begins first; of equals the oldest connection. Some have been let on since, or gave up."""
+        """A heap by start time; the older connection first if equal. Some entries are stale: they have run since, or
+        gave up.
+        """
         self._in_order: deque[tuple[int, TurnSlot]] = deque()
-        """The same in the order in which they came."""
+        """The same entries in order of arrival."""
         self._came = self._numbers = 0
         self.waiting = 0
-        """Connections that have something to do and wait."""
+        """Busy connections that wait."""
         self._pacer: trio.lowlevel.Task | None = None
-        """The task of `run`, while nobody wants it."""
+        """The task of `run`, while it sleeps."""
 
     def next_number(self) -> int:
-        """For a new connection."""
+        """The number of a new connection."""
         self._numbers += 1
         return self._numbers
 
     def take(self) -> bool:
-        """One of those that may go on in this turn does; whether to measure it. A quarter can do without the pacer."""
+        """Take one of this turn's places; returns whether to measure. A quarter of the places need no pacer."""
         self.left -= 1
         if self.left < self._at_once - self._at_once // 4:
             self._want_pacer()
         return not self.left % MEASURED_EACH
 
     def learn(self, took_s: float, work_s: float) -> float:
-        """How long a turn took, and how much of that was work; what it counts for."""
+        """Record the duration and processor time of a turn; returns the cost that it counts for."""
         took_s, work_s, mean_s = min(took_s, COUNTED_S_MAX), min(work_s, COUNTED_S_MAX), self._mean_work_s
         self._mean_s = max(self._mean_s + (took_s - self._mean_s) * PART_OF_MEAN, TURN_OF_ALL_S / AT_ONCE_MAX)
         self._mean_work_s = mean_s + (work_s - mean_s) * PART_OF_MEAN
@@ -176,7 +185,7 @@ class FairTurns:
         return min(work_s, mean_s * COUNTED_MAX)
 
     def enter(self, starts_s: float, share: TurnSlot) -> None:
-        """Have this share wait."""
+        """Add a connection to the queue."""
         self._came += 1
         self.waiting += 1
         share.came = self._came
@@ -185,13 +194,13 @@ class FairTurns:
         self._want_pacer()
 
     def _want_pacer(self) -> None:
-        """In the next turn, let on who waits, and whoever comes then."""
+        """Wake the pacer, to run waiting connections in the next turn."""
         pacer, self._pacer = self._pacer, None
         if pacer is not None:
             trio.lowlevel.reschedule(pacer)
 
     async def run(self) -> None:
-        """Let on who waits, turn after turn; sleeps while nobody does."""
+        """Run waiting connections, turn after turn; sleep while there are none."""
         while True:
             while self.waiting:
                 self._let_on()
@@ -209,7 +218,9 @@ class FairTurns:
         await trio.lowlevel.wait_task_rescheduled(give_up)
 
     def _let_on(self) -> None:
-        """Of those that wait, as many as may go on; of who comes in the same turn, as many as are left."""
+        """Run waiting connections up to the limit of a turn; connections that arrive in the same turn get the rest of
+        it.
+        """
         count = 0
         while self.waiting and count < self._at_once:
             came, share = self._longest_passed() or self._first()
@@ -223,7 +234,7 @@ class FairTurns:
         self.left = self._at_once - count
 
     def _forget(self) -> None:
-        """Those that do not wait any more, where they are most: whom others have passed was not the first of them."""
+        """Drop stale entries when they are the majority: an overtaken connection need not be the oldest entry."""
         if len(self._by_start) > 2 * self.waiting + AT_ONCE_MAX:
             self._by_start = [entry for entry in self._by_start if _waits(entry[2], entry[3])]
             heapify(self._by_start)

@@ -12,7 +12,7 @@ from linn.core.metrics.source import MetricSource
 
 
 def _one(name: str, kind: MetricKind, help: str, value: Callable[[MetricSource], Value]) -> Metric:
-    """A metric without labels."""
+    """Make a metric without labels."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((), value(broker))]
@@ -21,7 +21,7 @@ def _one(name: str, kind: MetricKind, help: str, value: Callable[[MetricSource],
 
 
 def _counts(name: str, label: str, help: str, counts: Callable[[MetricSource], Mapping[str, int]]) -> Metric:
-    """A counter with one label, read from counts by that label."""
+    """Make a counter with one label, read from counts by that label."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((key,), count) for key, count in dict(counts(broker)).items()]
@@ -30,7 +30,7 @@ def _counts(name: str, label: str, help: str, counts: Callable[[MetricSource], M
 
 
 def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric:
-    """A gauge of each share of the memory budget."""
+    """Make a gauge with a sample for each share of the memory budget."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((share.name,), value(share)) for share in broker.memory.shares]
@@ -40,7 +40,7 @@ def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric
 
 @cache
 def _version() -> str:
-    """linn's, as installed."""
+    """The installed version of linn."""
     return version("linn")
 
 

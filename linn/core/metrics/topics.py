@@ -20,7 +20,7 @@ def _topic(name: str, kind: MetricKind, help: str, value: Callable[[Topic], int]
 
 
 def _partitions(name: str, kind: MetricKind, help: str, value: Callable[[Partition], int]) -> Metric:
-    """The sum over a topic's partitions."""
+    """Make a metric that is the sum over a topic's partitions."""
     return _topic(name, kind, help, lambda topic: sum(map(value, topic.partitions.values())))
 
 
@@ -32,12 +32,12 @@ def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]
 
 
 def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
-    """The sum over a queue's partitions."""
+    """Make a metric that is the sum over a queue's partitions."""
     return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
 
 
 def _consumers(topic: Topic) -> int:
-    """Everybody who reads: competing consumers, members of groups, readers of their own."""
+    """The number of readers: competing consumers, members of groups, and readers without a group."""
     count = len(topic.readers)
     if topic.queue is not None:
         count += len(topic.queue.consumers)
@@ -80,7 +80,7 @@ def _logs(topic: Topic) -> Iterator[Partition]:
 
 
 def _by_storage(place: int) -> Callable[[MetricSource], Iterable[Sample]]:
-    """One number of `LogStatistics`, summed over the logs of each storage whose engine gives it."""
+    """Make a reader of one number of `LogStatistics`, summed over the logs of each storage whose engine has it."""
 
     def read(broker: MetricSource) -> Iterable[Sample]:
         totals: dict[str, int] = {}
