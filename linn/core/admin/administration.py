@@ -145,7 +145,7 @@ class Administration:
             raise BrokerStopping("the broker is stopping")
 
     async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Make one change. Raises BrokerStopping, and whatever the change raises; a failed sync also ends the broker."""
+        """Make one change. Raises BrokerStopping, or what the change raises; a failed sync also ends the broker."""
         async with self._lock:
             self._check_serving()
             # A client that goes away half-way must not leave half a change behind.

@@ -378,9 +378,7 @@ class GroupConsumer:
         number, groups = delivery.partition, self._groups
         if groups.closed or self.group.owner(number) != self.name:
             return False
-        end = max(
-            delivery.batches[-1].end_offset, self.group.position(number) or 0
-        )  # A nack rereads.
+        end = max(delivery.batches[-1].end_offset, self.group.position(number) or 0)  # A nack rereads.
         try:
             awaits = groups.move(self.group, {number: end})
         except StorageError:

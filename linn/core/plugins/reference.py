@@ -56,7 +56,7 @@ def configuration_page(kinds: PluginManager) -> str:
 
 
 def hooks_page() -> str:
-    """The plugin reference: how a plugin is made, each hook, and what an observer may hear."""
+    """The plugin reference: an introduction, each hook, and the events of observers."""
     parts = [_HOOKS_INTRO, inspect.cleandoc(hookspecs.__doc__ or ""), ""]
     for name, hook in hooks().items():
         returns = inspect.signature(hook).return_annotation
@@ -70,7 +70,7 @@ def hooks_page() -> str:
 
 
 def hooks() -> Mapping[str, typing.Callable[..., object]]:
-    """Every hook, by name, in the order of the file."""
+    """All hooks, by name, in the order of the file."""
     return {name: hook for name, hook in vars(hookspecs).items() if name.startswith("linn_")}
 
 
@@ -110,7 +110,7 @@ def _row(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _value_text(field: msgspec.structs.FieldInfo) -> str:
-    """What one may write there, in a word or two."""
+    """The values that a field takes, in a word or two."""
     names = []
     for plain in plain_types(field.type):
         if typing.get_origin(plain) is typing.Literal:
@@ -145,7 +145,7 @@ def _default_text(field: msgspec.structs.FieldInfo) -> str:
 
 
 def built_in() -> PluginManager:
-    """linn's own plugins and nobody else's, whatever is installed beside it."""
+    """linn's own plugins alone, whatever else is installed."""
     return PluginManager(PluginSettings(), [entry for entry in installed() if entry.dist and entry.dist.name == "linn"])
 
 

@@ -1,4 +1,4 @@
-"""Cutting a subscription's events down to what the topic's log still holds after a power failure."""
+"""Cutting a subscription's events down to the records that the topic's log still has after a power loss."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from linn.core.queue.event_run import EventRun, Snapshot
 
 
 def clip_event(event: SubscriptionEvent, end: int) -> SubscriptionEvent | None:
-    """What is left of an event when the log ends at `end`; None where nothing is.
+    """The part of an event about offsets below `end`, the end of the log; None if there is none.
 
     The state log may have outlived records of the data log that were never synced. Their offsets will be given to other
-    records, which nobody has seen or settled yet.
+    records, which have not been delivered or settled.
     """
     if isinstance(event, DeliveryIdsStarted):
         return event
