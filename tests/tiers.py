@@ -65,6 +65,7 @@ WHERE = {
     "subscription/test_subscription_model.py": "test",
     "test_front_page.py": "system",
     "test_house.py": "quick",
+    "test_prose.py": "quick",
     "test_tiers.py": "quick",
     "testing_fixtures/test_crashable_broker.py": "system",
     "testing_fixtures/test_pytest_plugin.py": "system",

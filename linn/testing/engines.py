@@ -1,4 +1,4 @@
-"""What every storage engine must pass: `EngineConformance`, to subclass. `log_machine` has a model beside it.
+"""The conformance suite of storage engines: `EngineConformance`, to subclass. `log_machine` has a model beside it.
 
     class TestPaperTape(EngineConformance):
         @pytest.fixture
@@ -34,25 +34,25 @@ from linn.core.log.storage import (
 PARTITION = PartitionId("orders", 0)
 READ_ALL = 1 << 40
 HELD_BYTES_MORE = 64 << 10
-"""What a read may keep beside twice what it gives: a piece that was read before the batches' size was known."""
+"""Memory that a read may keep besides twice its result: a piece that was read before the batches' size was known."""
 
 
 def make_batch(count: int, *, value_bytes: int = 100, timestamp_ms: int = 1_000, fill: int = 0x61) -> RecordBatch:
-    """An unstamped batch of `count` records with values of `value_bytes` bytes."""
+    """Make an unstamped batch of `count` records with values of `value_bytes` bytes."""
     value = bytes([fill]) * value_bytes
     return build_from_records([Record(value=value, timestamp_ms=timestamp_ms)] * count, base_id=1)
 
 
 @dataclass(frozen=True)
 class EngineHarness:
-    """How a test makes an engine, and makes it again as after a restart of the broker."""
+    """A maker of engines, also of another one on the same files, as after a restart of the broker."""
 
     env: Env
     make: Callable[[Env], StorageEngine]
 
     @asynccontextmanager
     async def log(self, partition: PartitionId = PARTITION) -> AsyncIterator[PartitionLog]:
-        """A log of an engine of its own, closed at the end."""
+        """Open a log of an engine of its own, and close it at the end."""
         engine = self.make(self.env)
         log = await engine.open(partition)
         yield log
@@ -61,7 +61,7 @@ class EngineHarness:
 
 
 def append_some(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000) -> list[bytes]:
-    """Append `count` batches of 1, 2, 3, 1, … records and growing sizes, a second apart; their bytes."""
+    """Append `count` batches of 1, 2, 3, 1, … records and growing sizes, a second apart; returns their bytes."""
     messages = []
     for number in range(count):
         batch = make_batch(1 + number % 3, value_bytes=60 * number, timestamp_ms=first_ms + 1_000 * number)
@@ -76,13 +76,13 @@ def messages_of(batches: Sequence[RecordBatch]) -> list[bytes]:
 
 
 def held_bytes(batches: Sequence[RecordBatch]) -> int:
-    """The buffers that batches keep in memory, each counted once and whole."""
+    """The size of the buffers that batches keep in memory, each counted once and whole."""
     buffers = {id(batch.message.obj): memoryview(batch.message.obj).nbytes for batch in batches}
     return sum(buffers.values())
 
 
 async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordBatch]:
-    """All batches from the start on, by as many reads as that takes."""
+    """Read all batches from the start on, in as many reads as that takes."""
     offset, end = log.bounds()
     found: list[RecordBatch] = []
     while offset < end:
@@ -95,7 +95,7 @@ async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordB
 
 
 async def sent_over(env: Env, sendables: Sequence[Sendable]) -> bytes:
-    """What arrives where `sendables` are sent."""
+    """Send `sendables` over a connection; returns the received bytes."""
     listener = await env.net.listen("127.0.0.1:0")
     client = await env.net.connect(listener.address)
     server = await listener.accept()
@@ -210,7 +210,7 @@ class EngineConformance:
         await self.check_at_once(harness, value_bytes=20)
 
     async def check_at_once(self, harness: EngineHarness, value_bytes: int) -> None:
-        """Read from each batch on several times, as readers do who come again and again."""
+        """Read from each batch on several times, as returning readers do."""
         async with harness.log() as log:
             batches = [make_batch(1 + number % 3, value_bytes=value_bytes * number) for number in range(12)]
             offsets = [log.append(batch) for batch in batches]

@@ -1,12 +1,12 @@
-"""What every interceptor must pass: `InterceptorConformance`, to subclass.
+"""The conformance suite of interceptors: `InterceptorConformance`, to subclass.
 
     class TestStamp(InterceptorConformance):
         @pytest.fixture
         def harness(self) -> InterceptorHarness:
             return InterceptorHarness(make=lambda: Stamp("orders", TopicSettings(), StampSettings()))
 
-Laws: a test knows nothing of what the interceptor is for; it holds whatever comes out against what the broker does with
-it next. An interceptor may refuse any of these batches with a LinnError.
+Laws: a test does not know the purpose of the interceptor; it checks its results against what the broker does with them
+next. An interceptor may refuse any of these batches with a LinnError.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ LIMITS = BatchLimits()
 
 @dataclass(frozen=True)
 class InterceptorHarness:
-    """An interceptor, and batches of the kind that it is for, beside `SAMPLES`."""
+    """An interceptor, and typical batches for it, besides `SAMPLES`."""
 
     make: Callable[[], Interceptor]
-    """One for the topic `orders`."""
+    """Makes an interceptor for the topic `orders`."""
     batches: Sequence[RecordBatch] = ()
 
     def all_batches(self) -> list[RecordBatch]:
@@ -62,7 +62,7 @@ class InterceptorHarness:
 
 
 def left_of(interceptor: Interceptor, batch: RecordBatch) -> RecordBatch | str | None:
-    """What an interceptor makes of a batch: another batch, None, or the code of the error that it refuses with."""
+    """The result of an interceptor: another batch, None, or the code of its error."""
     try:
         return interceptor.intercept(TOPIC, batch)
     except LinnError as error:

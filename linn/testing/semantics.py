@@ -1,13 +1,13 @@
-"""What every delivery semantics must pass: `SemanticsConformance`, to subclass. `subscription_machine` has a model.
+"""The conformance suite of delivery semantics: `SemanticsConformance`, to subclass. `subscription_machine` has a model.
 
     class TestMine(SemanticsConformance):
         @pytest.fixture
         def semantics(self) -> DeliverySemantics:
             return Mine(MySettings())
 
-Laws: a test asks `settles_on_delivery` and `survives_restart`, and never for a name. What one semantics may do and
-another may not (how often it delivers, what it makes dead) is its own affair; that nothing is given to two at once,
-skipped, or given again once settled is everybody's.
+Laws: a test asks `settles_on_delivery` and `survives_restart`, and never for a name. Semantics may differ in how often
+they deliver and when a record is dead; in all of them no record is given to two consumers at once, skipped, or given
+again once settled.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from linn.core.queue.subscription import Effects, SharedSubscription
 END = 100
 ANN, BOB = 1, 2
 LONG_S = 2 * LEASE_MS_MAX / 1000
-"""After so long every lease has ended and every delay has passed."""
+"""A time after which every lease has ended and every delay has passed."""
 LEASES_MAX = 2 * END
-"""Leases of one record at least that a test takes in a row: each record is ready once."""
+"""Most leases of at least one record that a test takes in a row: each record is ready once."""
 ROUNDS_MAX = 200
-"""Deliveries of one record that a test waits for; a semantics that delivers for ever is given acks before."""
+"""Most deliveries of one record that a test waits for; it acks before if a semantics delivers for ever."""
 
 
 def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:
-    """A fresh subscription that is ready to deliver; what `recovered` records is taken."""
+    """Make a subscription that is ready to deliver; the events of `recovered` are taken."""
     subscription = semantics.shared_subscription(start)
     subscription.recovered(0.0)
     subscription.take_events()
@@ -41,7 +41,7 @@ def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:
 
 
 def replayed(semantics: DeliverySemantics, rows: list[bytes], now: float, start: int = 0) -> SharedSubscription:
-    """The subscription after a restart: a fresh one, to which the event log is applied."""
+    """Make the subscription after a restart: a new one, to which the event log is applied."""
     subscription = semantics.shared_subscription(start)
     for row in rows if semantics.survives_restart else ():
         for event in decode_events(row):
@@ -51,7 +51,7 @@ def replayed(semantics: DeliverySemantics, rows: list[bytes], now: float, start:
 
 
 def leases(subscription: SharedSubscription, records_max: int, end: int, now: float) -> Iterator[Lease]:
-    """Leases to Ann until nothing is ready. Raises AssertionError where there is no end to it."""
+    """Take leases for Ann until nothing is ready. Raises AssertionError if there is no end."""
     for _ in range(LEASES_MAX):
         lease = subscription.acquire(ANN, records_max, end, now)
         if lease is None:
@@ -61,7 +61,7 @@ def leases(subscription: SharedSubscription, records_max: int, end: int, now: fl
 
 
 def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[Lease]:
-    """Leases of so many records at time 0, in as many as it takes."""
+    """Lease so many records at time 0, in as many leases as it takes."""
     found: list[Lease] = []
     while (missing := count - sum(lease.end - lease.first for lease in found)) > 0:
         lease = subscription.acquire(consumer, missing, END, 0.0)
@@ -71,7 +71,7 @@ def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[L
 
 
 def offsets_of(lease: Lease | None) -> list[int]:
-    """The offsets that were given."""
+    """The offsets of a lease."""
     return list(range(lease.first, lease.end)) if lease is not None else []
 
 

@@ -142,7 +142,7 @@ class ExchangeAdministration:
         return Router(name, kind_name, make, graph, settings=shown, owner=plugins.owner_of(kind))
 
     def _decode(self, name: str, table: object) -> tuple[ExchangeTable, Router]:
-        """The exchange that an `[exchanges.NAME]` table describes, still unlinked. Raises ConfigError, PluginUnknown."""
+        """The exchange that an `[exchanges.NAME]` table describes. Raises ConfigError, PluginUnknown."""
         if not isinstance(table, dict):
             raise ConfigError("an exchange's settings are a JSON object")
         problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)

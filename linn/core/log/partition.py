@@ -271,7 +271,7 @@ class Partition:
         return self.read_nowait(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
 
     def read_nowait(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """Read as `read_stored` does, without waiting; empty if that is not possible. Raises LogClosed, StorageError."""
+        """Read as `read_stored` does, without waiting; empty if impossible. Raises LogClosed, StorageError."""
         batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
         end = min(end, self.high_watermark)
         while batches and batches[-1].end_offset > end:

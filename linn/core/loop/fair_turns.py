@@ -32,7 +32,7 @@ AT_ONCE_MAX = 1_024
 FIRST_AT_ONCE = 64
 """Connections per round before their duration is known."""
 MEASURED_EACH = 16
-"""Of the turns that need no waiting, one in so many is measured."""
+"""One in so many of the turns that need no waiting is measured."""
 PART_OF_MEAN = 1 / 64
 """Weight of each turn in the running mean of durations."""
 DEARER_MAX = 4

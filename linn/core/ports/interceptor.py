@@ -36,7 +36,7 @@ class Interceptor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InterceptorKind:
-    """What a plugin registers."""
+    """An interceptor, as a plugin registers it."""
 
     name: str
     """The value of `interceptor =` in an `[interceptors.*]` table, and the table that exists without being written."""

@@ -35,7 +35,7 @@ class PublishResult(NamedTuple):
     copies: int
     """Number of records stored, in all topics together."""
     returned: list[int]
-    """If requested: ranges of indexes that no topic takes, as first, end, first, end and so on."""
+    """Ranges of indexes that no topic takes, as first, end, first, end and so on; empty unless requested."""
 
 
 class PublishAnswers(Protocol):

@@ -36,5 +36,5 @@ def _refusal(error: LinnError) -> bytes:
 
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
-    """The native protocol."""
+    """Register the native protocol."""
     return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal)

@@ -1,4 +1,4 @@
-"""Metrics over HTTP as a plugin: `protocol = "metrics"`. What it needs is loaded when a listener uses it."""
+"""Metrics over HTTP as a plugin: `protocol = "metrics"`. Its dependencies are loaded when a listener uses it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from linn.core.plugins.hookspecs import hookimpl
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of a listener that shows metrics."""
+    """Settings of a listener that serves metrics."""
 
     per_connection: Annotated[
         bool, msgspec.Meta(description="Whether each connection has samples of its own: many, where clients are many.")
@@ -46,5 +46,5 @@ def _make(settings: MetricsSettings) -> ProtocolServer:
 
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
-    """Metrics for Prometheus, and whether the broker is alive and ready."""
+    """Register metrics for Prometheus, with health and readiness."""
     return ProtocolKind("metrics", MetricsSettings, _make, watches=True, url_scheme="http")

@@ -1,4 +1,4 @@
-"""`[storage.dram]`."""
+"""Settings of `[storage.dram]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class DramSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much a partition keeps in memory, and how it spills the rest."""
+    """Memory limits of a partition, and the way it spills the rest."""
 
     memory_bytes_max: Annotated[
         int,

@@ -1,4 +1,4 @@
-"""`[storage.segmented-log]`."""
+"""Settings of `[storage.segmented-log]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 class SegmentedLogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When batches are put on stable storage, and how a partition is cut into files."""
+    """Settings for syncing batches and splitting a partition into files."""
 
     fsync: Annotated[
         Literal["os", "interval", "always"],
