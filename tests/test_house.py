@@ -49,7 +49,7 @@ def functions() -> dict[str, int]:
 
 
 def repository_files() -> list[Path]:
-    """What is in the repository, or will be; in an unpacked archive, everything that is text."""
+    """The files in the repository, committed or not; in an unpacked archive, all text files."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
@@ -176,7 +176,7 @@ def is_set(node: ast.expr, names: set[str]) -> bool:
 
 
 def loops(module: ast.Module) -> Iterator[ast.expr]:
-    """What loops run over, but for those whose result has no order either, or is sorted."""
+    """The iterables of loops, except those whose result has no order either, or is sorted."""
     harmless: list[int] = []
     for node in ast.walk(module):
         if isinstance(node, ast.SetComp):
@@ -272,7 +272,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 CIRCLES_LEFT = ("linn.client.", "linn.protocols.capnp.", "linn.testing.sim_")
-"""Where modules still know each other for their types."""
+"""Modules that may still import each other for types."""
 
 
 def test_no_imports_go_in_a_circle_also_not_for_types() -> None:

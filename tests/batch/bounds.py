@@ -1,4 +1,4 @@
-"""What a hostile input may cost."""
+"""Limits of the cost of a hostile input."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ FIELDS = st.lists(st.none() | st.binary(max_size=20), min_size=FIELD_COUNT, max_
 
 
 def in_one_segment(module: Any, **fields: object) -> bytes:
-    """What a Cap'n Proto library writes, its fields set in any order."""
+    """Encode a message as a Cap'n Proto library does, its fields set in random order."""
     words = 64 + sum(2 + len(field) // 8 for field in fields.values() if isinstance(field, bytes))
     message = module.new_message(num_first_segment_words=words)
     for name in random.Random(len(fields)).sample(sorted(fields), len(fields)):

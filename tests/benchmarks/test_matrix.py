@@ -80,7 +80,7 @@ def test_every_axis_has_a_chart_and_there_are_no_more_than_twelve() -> None:
 
 
 def sent_by(point: Point) -> list[tuple[messages.Publish, RecordBatch]]:
-    """What a broker makes of one pass of a shipment."""
+    """The publishes that a broker decodes from one pass of a shipment."""
     connection = Connection()
     connection.allow_frames(16 * MIB)
     data = b"".join(

@@ -17,7 +17,7 @@ CORRELATION = 7
 
 
 class Wish(NamedTuple):
-    """What one client asks for, again and again."""
+    """A request that one client repeats."""
 
     request: bytes
     under_way: int
@@ -68,7 +68,7 @@ class Asker:
 
 
 def answered(address: str, wishes: Sequence[Wish], warm_up_s: float, for_s: float) -> list[int]:
-    """How many answers each of some clients gets in a time, once all of them have begun."""
+    """The number of answers that each client gets in a time, after all of them have begun."""
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         askers = [Asker(address, wish) for wish in wishes]
         for asker in askers:

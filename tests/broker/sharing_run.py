@@ -28,7 +28,7 @@ ENDS_WITHIN_S = 60
 
 
 class SharingRun:
-    """What the clients know."""
+    """The state that the clients know."""
 
     def __init__(self, seed: int, env: SimEnv) -> None:
         self.rng = random.Random(seed)
@@ -36,7 +36,7 @@ class SharingRun:
         self.sent: list[str] = []
         self.has_sent_all = False
         self.stored: dict[int, str] = {}
-        """Of the queue, by offset, as delivered."""
+        """Records of the queue by offset, as delivered."""
         self.held: set[int] = set()
         self.settled: set[int] = set()
 

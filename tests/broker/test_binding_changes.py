@@ -18,7 +18,7 @@ from linn.testing.sim_env import SimClock, SimEnv
 
 COUNT = 100
 A_TURN_EACH = COUNT * (TURNS_OF_OTHERS + 1)
-"""Of the loop: those of others, and one's own."""
+"""Turns of the loop: those of other tasks, and the task's own."""
 CONFIG = ALWAYS + '[exchanges.d]\ntype = "direct"\n[exchanges.p]\ntype = "topic"\n'
 
 

@@ -1,4 +1,4 @@
-"""What sessions share: each is still watched, sent for and seen off as if it were the only one."""
+"""Tasks that sessions share: each session is still watched, flushed and closed as if it were the only one."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Undisturbed(NamedTuple):
     """The number of the change's first operation on the disk."""
     end: int
     bytes: int
-    """That it takes."""
+    """Room that it takes."""
 
 
 @functools.cache

@@ -117,7 +117,7 @@ async def test_at_most_once_the_others_are_delivered_too(env: SimEnv) -> None:
 
 @simulated
 async def test_a_first_delivery_on_a_full_disk_waits_for_room(env: SimEnv) -> None:
-    """Where delivery ids go on has to be noted before."""
+    """The next delivery id must be logged before."""
     async with broker_on(env, '[topics.q]\nlease = "1h"\n'):
         client = await connected(env)
         await client.publish("q", ["a"])

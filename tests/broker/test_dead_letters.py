@@ -198,7 +198,7 @@ RECORDS = 6
 
 
 async def _work_in_gaps(env: SimEnv) -> None:
-    """As `_work`, but every other record is rejected, and then the rest, each in one request."""
+    """Work as `_work`, but reject every other record, and then the rest, each in one request."""
     async with broker_on(env, ALWAYS + TEXT):
         client = await connected(env)
         start = (await client.administer("topic.show", name="t"))["partitions"][0]["end"]

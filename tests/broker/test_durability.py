@@ -1,4 +1,4 @@
-"""What a failing, full or lost disk may take: never what was confirmed."""
+"""A failing, full or lost disk never loses a confirmed message."""
 
 from __future__ import annotations
 

@@ -62,12 +62,12 @@ class Workers:
             self.worked_s[name] += turn_s
 
     def be_interrupted(self, for_s: float) -> None:
-        """As by another process that wants the processor."""
+        """Be preempted, as by another process on the processor."""
         self.now_s += for_s
         self.interrupted_s += for_s
 
     async def longest_turn_s(self, turns: int) -> float:
-        """Of the next so many turns of the loop."""
+        """The longest of the next turns of the loop."""
         ends = [self.now_s]
         for _ in range(turns):
             await trio.lowlevel.checkpoint()
@@ -160,7 +160,7 @@ def test_one_small_request_is_carried_out_before_thousands_of_large_ones() -> No
 
 
 async def used_ahead_s(workers: Workers, share: TurnSlot, turn_s: float) -> float:
-    """What is used by a connection that always has more to do, before others go on in between."""
+    """Processor time that a busy connection uses before others run in between."""
     used_s = 0.0
     while True:
         began_s = workers.now_s

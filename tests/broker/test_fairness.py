@@ -31,8 +31,9 @@ CROWDS = {
 
 
 ROUNDS = 40
-"""That are counted. A session takes up to eight requests in a row from a client that asks again quickly enough: within
-ten rounds the unluckiest may get less than half for that alone, within forty it gets two thirds and more."""
+"""Rounds that are counted. A session takes up to eight requests in a row from a client that repeats quickly enough:
+within ten rounds the unluckiest may get less than half for that alone, within forty it gets two thirds and more.
+"""
 WARM_UP_ROUNDS = 5
 WITHIN_S = 300.0
 """A measurement fails by its counts; this one only keeps it from hanging."""
@@ -52,7 +53,7 @@ class Measurement:
         return statistics.fmean(asker.answered / wish.under_way for asker, wish in self._askers)
 
     def go_on(self, selector: selectors.BaseSelector, rounds: int) -> list[int]:
-        """How many answers each gets meanwhile."""
+        """The number of answers that each client gets meanwhile."""
         before, until = [asker.answered for asker, _ in self._askers], self._rounds() + rounds
         while self._rounds() < until:
             assert time.monotonic() < self._until_s, f"{self._rounds():.1f} rounds in {WITHIN_S:g} s"
@@ -76,7 +77,7 @@ def in_no_hurry() -> Iterator[None]:
 
 
 def served(folder: Path, wishes: Sequence[Wish]) -> list[int]:
-    """How many answers each got from a broker of their own."""
+    """The number of answers that each client gets from a broker of its own."""
     with BrokerProcess(folder, TEXT) as broker:
         answered(broker.address, [wish(m.Publish("s"), 1, MANY)], 0, 0.1)
         with ExitStack() as stack, selectors.DefaultSelector() as selector:

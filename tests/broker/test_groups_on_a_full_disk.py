@@ -29,7 +29,7 @@ def free_disk(env: SimEnv) -> None:
 
 
 async def publish_some(client: RawClient, count: int, partitions: int = 1) -> list[str]:
-    """As many batches, in turns to the partitions; their values."""
+    """Publish so many batches, in turn to the partitions; returns their values."""
     for number in range(count):
         await client.publish("t", [str(number)], partition=number % partitions)
     return [str(number) for number in range(count)]

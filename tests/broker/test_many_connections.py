@@ -28,7 +28,7 @@ kind = "stream"
 kind = "stream"
 """
 BYTES_MAX = 25 << 10
-"""Of the broker's memory, for a connection that waits."""
+"""Limit of the broker's memory for an idle connection."""
 HALF_HELLO_BYTES = 3_000
 WARM = 100
 """Connections before the first measurement: what the broker takes once for all of them is not theirs."""

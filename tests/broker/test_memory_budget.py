@@ -27,9 +27,9 @@ from linn.wire.connection import BATCHES_MAX, frames_of, frames_to, hello
 MIB = 1 << 20
 BUDGET_BYTES = 16 * MIB
 UNCOUNTED_BYTES = 24 * MIB
-"""What a broker under load takes beside its budget: shared buffers, freed memory that is kept, garbage."""
+"""Memory of a broker under load besides its budget: shared buffers, freed memory that is kept, garbage."""
 CONNECTION_BYTES = 64 << 10
-"""What a connection with a subscription takes beside what it is counted for, one delivery of these tests included."""
+"""Uncounted memory of a connection with a subscription, including one delivery of these tests."""
 IN_FLIGHT = 32
 LIMITED = f'memory_bytes_max = "{BUDGET_BYTES // MIB}MiB"\n'
 

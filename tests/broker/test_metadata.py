@@ -134,7 +134,7 @@ async def test_a_file_that_is_lost_is_missed_and_a_first_start_misses_none(tmp_p
 
 
 def short_of_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: str) -> list[str]:
-    """As many syncs of a folder fail as the list that is returned has items: the process has no descriptor for them."""
+    """Make syncs of a folder fail for lack of descriptors, once for each item of the returned list."""
     missing: list[str] = []
     sync_dir = env.disk.sync_dir
 

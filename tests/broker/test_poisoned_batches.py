@@ -38,7 +38,7 @@ _SEALED_AT = DATA_AT + NUMBER_BYTES - SEALED.size
 _SEALED_FIELDS = ((0, 4), (4, 8), (12, 8), (20, 8), (28, 4), (32, 2), (34, 2), (36, 1), (37, 1), (38, 2), (40, 4))
 """Place and bytes of each number behind the CRC, up to the size of the body."""
 ADDRESSED = (("e", False), ("e", True), ("direct", False))
-"""Where a batch is published to, and whether it is mandatory."""
+"""Targets of a publish, and whether it is mandatory."""
 
 
 def good(codec: Codec = Codec.NONE) -> RecordBatch:
@@ -56,7 +56,7 @@ def resealed(batch: RecordBatch, at: int, new: bytes) -> RecordBatch:
 
 
 def place_of(batch: RecordBatch, field: int) -> int:
-    """Where a field of the batch begins in its message."""
+    """The offset of a field of the batch in its message."""
     column = batch.raw_fields[field]
     assert column is not None
     return bytes(batch.message).index(bytes(column))
@@ -80,7 +80,7 @@ def with_one_field_changed(batch: RecordBatch, random: Random) -> Iterator[Recor
 
 
 async def outcome(client: RawClient, target: str, mandatory: bool, batch: RecordBatch) -> str:
-    """What a publish is answered with: the code of an error, or ""."""
+    """The answer to a publish: the code of an error, or ""."""
     publish = m.Publish(target, to_exchange=target == "e", mandatory=mandatory)
     return await client.code_of(await client.send(publish, [batch]))
 

@@ -58,9 +58,9 @@ async def state_of(client: RawClient) -> dict[str, Any]:
 
 class Changed(NamedTuple):
     done: int
-    """How many steps were answered; -1: not even the publish before them."""
+    """The number of steps that were answered; -1: not even the publish before them."""
     states: list[dict[str, Any]]
-    """What was there before each step, and after the last."""
+    """The state before each step, and after the last."""
     operations: int
 
 

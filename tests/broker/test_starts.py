@@ -1,4 +1,4 @@
-"""Where reading begins, partition by partition."""
+"""The start of reading, partition by partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def fill(env: SimEnv) -> RawClient:
 
 
 async def read(client: RawClient, **place: object) -> dict[int, list[str]]:
-    """What a new subscription is pushed, by partition."""
+    """The records that a new subscription is pushed, by partition."""
     await client.call(m.Subscribe("t", credit=1000, **place))  # type: ignore[arg-type]
     found: dict[int, list[str]] = {}
     while not await client.is_silent(1):

@@ -141,7 +141,7 @@ def test_what_waited_for_the_disk_holds_after_a_kill(monkeypatch: pytest.MonkeyP
 
 @contextmanager
 def counted_calls() -> Iterator[list[int]]:
-    """How many functions of Python are called: a measure of work that no other process has a part in."""
+    """Count calls of Python functions: a measure of work that other processes do not affect."""
     calls = [0]
 
     def count(frame: FrameType, event: str, argument: object) -> None:

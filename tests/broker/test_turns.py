@@ -1,4 +1,4 @@
-"""Who goes on between two turns of the others: of those who leave, who do long work, and who have much to do, a few."""
+"""Only a few tasks of a crowd run between two turns of others: of those that end, do long work, or are busy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CROWD = 100
 
 
 async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
-    """Of a crowd that all want to go on now: the most that do between `turns` turns of somebody else."""
+    """The most tasks of a crowd, all of them runnable, that run in `turns` turns of another task."""
     went_on: list[int] = []
     turn = 0
 

@@ -47,7 +47,7 @@ async def reject_all(client: RawClient, topic: str, count: int) -> None:
 
 
 async def dead_letters(client: RawClient, count: int) -> list[Record]:
-    """As many as are to come."""
+    """Wait for so many dead letters."""
     found: list[Record] = []
     while len(found) < count:
         event = await client.ask(m.Fetch("dead", 0, len(found), wait_max_ms=5_000))

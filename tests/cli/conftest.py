@@ -71,7 +71,7 @@ def run_within(*arguments: str, url: str = "linn://127.0.0.1:1") -> "subprocess.
 
 
 def the_line(text: str) -> str:
-    """What a failed command said, which is one line and no traceback."""
+    """The output of a failed command, which must be one line and no traceback."""
     (line,) = text.splitlines()
     assert line.startswith("linn: ")
     return line

@@ -1,4 +1,4 @@
-"""What `linn serve` has Python's collector look at."""
+"""The settings of Python's garbage collector in `linn serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from linn.cli.server import THREAD_SWITCH_S, Server
 
 
 class Memory:
-    """What the process is said to take."""
+    """A simulated size of the process."""
 
     def __init__(self) -> None:
         self.size = 100 << 20

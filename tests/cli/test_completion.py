@@ -47,7 +47,7 @@ PATIENT = "import linn.cli.completion as it; it.ANSWER_S = {answer_s}; from linn
 
 
 def completions(words: str, url: str = "linn://127.0.0.1:1", answer_s: float = 20) -> list[str]:
-    """What bash is offered for the last word; nothing else may be printed."""
+    """The completions that bash is offered for the last word; nothing else may be printed."""
     question = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_LINN_COMPLETE": "complete_bash"}
     done = subprocess.run(
         [sys.executable, "-c", PATIENT.format(answer_s=answer_s)],

@@ -1,4 +1,4 @@
-"""What holds for all commands: wrong arguments, no broker, a closed pipe, a full disk; one line and no traceback."""
+"""Rules for all commands: wrong arguments, no broker, a closed pipe, a full disk; one line and no traceback."""
 
 import os
 import pty
@@ -93,7 +93,7 @@ def test_an_option_that_there_is_not_ends_with_2(within, path: str) -> None:
 
 @pytest.fixture(scope="module")
 def stock(broker: BrokerProcess) -> str:
-    """What the commands of ASKING can delete or move: a queue, a stream with a group, an exchange."""
+    """Make the things that the commands of ASKING can delete or move: a queue, a stream with a group, an exchange."""
     with linn.sync.connect(broker.url) as client:
         client.admin.create_topic("q")
         client.admin.create_topic("t", kind="stream")

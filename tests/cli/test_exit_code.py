@@ -1,4 +1,4 @@
-"""How exceptions become exit codes."""
+"""Exit codes for exceptions."""
 
 import pytest
 

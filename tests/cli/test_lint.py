@@ -1,4 +1,4 @@
-"""What `linn check` says beyond errors: what works, but hardly as meant."""
+"""Findings of `linn check` besides errors: settings that work, but probably not as intended."""
 
 import json
 import re

@@ -16,7 +16,7 @@ from linn.wire.messages import Done, Failed, Message, Welcome
 
 PEER_TIMEOUT_S = 30
 COMMAND_S_MAX = 5
-"""Of a command in this process that is answered at once; on a busy machine it takes a tenth of it."""
+"""Time limit of a command in this process that is answered at once; on a busy machine it takes a tenth of it."""
 
 
 def framed(message: Message) -> bytes:

@@ -1,4 +1,4 @@
-"""What goes in from the command line, at which rate, and what comes out of it in which form."""
+"""Input from the command line and its rate, and output and its formats."""
 
 import contextlib
 import json
@@ -264,7 +264,7 @@ def _wall_clock(timestamp_ms: int) -> str:
 
 
 def on_a_terminal(*arguments: str) -> str:
-    """What a command prints there."""
+    """The output of a command on a terminal."""
     ours, theirs = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "20"}
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):

@@ -58,7 +58,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def refused(broker: BrokerProcess) -> str:
-    """What a start says that changes nothing."""
+    """The error of a start that changes nothing."""
     before = content(broker)
     with pytest.raises(BrokerNotReady) as raised:
         broker.start()

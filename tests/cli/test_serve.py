@@ -19,8 +19,9 @@ READY_S_MAX = 0.7
 LONG = ".".join("a" * 65)
 IDLE_BYTES_MAX = 90 << 20
 READY_FACTOR = 4
-"""Where loading trio alone takes more than a quarter of that, the machine is slow: a start takes two to three times as
-long as loading trio."""
+"""On a slow machine, where loading trio alone takes more than a quarter of that, a start takes two to three times as
+long as loading trio.
+"""
 
 
 def refused(folder: Path, config: str | None = None, **more: object) -> BrokerNotReady:
@@ -39,7 +40,7 @@ def make_topic(broker: BrokerProcess, *settings: str) -> None:
 
 
 def loaded_trio_s() -> float:
-    """How long another process takes for a thing that takes a quarter of `READY_S_MAX` at most."""
+    """The time of another process for a task that normally takes at most a quarter of `READY_S_MAX`."""
     began_s = time.monotonic()
     subprocess.run([sys.executable, "-c", "import trio"], check=True, timeout=60)
     return time.monotonic() - began_s
@@ -76,7 +77,7 @@ def test_the_first_signal_stops_it_in_order(tmp_path: Path, number: signal.Signa
 
 
 def test_it_hears_ctrl_c_though_its_parent_ignores_it(tmp_path: Path) -> None:
-    """As where it is started below nohup, or in the background of a script."""
+    """A process started below nohup, or in the background of a script, ignores SIGINT at first."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with BrokerProcess(tmp_path) as broker:
@@ -273,7 +274,7 @@ def test_a_data_folder_that_another_broker_uses(tmp_path: Path) -> None:
 
 
 def topics_said(broker: BrokerProcess) -> str:
-    """What `linn serve` says of topics when it starts on that broker's data."""
+    """The topics that `linn serve` lists when it starts on that broker's data."""
     command = [sys.executable, "-m", "linn", "serve", "--data-dir", str(broker.data_dir), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None

@@ -118,7 +118,7 @@ def test_a_program_that_never_closes_ends_all_the_same(broker: str) -> None:
 
 
 def outcome_in_child(work: Callable[[], object]) -> str:
-    """What a forked process says; it ends without running anything of pytest's."""
+    """Run work in a forked process, which ends without running anything of pytest's; returns its output."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Newer Pythons warn of every fork with threads.

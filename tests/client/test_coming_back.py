@@ -74,7 +74,7 @@ class Machine:
 
 
 def simulated(scenario: Scenario) -> Any:
-    """What a scenario returns that ran beside a broker."""
+    """Run a scenario beside a broker; returns its result."""
 
     async def run(env: SimEnv) -> Any:
         machine = Machine(env)

@@ -1,4 +1,4 @@
-"""What a queue does not do yet is refused by name, in both clients, and never silently left out."""
+"""Features that queues do not support yet are refused by name, in both clients, and never silently ignored."""
 
 from __future__ import annotations
 

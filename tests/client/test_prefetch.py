@@ -1,4 +1,4 @@
-"""How much of a queue a consumer holds by default: enough for its speed, and no more than it works through."""
+"""The default prefetch of a queue's consumer: enough for its speed, and no more than it can process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `linn`, `linn.client`, `linn.sync` and `linn.errors` show, in an editor and to `dir`."""
+"""The names that `linn`, `linn.client`, `linn.sync` and `linn.errors` show, in an editor and to `dir`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_importing_linn_loads_no_client() -> None:
 
 
 def shown(thing: object) -> list[str]:
-    """What an editor completes behind a dot."""
+    """The names that an editor completes after a dot."""
     return [name for name in dir(thing) if not name.startswith("_")]
 
 

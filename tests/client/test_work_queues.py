@@ -37,7 +37,7 @@ Scenario = Callable[[SimEnv, Client], Awaitable[Any]]
 
 
 def simulated(scenario: Scenario, seed: int = 1) -> Any:
-    """What a scenario returns that ran beside a broker."""
+    """Run a scenario beside a broker; returns its result."""
 
     async def run(env: SimEnv) -> Any:
         node = SimEnv(1, name="broker", world=env.world)

@@ -211,7 +211,7 @@ def settling_cases(message: Any) -> list[Case]:
 
 
 def complaint(what: str, wrong: object, error: BaseException | None) -> str | None:
-    """What is not as promised, in a line; None where a LinnError of one line was raised."""
+    """A line about a broken promise; None if a LinnError of one line was raised."""
     try:
         shown = repr(wrong)[:40]
     except ValueError:
@@ -224,7 +224,7 @@ def complaint(what: str, wrong: object, error: BaseException | None) -> str | No
 
 
 async def complaints(cases: list[Case]) -> list[str]:
-    """What is not as promised of async calls."""
+    """The broken promises of async calls."""
     found = []
     for what, call, every in cases:
         for wrong in every:
@@ -240,7 +240,7 @@ async def complaints(cases: list[Case]) -> list[str]:
 
 
 def blocking_complaints(cases: list[Case]) -> list[str]:
-    """What is not as promised of blocking calls."""
+    """The broken promises of blocking calls."""
     found = []
     for what, call, every in cases:
         for wrong in every:

@@ -54,7 +54,7 @@ async def test_what_is_closed_is_not_to_be_tried_again(broker: str, name: str) -
 
 
 async def failure(call: Awaitable[object]) -> ConnectionLost:
-    """What a call raises."""
+    """The error that an awaited call raises."""
     with pytest.raises(ConnectionLost) as caught:
         await call
     return caught.value
@@ -88,7 +88,7 @@ def test_a_blocking_client_that_is_closed_is_not_to_be_tried_again(broker: str, 
 
 
 def closed(call: Callable[[], object]) -> ConnectionLost:
-    """What a call raises."""
+    """The error that a call raises."""
     with pytest.raises(ConnectionLost) as caught:
         call()
     return caught.value

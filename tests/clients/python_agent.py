@@ -195,7 +195,7 @@ def delivery_id_of(batch: Batch) -> int:
 
 
 def message_says(message: Message) -> Answer:
-    """What was delivered or fetched."""
+    """The fields of a delivered or fetched message."""
     return {
         **record_says(message.record()),
         "offset": message.offset,
@@ -296,7 +296,7 @@ async def publish_one(producer: Producer, record: Record, mandatory: bool, outco
 
 
 def placement_of(receipts: list[Receipt]) -> Answer:
-    """Where the one batch of these receipts was put."""
+    """The place of the one batch of these receipts."""
     offsets = [receipt.offset for receipt in receipts if receipt.offset is not None]
     return {
         "partition": receipts[0].partition if offsets else -1,

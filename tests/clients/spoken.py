@@ -1,4 +1,4 @@
-"""What tests say to agents, and what they make of the answers."""
+"""Requests to agents, and checks of their answers."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ Place = tuple[str, int, int]
 
 @dataclass
 class Accounts:
-    """What clients were told."""
+    """Everything that clients were told."""
 
     confirmed: dict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Values by topic."""
@@ -215,7 +215,9 @@ class Load:
         self._check_there(topic, there)
 
     def _check_order(self, topic: str, partition: int, values: list[bytes]) -> None:
-        """What a client sends again after a lost connection may be there twice; the first copies are in order."""
+        """Check the order. A record sent again after a lost connection may be duplicated; the first copies are in
+        order.
+        """
         last: dict[bytes, int] = {}
         seen: set[bytes] = set()
         for value in values:

@@ -35,7 +35,7 @@ def broker_on(scarce: Scarce, **more: dict[str, object]) -> CrashableBroker:
 
 
 async def publish_until_full(client: Client, topic: str, value: bytes = VALUE) -> list[bytes]:
-    """What was confirmed, each with a number, before the disk was full."""
+    """Publish numbered records until the disk is full; returns the confirmed ones."""
     confirmed: list[bytes] = []
     async with client.producer(topic) as producer:
         while True:
@@ -289,7 +289,7 @@ async def test_a_start_that_needs_room_says_so_and_works_when_there_is_some(smal
 
 
 async def test_what_a_full_disk_keeps_from_being_handed_over_goes_to_the_next(small_disk: SmallDisk) -> None:
-    """Where delivery settles, a record that was handed to nobody must not count as delivered."""
+    """A record of an at-most-once queue that was handed to no consumer must not count as delivered."""
     once: dict[str, object] = {"kind": "queue", "delivery": "at-most-once"}
     with broker_on(small_disk, once=once) as broker:
         async with linn.connect(broker.url, retries_max=0) as client:

@@ -1,4 +1,4 @@
-"""What a start after a crash reads does not grow with what is stored, and neither does its time."""
+"""The bytes read by a start after a crash do not grow with the size of the data, and neither does its time."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Instruction(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Of its exec form, which is JSON, or of its shell form."""
+        """The words of its exec form, which is JSON, or of its shell form."""
         begins = self.text.find("[")
         if self.name in ("CMD", "ENTRYPOINT", "HEALTHCHECK") and begins >= 0:
             words: list[str] = json.loads(self.text[begins:])

@@ -1,4 +1,4 @@
-"""What every Env promises, held against the real one and the simulated one."""
+"""The promises of every Env, checked for the real one and the simulated one."""
 
 from __future__ import annotations
 

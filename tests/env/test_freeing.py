@@ -29,7 +29,7 @@ for path in sys.argv[1:]:
 
 
 class Closings:
-    """Which thread closed which file; each waits until it may."""
+    """The thread that closes each file; each close waits until it may continue."""
 
     def __init__(self) -> None:
         self.threads: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What only the real Env meets: the kernel's limits, other processes, and descriptors."""
+"""Facts of the real Env alone: the kernel's limits, other processes, and descriptors."""
 
 from __future__ import annotations
 

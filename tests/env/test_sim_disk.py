@@ -1,4 +1,4 @@
-"""What SimDisk keeps and loses. Each fault must really occur for some seed, and no promise may break for any."""
+"""Losses of SimDisk. Each fault must really occur for some seed, and no promise may break for any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulated network holds back, cuts and resets, all in virtual time."""
+"""Delays, cuts and resets of the simulated network, all in virtual time."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def commands(block: CodeBlock) -> Iterator[tuple[str, list[str]]]:
 
 
 def missing(expected: Iterable[str], printed: str) -> list[str]:
-    """Which lines of `expected` are not a part of what is printed."""
+    """The lines of `expected` that were not printed."""
     return [line for line in expected if line not in printed]
 
 
@@ -120,7 +120,9 @@ class PageReader:
         return done
 
     def type(self, command: str, expected: Iterable[str] = ()) -> str:
-        """What a command prints. Raises AssertionError where it fails, or does not print what is expected."""
+        """Run a command and return its output. Raises AssertionError if it fails, or does not print the
+        expected lines.
+        """
         self._count += 1
         end = f"--- {self._count} ---"
         self._typed.write_text(self._moved(self._adapted(command)))
@@ -136,9 +138,9 @@ class PageReader:
         return said
 
     def _read_to(self, ends: Callable[[str], bool], command: str) -> str:
-        """What is printed until `ends` says so of all of it. Raises AssertionError where the shell ends before.
+        """Read output until `ends` accepts all of it. Raises AssertionError if the shell ends before.
 
-        After COMMAND_TIMEOUT_S it is ended.
+        The shell is killed after COMMAND_TIMEOUT_S.
         """
         assert self._bash.stdout is not None
         said = ""

@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> WheelEnvironment:
-    """What any page says to install."""
+    """An environment with everything that any page says to install."""
     extras, others = (set().union(*sets) for sets in zip(*map(installed_by, PAGES), strict=True))
     return WheelEnvironment(tmp_path_factory.mktemp("everything") / ".venv", wheel, extras, others)
 

@@ -1,4 +1,4 @@
-"""What the pages about plugins show is what the examples hold, and what they say to write runs."""
+"""The pages about plugins show the code of the examples, and the code that they say to write runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where linn comes from its wheel with the extra `testing`, a new plugin passes its tests; nothing else is needed."""
+"""A new plugin passes its tests with linn from its wheel and the extra `testing`; nothing else is needed."""
 
 from __future__ import annotations
 

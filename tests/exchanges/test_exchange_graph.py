@@ -1,4 +1,4 @@
-"""What leads from one exchange to another: circles are refused by name, and long ways cost no stack."""
+"""Paths between exchanges: cycles are refused by name, and long paths use no stack."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def fuzz_one(data: bytes) -> None:
 
 
 def hear(stream: bytes, limit: int, pieces: random.Random, piece_bytes_max: int) -> Iterator[Heard]:
-    """What a connection says of a stream that comes in pieces."""
+    """The events of a connection for a stream that arrives in pieces."""
     connection = Connection()
     connection.allow_frames(limit)
     at = 0

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 HERE = Path(__file__).parent
 TARGETS = ("batch", "codec", "predicate", "toml")
 EXAMPLES = {"batch": 800, "codec": 500, "predicate": 600, "toml": 300}
-"""Of damaged inputs: two to four seconds each."""
+"""Damaged inputs per target: two to four seconds each."""
 CORPUS_BYTES_MAX = 1_000_000
 SOAK_S = float(os.environ.get("SOAK_FUZZ_S", "3600"))
 ENDING_S = 120

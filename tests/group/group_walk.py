@@ -13,7 +13,7 @@ PARTITIONS = 5
 
 
 class GroupWalk:
-    """What the members were told, what was committed, and what of it the log has."""
+    """The assignments and commits known to the members, and the logged part of them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Who owns which partition, who may commit, and what a restart keeps."""
+"""Ownership of partitions, the right to commit, and the effects of a restart."""
 
 from __future__ import annotations
 

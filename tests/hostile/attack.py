@@ -51,7 +51,7 @@ WAIT_S_MAX = 30.0
 
 
 class Usage:
-    """What a process has used, from /proc."""
+    """The resources that a process has used, from /proc."""
 
     def __init__(self, pid: int) -> None:
         self._proc = Path("/proc", str(pid))
@@ -93,7 +93,7 @@ class Usage:
 
 
 def machine_slowness() -> float:
-    """How many times as long this machine takes now as the one that the bounds on time were found on; 1 at least."""
+    """The slowness of this machine now, relative to the one on which the time limits were found; 1 at least."""
     began_s, total = time.thread_time(), 0
     for number in range(YARDSTICK_ADDITIONS):
         total += number
@@ -139,7 +139,7 @@ class WatchedBroker(BrokerProcess):
 
 
 class Span:
-    """What the bystander did, and what the broker used, from one round to a later one."""
+    """The bystander's progress and the broker's usage, from one round to a later one."""
 
     def __init__(self, broker: WatchedBroker) -> None:
         self._broker = broker
@@ -226,7 +226,7 @@ class Peer:
         return answer.subscription
 
     def administer(self, verb: str, **arguments: object) -> Any:
-        """What a verb gives."""
+        """Carry out a verb and return its result."""
         answer = self.ask(m.Administer(verb, json.dumps(arguments)))
         assert isinstance(answer, m.Administered), answer
         return json.loads(answer.result)
@@ -332,7 +332,7 @@ class Peer:
 
 
 class Attack:
-    """What the block of `attacked` works with; afterwards, what it cost."""
+    """The object that the block of `attacked` works with; afterwards it has the measured cost."""
 
     def __init__(self, broker: WatchedBroker) -> None:
         self._broker = broker
@@ -442,7 +442,7 @@ def _at_work(broker: WatchedBroker) -> Iterator[None]:
 def _in_bounds_of_time(
     broker: WatchedBroker, attack: Attack, cpu_s: float, answer_s: float, pause_s: float
 ) -> Iterator[None]:
-    """What `attacked` says of time."""
+    """Check the time limits of `attacked`."""
     slowness, span = machine_slowness(), Span(broker)
     yield
     span.end(ROUNDS_MIN)

@@ -89,7 +89,7 @@ def fails(peer: Peer, message: m.Message) -> str:
 
 
 def reset(peer: Peer, **place: object) -> Any:
-    """What a reset of a group's places gives, or the code of its error."""
+    """The result of a reset of a group's offsets, or the code of its error."""
     answer = peer.ask(m.Administer("group.reset", json.dumps({"topic": "committed", "group": "g", **place})))
     if isinstance(answer, m.Failed):
         return answer.code

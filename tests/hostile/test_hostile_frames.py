@@ -73,7 +73,7 @@ def hello_of(client: bytes) -> bytes:
 
 
 def client_hello() -> bytes:
-    """What a TLS client says first."""
+    """The first bytes of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     with pytest.raises(ssl.SSLWantReadError):

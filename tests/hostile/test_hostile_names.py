@@ -173,7 +173,7 @@ def join_and_bind(attack: Attack) -> None:
 
 
 def linn(broker: WatchedBroker, *arguments: str) -> str:
-    """What a command prints, on a terminal or not."""
+    """The output of a command, on a terminal or not."""
     console.cache_clear()
     done = CliRunner().invoke(app, list(arguments), env={"LINN_URL": broker.url, "NO_COLOR": "1"})
     console.cache_clear()

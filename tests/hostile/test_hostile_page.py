@@ -31,7 +31,7 @@ def named(row: list[str]) -> list[str]:
 
 
 def bounds(test: ast.FunctionDef) -> str:
-    """What the test gives to `attacked`, as the page has it."""
+    """The arguments that the test gives to `attacked`, in the page's format."""
     (given,) = [
         {keyword.arg: eval(compile(ast.Expression(keyword.value), "", "eval"), {}) for keyword in node.keywords}
         for node in ast.walk(test)

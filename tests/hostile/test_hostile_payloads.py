@@ -122,7 +122,9 @@ def published_among_good(attack: Attack, topic: str) -> tuple[int, int]:
 
 
 def consume(peer: Peer, credit: int, end: int) -> tuple[list[bytes | None], dict[str, int]]:
-    """What a consumer reads up to an offset, granting as much credit as it gets: values, and records by error."""
+    """Consume up to an offset, granting as much credit as records arrive; returns values, and record
+    counts by error.
+    """
     values: list[bytes | None] = []
     failed: dict[str, int] = {}
     offset = -1

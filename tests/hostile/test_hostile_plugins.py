@@ -127,6 +127,6 @@ def test_a_plugin_that_blocks_is_named_in_the_log_and_costs_others_its_own_time_
 
 
 def held(peer: Peer) -> int:
-    """How often the plugin held up the loop, as the broker counts it."""
+    """The number of times that the plugin blocked the loop, by the broker's count."""
     (held_total,) = peer.administer("metrics.show", names=["linn_loop_held_total"])
     return sum(count for labels, count in held_total["samples"] if "hostile_plugin" in labels[0])

@@ -19,7 +19,7 @@ MEMBERS: Final = (
 BYTES, POINTERS, STRUCTS = 2, 6, 7
 """Sizes of a list's elements, as its pointer has them. The fourth, 0, has no bits at all."""
 ENTRIES_MAX: Final = 2**29 - 1
-"""What a list's pointer can claim."""
+"""Largest count that a list's pointer can claim."""
 
 
 def framed(*segments: bytes) -> bytes:
@@ -40,7 +40,7 @@ def list_pointer(offset: int, element: int, count: int) -> bytes:
 
 
 def tag(count: int, data_words: int, pointers: int) -> bytes:
-    """What stands before a list of structs."""
+    """The tag before a list of structs."""
     return struct.pack("<IHH", count << 2, data_words, pointers)
 
 

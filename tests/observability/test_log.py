@@ -38,7 +38,7 @@ def record(text: str, *arguments: Any, failed: bool = False) -> logging.LogRecor
 
 
 def entry(written: logging.LogRecord) -> dict[str, Any]:
-    """What becomes of a record in JSON."""
+    """A log record as JSON."""
     line = LogFormatter(as_json=True, colours=False).format(written)
     assert "\n" not in line
     made: dict[str, Any] = json.loads(line)

@@ -1,5 +1,7 @@
-"""What each hook's failure policy says is what happens, and the log names the plugin. Interceptors and observers have
-files of their own."""
+"""Every hook behaves as its failure policy says, and the log names the plugin.
+
+Interceptors and observers have files of their own.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Fault:
 
 
 def named(caplog: pytest.LogCaptureFixture, plugin: str) -> list[str]:
-    """What the log says of a plugin."""
+    """The log lines about a plugin."""
     return [message for message in caplog.messages if f'plugin "{plugin}" (tests:{plugin}) in ' in message]
 
 

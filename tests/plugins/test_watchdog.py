@@ -1,4 +1,4 @@
-"""Who holds up the loop is told by name: while it does, once, and by the innermost plugin on the stack."""
+"""The plugin that blocks the loop is named: while it does, once, and by the innermost plugin on the stack."""
 
 from __future__ import annotations
 

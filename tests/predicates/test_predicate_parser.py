@@ -38,7 +38,7 @@ PIECES = st.sampled_from([*WORDS.split(), *SYMBOLS.split(), *QUOTED])
 
 
 def refusal(text: str) -> str | None:
-    """What a text is refused with; None where it is a predicate."""
+    """The error for a text; None if it is a predicate."""
     try:
         parse_tree(text)
     except PredicateInvalid as error:

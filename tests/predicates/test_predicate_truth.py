@@ -1,4 +1,4 @@
-"""What is true of a message: compiled predicates against a slow reading of the language, and the laws of its logic."""
+"""Truth of predicates: compiled ones against a slow reading of the language, and the laws of its logic."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ HOSTILE = {
     ),
 }
 HARMLESS = ("a list of pointers to itself",)
-"""What a reader may make a small message of."""
+"""Inputs that a reader may turn into a small message."""
 
 
 @pytest.mark.measured
@@ -193,7 +193,7 @@ def test_the_cache_of_messages_mistakes_none_for_another() -> None:
 
 
 def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object:
-    """What reading a frame gives, an error by its code."""
+    """The result of reading a frame, or the code of the error."""
     try:
         return read(memoryview(frame))
     except ProtocolError as error:

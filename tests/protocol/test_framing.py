@@ -40,7 +40,7 @@ def feed(connection: Connection, data: bytes, sizes: Iterable[int]) -> Iterator[
 
 
 def wire(*frames: tuple[m.Message, int, list[bytes]]) -> bytes:
-    """What a client sends."""
+    """The bytes that a client sends."""
     parts: list[bytes] = []
     for message, correlation, contents in frames:
         batches = [build_from_records([Record(value=value)], base_id=1) for value in contents]
@@ -219,7 +219,7 @@ def test_a_huge_frame_comes_out_as_it_went_in_and_takes_memory_only_as_it_comes(
 
 
 def talk_with_frames_of(frame_bytes_max: int, data: bytes) -> list[object]:
-    """What comes out if each piece is of 50,001 bytes."""
+    """The events for a stream in pieces of 50,001 bytes."""
     connection = Connection()
     connection.allow_frames(frame_bytes_max)
     return list(feed(connection, data, [50_001] * 1_000))

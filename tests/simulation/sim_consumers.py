@@ -1,4 +1,4 @@
-"""Who consumes: queues' consumers and groups' members, by hand, that ack, nack, reject, extend, are late and leave."""
+"""Simulated consumers of queues and groups, written by hand, that ack, nack, reject, extend, are late and leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linn.wire.connection import Event
 
 PULL_WAIT_MS = 500
 IDLE_S = 0.5
-"""How long a consumer by push waits before it looks whether the run is over."""
+"""Interval at which a pushed consumer checks whether the run is over."""
 _VERDICTS: dict[Verdict, m.Verdict] = {
     "ack": m.Verdict.ACK,
     "nack": m.Verdict.NACK,
@@ -48,7 +48,7 @@ class RawConsumer:
         self._allowed: deque[float] = deque()
         """For each record that may be pushed, when it was allowed at the earliest."""
         self._told_early: deque[Event] = deque()
-        """What came before the answer to a commit and is yet to be dealt with."""
+        """Events that came before the answer to a commit and are not yet handled."""
         self._asked_s = 0.0
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What the clients of a simulation share: the history, the machines they run on, and when to behave and to end."""
+"""State shared by the clients of a simulation: the history, their machines, and the times to behave and to end."""
 
 from __future__ import annotations
 

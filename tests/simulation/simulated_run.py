@@ -59,7 +59,7 @@ class SimulatedRun:
         self.seed = seed
         self.world: World
         self.ended: How | None = None
-        """How the broker's process of now ended."""
+        """The end of the broker's present process."""
         self._operations: list[str] = []
         """Every change of the disk, in all lives."""
         self._lost_power = False

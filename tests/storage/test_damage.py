@@ -96,7 +96,7 @@ async def use(harness: EngineHarness) -> Messages:
 
 
 async def tail_of(harness: EngineHarness, *, cut: bool) -> DamagedTail | None:
-    """What keeps the log from being opened."""
+    """The damage that keeps the log from being opened."""
     return await harness.make(harness.env).damaged_tail(PARTITION, cut=cut)
 
 

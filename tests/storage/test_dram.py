@@ -1,4 +1,4 @@
-"""What dram does beyond the port: its bound on memory, spilling in order, and no trace on the disk."""
+"""Features of dram beyond the port: its bound on memory, spilling in order, and no trace on the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What segmented-log does beyond the port: segments, sealing, its settings, its errors."""
+"""Features of segmented-log beyond the port: segments, sealing, its settings, its errors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def walk(seed: int) -> None:
 
 
 def _parts(rng: random.Random) -> list[tuple[int, int]] | None:
-    """Which part of a lease: mostly all of it, or one record."""
+    """A part of a lease: mostly all of it, or one record."""
     spans = [(rng.randrange(4), rng.randrange(4)) for _ in range(rng.randrange(3))]
     return rng.choice([None, None, None, [(0, 1)], [(1, 1)], spans])
 

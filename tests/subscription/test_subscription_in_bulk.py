@@ -32,7 +32,7 @@ def with_holes(delay_ms: int) -> SharedSubscription:
 
 
 def changes_in(work: Callable[[], object]) -> int:
-    """How often a map or a set of ranges is asked to change."""
+    """The number of changes asked of a map or a set of ranges."""
     changes = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

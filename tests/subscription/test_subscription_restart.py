@@ -1,4 +1,4 @@
-"""What a restart keeps, what it returns, and what it never gives out twice."""
+"""Effects of a restart: state that is kept, records that are returned, and ids that are never given out twice."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def alternating(count: int) -> tuple[SharedSubscription, list[bytes]]:
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions of Python are called: a measure of work that no other process has a part in."""
+    """The number of calls of Python functions: a measure of work that other processes do not affect."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:

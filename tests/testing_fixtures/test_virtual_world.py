@@ -14,7 +14,7 @@ JOBS = {"jobs": {"kind": "queue", "lease": "1h", "redelivery_delay": "10m"}}
 KEPT = {"kept": {"kind": "stream", "storage": "safe"}}
 SAFE = '[storage.safe]\nengine = "segmented-log"\nfsync = "always"\n'
 DAY_S_MAX = 2.0
-"""Of real time, for a day; it takes a twentieth of a second where nothing else does."""
+"""Limit of real time for a day; it takes a twentieth of a second on an idle machine."""
 
 
 async def test_a_broker_lives_in_the_tests_own_loop(autojump_clock: MockClock) -> None:
