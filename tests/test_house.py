@@ -275,7 +275,7 @@ CIRCLES_LEFT = ("linn.client.", "linn.protocols.capnp.", "linn.testing.sim_")
 """Modules that may still import each other for types."""
 
 
-def test_no_imports_go_in_a_circle_also_not_for_types() -> None:
+def test_imports_have_no_cycles_even_for_types() -> None:
     names = module_names()
     graph: dict[str, set[str]] = {
         name: {
@@ -289,5 +289,5 @@ def test_no_imports_go_in_a_circle_also_not_for_types() -> None:
     assert [circle for circle in circles(graph) if not all(name.startswith(CIRCLES_LEFT) for name in circle)] == []
 
 
-def test_circles_are_seen() -> None:
+def test_cycles_are_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "d"}}) == [["a", "b", "c"]]

@@ -159,7 +159,7 @@ class EngineConformance:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    async def test_what_was_appended_is_read_at_once_and_unchanged(self, harness: EngineHarness) -> None:
+    async def test_appended_batches_are_readable_at_once_and_unchanged(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
             messages = []
             for number in range(20):
@@ -203,10 +203,10 @@ class EngineConformance:
                 assert len(log.read_nowait(len(found) // 2, READ_ALL)) <= READ_BATCHES_MAX
             assert found == messages
 
-    async def test_what_is_had_at_once_is_what_is_read(self, harness: EngineHarness) -> None:
+    async def test_read_nowait_gives_the_same_as_read(self, harness: EngineHarness) -> None:
         await self.check_at_once(harness, value_bytes=9_000)
 
-    async def test_what_is_had_at_once_of_small_batches_is_what_is_read(self, harness: EngineHarness) -> None:
+    async def test_read_nowait_of_small_batches_gives_the_same_as_read(self, harness: EngineHarness) -> None:
         await self.check_at_once(harness, value_bytes=20)
 
     async def check_at_once(self, harness: EngineHarness, value_bytes: int) -> None:
@@ -229,7 +229,7 @@ class EngineConformance:
             gives = type(log).read_nowait is not PartitionLog.read_nowait
             assert bool(seen) is gives, "a log that never gives anything here should leave `read_nowait` as it is"
 
-    async def test_nothing_is_had_at_once_from_within_a_batch(self, harness: EngineHarness) -> None:
+    async def test_read_nowait_gives_nothing_from_within_a_batch(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
             end = [log.append(make_batch(3)) for _ in range(4)][-1] + 3
             await read_through(log)

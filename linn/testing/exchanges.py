@@ -127,7 +127,7 @@ class ExchangeConformance:
             for subject in harness.matching:
                 assert binding not in exchange.match(subject)
 
-    def test_unbinding_what_is_not_bound_is_no_error(self, harness: ExchangeHarness) -> None:
+    def test_unbinding_a_missing_binding_is_no_error(self, harness: ExchangeHarness) -> None:
         exchange, made = harness.bound()
         exchange.unbind(harness.bindings[0].to("a topic that was never bound"))
         exchange.unbind(harness.bindings[0].to("topic-0", is_exchange=True))
@@ -168,7 +168,7 @@ class ExchangeConformance:
 
     # --- matching ----------------------------------------------------------------------------------------------------
 
-    def test_what_must_match_does(self, harness: ExchangeHarness) -> None:
+    def test_required_matches_occur(self, harness: ExchangeHarness) -> None:
         exchange, _ = harness.bound()
         assert harness.matching, "the harness says what matches"
         for subject in harness.matching:

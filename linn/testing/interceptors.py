@@ -78,7 +78,7 @@ class InterceptorConformance:
             left = left_of(interceptor, batch)
             assert left is None or isinstance(left, RecordBatch | str)
 
-    def test_what_is_left_can_be_stored(self, harness: InterceptorHarness) -> None:
+    def test_results_can_be_stored(self, harness: InterceptorHarness) -> None:
         interceptor = harness.make()
         for batch in harness.all_batches():
             left = left_of(interceptor, batch)
@@ -105,7 +105,7 @@ class InterceptorConformance:
             left_of(interceptor, batch)
             assert bytes(batch.message) == before
 
-    def test_a_batch_that_can_not_be_written_to_will_do(self, harness: InterceptorHarness) -> None:
+    def test_a_read_only_batch_is_accepted(self, harness: InterceptorHarness) -> None:
         interceptor = harness.make()
         for batch in harness.all_batches():
             left_of(interceptor, RecordBatch(bytes(batch.message)))

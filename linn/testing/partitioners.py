@@ -66,7 +66,7 @@ class PartitionerConformance:
             places_of(partitioner, batch, 3)
             assert bytes(batch.message) == before
 
-    def test_a_batch_that_can_not_be_written_to_will_do(self, harness: PartitionerHarness) -> None:
+    def test_a_read_only_batch_is_accepted(self, harness: PartitionerHarness) -> None:
         partitioner = harness.make()
         for batch in harness.all_batches():
             places_of(partitioner, RecordBatch(bytes(batch.message)), 3)

@@ -199,7 +199,7 @@ class ProtocolConformance:
     # --- clients that don't ------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("greeted", [False, True])
-    def test_who_speaks_something_else_disturbs_nobody(self, harness: ProtocolHarness, greeted: bool) -> None:
+    def test_another_protocol_disturbs_nobody(self, harness: ProtocolHarness, greeted: bool) -> None:
         async def scenario(env: SimEnv) -> None:
             async with harness.broker(env) as broker:
                 _, other = await harness.greeted(env)
@@ -211,7 +211,7 @@ class ProtocolConformance:
         simulate(scenario)
 
     @pytest.mark.parametrize("seed", range(8))
-    def test_no_bytes_at_all_disturb_anybody(self, harness: ProtocolHarness, seed: int) -> None:
+    def test_arbitrary_bytes_disturb_nobody(self, harness: ProtocolHarness, seed: int) -> None:
         async def scenario(env: SimEnv) -> None:
             async with harness.broker(env) as broker:
                 _, other = await harness.greeted(env)
@@ -222,7 +222,7 @@ class ProtocolConformance:
 
         simulate(scenario, seed)
 
-    def test_who_leaves_in_the_middle_leaves_nothing_behind(self, harness: ProtocolHarness) -> None:
+    def test_a_client_that_disconnects_halfway_leaves_nothing_behind(self, harness: ProtocolHarness) -> None:
         dialogue = harness.greeting + 2 * harness.request
 
         async def scenario(env: SimEnv) -> None:
@@ -235,7 +235,7 @@ class ProtocolConformance:
 
         simulate(scenario)
 
-    def test_who_never_says_anything_is_let_go(self, harness: ProtocolHarness) -> None:
+    def test_a_silent_connection_is_closed(self, harness: ProtocolHarness) -> None:
         if harness.silence_s_max is None:
             return
 

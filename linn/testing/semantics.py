@@ -82,11 +82,11 @@ class SemanticsConformance:
         for acks in get_args(Acks):
             assert isinstance(semantics.confirm_when(acks), ConfirmWhen)
 
-    def test_who_asks_for_more_gets_no_less(self, semantics: DeliverySemantics) -> None:
+    def test_stronger_acks_never_confirm_earlier(self, semantics: DeliverySemantics) -> None:
         found = [list(ConfirmWhen).index(semantics.confirm_when(acks)) for acks in ("none", "leader", "all")]
         assert found == sorted(found)
 
-    def test_what_it_promises_does_not_change(self, semantics: DeliverySemantics) -> None:
+    def test_its_promises_do_not_change(self, semantics: DeliverySemantics) -> None:
         before = semantics.settles_on_delivery, semantics.survives_restart
         subscription = begun(semantics)
         subscription.acquire(ANN, 5, END, 0.0)
@@ -128,7 +128,7 @@ class SemanticsConformance:
 
     # --- settling ----------------------------------------------------------------------------------------------------
 
-    def test_all_that_is_given_and_acked_is_settled_for_good(self, semantics: DeliverySemantics) -> None:
+    def test_acked_records_are_settled_for_good(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         for lease in leases(subscription, 30, END, 0.0):
             subscription.ack(ANN, lease.delivery_id, None, 0.0)
@@ -138,7 +138,7 @@ class SemanticsConformance:
         assert subscription.acquire(BOB, 30, END, LONG_S) is None
         assert subscription.next_deadline() is None
 
-    def test_what_is_settled_on_delivery_is_settled_then_and_no_earlier(self, semantics: DeliverySemantics) -> None:
+    def test_settling_on_delivery_happens_then_and_no_earlier(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         lease = subscription.acquire(ANN, 5, END, 0.0)
         assert lease is not None
@@ -189,7 +189,7 @@ class SemanticsConformance:
             assert subscription.statistics() == before
             assert subscription.take_events() == []
 
-    def test_who_asks_for_a_record_again_gets_it_or_is_refused(self, semantics: DeliverySemantics) -> None:
+    def test_a_nacked_record_is_redelivered_or_the_nack_refused(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         for lease in taken(subscription, ANN, 5):
             try:
@@ -202,7 +202,7 @@ class SemanticsConformance:
         dead = sum(each.end - each.first for each in subscription.dead())
         assert dead + sum(len(offsets_of(lease)) for lease in leases(subscription, 5, 5, LONG_S)) == 5
 
-    def test_what_a_consumer_held_goes_back_when_it_leaves(self, semantics: DeliverySemantics) -> None:
+    def test_a_leaving_consumers_records_are_returned(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         subscription.acquire(ANN, 5, END, 0.0)
         subscription.consumer_gone(ANN, 0.0)
@@ -235,7 +235,7 @@ class SemanticsConformance:
 
     # --- the log's bounds --------------------------------------------------------------------------------------------
 
-    def test_what_the_log_has_lost_is_skipped(self, semantics: DeliverySemantics) -> None:
+    def test_records_lost_by_the_log_are_skipped(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         subscription.acquire(ANN, 5, END, 0.0)
         subscription.skip_to(20)
@@ -243,7 +243,7 @@ class SemanticsConformance:
         assert subscription.leased_count == 0
         assert offsets_of(subscription.acquire(BOB, 1, END, 0.0)) == [20]
 
-    def test_a_purge_leaves_what_is_held(self, semantics: DeliverySemantics) -> None:
+    def test_a_purge_leaves_leased_records(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         lease = subscription.acquire(ANN, 5, END, 0.0)
         assert lease is not None
@@ -254,7 +254,7 @@ class SemanticsConformance:
 
     # --- surviving ---------------------------------------------------------------------------------------------------
 
-    def test_what_is_settled_stays_so_after_a_restart(self, semantics: DeliverySemantics) -> None:
+    def test_settled_records_stay_settled_after_a_restart(self, semantics: DeliverySemantics) -> None:
         before = begun(semantics)
         taken(before, ANN, 5)
         held = taken(before, BOB, 5)

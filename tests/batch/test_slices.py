@@ -39,7 +39,7 @@ def test_any_slice_and_any_slice_of_it_equals_the_lists_slice(stored: Stored, da
 
 @settings(max_examples=200, deadline=None)
 @given(stored_batches(), st.integers(1, 9), st.data())
-def test_what_is_taken_in_steps_is_what_is_taken_at_once(stored: Stored, step: int, data: st.DataObject) -> None:
+def test_taking_in_steps_gives_the_same_as_taking_at_once(stored: Stored, step: int, data: st.DataObject) -> None:
     batch, whole = stored
     indexes = sorted(data.draw(st.sets(st.integers(0, len(whole) - 1), min_size=1)))
     with pytest.MonkeyPatch.context() as patch:

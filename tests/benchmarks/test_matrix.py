@@ -163,7 +163,7 @@ def test_messages_are_due_by_the_clock_and_no_more_than_there_are() -> None:
     assert schedule.at(3) == pytest.approx(0.03)
 
 
-def test_who_falls_behind_is_told_from_who_was_late_once() -> None:
+def test_falling_behind_is_told_apart_from_being_late_once() -> None:
     assert keeps_up([0.001] * 90 + [0.01] * 10)
     assert keeps_up([0.5] * 90 + [0.001] * 10), "it stood still once, and caught up"
     assert not keeps_up([number / 100 for number in range(100)])

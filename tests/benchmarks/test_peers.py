@@ -71,7 +71,7 @@ def test_a_load_tool_that_fails_is_told_with_its_last_words() -> None:
     assert (text, seconds > 0, cpu_s > 0) == ("45\n", True, True)
 
 
-def test_what_is_supplied_is_what_a_tally_takes() -> None:
+def test_a_supply_gives_what_a_tally_expects() -> None:
     cargo = Cargo(64)
     supply = Supply(cargo, 60.0, COUNT + 1_000)
     tally = Tally(cargo, COUNT + 1_000)
@@ -157,7 +157,7 @@ def test_a_row_has_the_median_its_share_of_linns_and_the_cpu_of_both_sides() -> 
     assert faster[:4] == ["Faster", "page cache", "**2,500**", "2.50"]
 
 
-def test_what_a_system_does_not_offer_is_said_and_not_left_out() -> None:
+def test_missing_features_of_a_system_are_stated_and_not_omitted() -> None:
     rows = rows_of(page(result()), "Publish one at a time: 128 bytes")
     assert [row[:3] for row in rows[2:]] == [["linn", "fsync", "10"], ["Faster", "fsync", "not offered"]]
     assert "- fsync: not offered" in page(result())

@@ -181,7 +181,7 @@ async def test_a_topic_is_deleted_without_making_what_it_never_had(env: SimEnv) 
 
 
 @simulated
-async def test_what_can_not_be_deleted_is_left_for_later_and_keeps_no_broker_from_starting(env: SimEnv) -> None:
+async def test_a_failed_deletion_is_left_for_later_and_does_not_prevent_a_start(env: SimEnv) -> None:
     stray = f"{FOLDER}/t/1/stray"
 
     async def names(client: RawClient) -> list[str]:

@@ -127,7 +127,7 @@ async def test_a_settlement_on_a_topic_that_is_gone_is_refused(env: SimEnv) -> N
 
 
 @simulated
-async def test_what_can_not_change_live_is_refused_whole(env: SimEnv) -> None:
+async def test_a_change_with_a_fixed_setting_is_refused_completely(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\npartitions = 2\n"):
         client = await connected(env)
         for settings in ({"storage": "dram"}, {"delivery": "at-most-once"}, {"partitions": 1}):
@@ -238,7 +238,7 @@ async def _send(client: RawClient, routing_key: str, value: str) -> int:
 
 
 @simulated
-async def test_what_toml_says_of_a_topic_counts_at_a_restart_and_what_was_made_live_stays(env: SimEnv) -> None:
+async def test_toml_wins_for_its_topics_at_a_restart_and_live_topics_stay(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nlease = "5s"\n[exchanges.e]\n'):
         client = await connected(env)
         settings = {"lease": "7s", "kind": "both", "retention": None}

@@ -222,7 +222,7 @@ def without_descriptors(
 
 
 @pytest.mark.parametrize("error", [DescriptorsExhausted, DiskFull])
-def test_what_could_not_be_synced_for_want_of_descriptors_or_room_is_synced_soon(
+def test_a_sync_that_lacked_descriptors_or_room_is_retried_soon(
     error: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(env: SimEnv) -> None:

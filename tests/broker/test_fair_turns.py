@@ -171,7 +171,7 @@ async def used_ahead_s(workers: Workers, share: TurnSlot, turn_s: float) -> floa
         used_s += turn_s
 
 
-def test_who_has_used_less_goes_on_with_several_small_requests_but_not_for_ever() -> None:
+def test_a_connection_with_credit_runs_several_small_requests_but_not_for_ever() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         seldom = TurnSlot(workers.turns)
@@ -200,7 +200,7 @@ def test_turns_that_are_much_longer_than_others_come_more_seldom() -> None:
     test()
 
 
-def test_what_is_known_of_those_that_wait_does_not_grow() -> None:
+def test_bookkeeping_of_waiting_connections_does_not_grow() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         for number in range(100):
@@ -287,7 +287,7 @@ def test_a_turn_that_somebody_else_made_long_costs_few_of_ones_own() -> None:
     test()
 
 
-def test_who_is_interrupted_by_other_processes_is_served_as_often_as_others() -> None:
+def test_a_connection_preempted_by_other_processes_is_served_as_often_as_others() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S / 8, turns=50)
@@ -331,7 +331,7 @@ def test_turns_get_longer_and_are_noticed_though_nobody_waits() -> None:
     test()
 
 
-def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
+def test_a_cancelled_wait_takes_no_turn_from_others() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S, turns=50)
@@ -345,7 +345,7 @@ def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
     test()
 
 
-def test_of_those_that_may_begin_at_the_same_time_the_oldest_go_on_first() -> None:
+def test_the_oldest_of_equal_connections_run_first() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         shares = [TurnSlot(workers.turns) for _ in range(4 * FIRST_AT_ONCE)]
@@ -393,7 +393,7 @@ class SlowMachine(RealClock):
         return 20 * super().monotonic()
 
 
-def test_of_those_that_say_hello_together_few_are_welcomed_in_a_turn(tmp_path: Path) -> None:
+def test_few_of_many_simultaneous_hellos_are_answered_in_a_turn(tmp_path: Path) -> None:
     greeting = b"".join(frames_of(hello("crowd"), 1))
 
     async def on_loopback() -> None:
@@ -419,7 +419,7 @@ def test_of_those_that_say_hello_together_few_are_welcomed_in_a_turn(tmp_path: P
     trio.run(on_loopback)
 
 
-def test_of_connections_that_have_much_to_do_few_go_on_in_a_turn(tmp_path: Path) -> None:
+def test_few_busy_connections_run_in_a_turn(tmp_path: Path) -> None:
     greeting, pings = b"".join(frames_of(hello("crowd"), 1)), b"".join(frames_of(m.Ping(), 1)) * 500
 
     async def on_loopback() -> None:

@@ -114,7 +114,7 @@ def test_nobody_of_a_thousand_gets_less_than_half_the_mean(tmp_path: Path, crowd
     check_fair(counts)
 
 
-def test_who_asks_for_very_much_at_once_does_not_keep_the_others_waiting_for_all_of_it(tmp_path: Path) -> None:
+def test_a_client_with_huge_requests_does_not_block_the_others(tmp_path: Path) -> None:
     """A turn has an end: in the time of 500 requests of one client, all others are served more than once."""
     greedy, modest = wish(m.Publish("t"), 500, ONE), wish(m.Publish("t"), 1, ONE)
     first, *others = served(tmp_path, [greedy, *[modest] * 19])

@@ -77,7 +77,7 @@ async def test_each_partition_has_one_reader_whoever_comes_and_goes(env: SimEnv)
 
 
 @simulated
-async def test_who_takes_over_a_partition_goes_on_where_the_group_committed_last(env: SimEnv) -> None:
+async def test_a_new_owner_of_a_partition_continues_at_the_last_commit(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
@@ -88,7 +88,7 @@ async def test_who_takes_over_a_partition_goes_on_where_the_group_committed_last
 
 
 @simulated
-async def test_who_does_not_own_a_partition_commits_nothing_there(env: SimEnv) -> None:
+async def test_only_the_owner_of_a_partition_commits_there(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
@@ -272,7 +272,7 @@ async def test_a_member_that_leaves_alone_has_left_when_it_is_answered(env: SimE
 
 
 @simulated
-async def test_who_looks_at_a_group_finds_nobody_there_who_has_left(env: SimEnv) -> None:
+async def test_a_described_group_has_no_departed_members(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
         joined = (await client.call(m.Subscribe("t", group="g"))).subscription
@@ -353,7 +353,7 @@ def test_a_partition_that_is_lost_and_gained_before_anybody_hears_of_it_is_begun
 
 @pytest.mark.parametrize("start", [m.START_LATEST, 1 << 40])
 @pytest.mark.parametrize("starts", [False, True])
-def test_who_begins_at_the_end_gets_all_that_is_published_once_it_has_subscribed(start: int, starts: bool) -> None:
+def test_a_reader_from_the_end_gets_everything_published_after_it_subscribed(start: int, starts: bool) -> None:
     async def scenario(env: SimEnv) -> None:
         env.disk.sync_delay_s_max = 0.05
         async with broker_on(env, ALWAYS + '[topics.t]\nkind = "stream"\n'):

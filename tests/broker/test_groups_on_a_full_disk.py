@@ -114,7 +114,7 @@ async def test_at_most_once_a_consumer_that_a_full_disk_ended_has_lost_nothing(e
 
 
 @simulated
-async def test_at_most_once_who_takes_over_on_a_full_disk_gets_what_nobody_got(env: SimEnv) -> None:
+async def test_at_most_once_a_new_owner_on_a_full_disk_gets_undelivered_records(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2 + 'delivery = "at-most-once"\n'):
         one, two = await connected(env), await connected(env)
         published = await publish_some(one, 12, partitions=2)
@@ -212,7 +212,7 @@ def test_however_long_a_disk_is_full_of_each_partition_one_commit_waits(
 
 
 @simulated
-async def test_what_waited_for_the_disk_holds_over_changes_of_kind(env: SimEnv) -> None:
+async def test_events_that_waited_for_the_disk_hold_over_changes_of_kind(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2):
         client = await connected(env)
         await publish_some(client, 12, partitions=2)
@@ -232,7 +232,7 @@ async def test_what_waited_for_the_disk_holds_over_changes_of_kind(env: SimEnv) 
 
 
 @simulated
-async def test_what_waited_for_the_disk_is_forgotten_with_its_group(env: SimEnv) -> None:
+async def test_events_that_waited_for_the_disk_are_dropped_with_their_group(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2):
         client = await connected(env)
         await publish_some(client, 12, partitions=2)

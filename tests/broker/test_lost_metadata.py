@@ -186,7 +186,7 @@ async def test_the_folder_of_a_topic_that_was_made_live_misses_it_too(env: SimEn
 
 
 @simulated
-async def test_who_says_that_there_is_nothing_gets_the_records_of_topics_that_are_made_again(env: SimEnv) -> None:
+async def test_an_operator_who_declares_the_metadata_empty_gets_the_records_of_recreated_topics(env: SimEnv) -> None:
     await once_alive(env)
     env.disk.unlink(FILE)
     await refused(env)

@@ -54,7 +54,7 @@ def lose_power(seed: int, fsync: str, kind: str, crash_at: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("fsync", ["os", "interval"])
 @pytest.mark.parametrize("kind", GROUPS)
-def test_what_is_published_after_a_change_of_kind_and_a_power_loss_is_delivered_when_the_kind_is_back(
+def test_records_published_after_a_change_of_kind_and_a_power_loss_are_delivered_when_the_kind_is_back(
     kind: str, fsync: str, seed: int
 ) -> None:
     operations = run_simulation(seed, lambda env: change(env, fsync, kind))

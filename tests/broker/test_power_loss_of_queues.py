@@ -85,5 +85,5 @@ def test_a_record_that_was_handed_over_does_not_come_again(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_published_after_a_power_loss_is_delivered(seed: int) -> None:
+def test_records_published_after_a_power_loss_are_delivered(seed: int) -> None:
     settle_and_lose_power(seed)

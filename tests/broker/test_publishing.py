@@ -54,7 +54,7 @@ async def test_one_sync_confirms_all_that_wait_for_it(env: SimEnv) -> None:
 
 
 @simulated
-async def test_what_is_reserved_for_later_is_refused(env: SimEnv) -> None:
+async def test_reserved_fields_are_refused(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n"):
         client = await connected(env)
         for place, kind in ((72, "<q"), (86, "<H"), (112, "<Q")):
@@ -84,7 +84,7 @@ def _corrupt() -> RecordBatch:
 
 
 @simulated
-async def test_what_can_not_be_published_is_refused_by_name_and_stores_nothing(env: SimEnv) -> None:
+async def test_an_invalid_publish_is_refused_by_name_and_stores_nothing(env: SimEnv) -> None:
     text = "[exchanges.e]\n[topics.t]\nmessage_bytes_max = 100\npartitions = 2\n"
     async with broker_on(env, text):
         client = await connected(env)

@@ -38,7 +38,7 @@ async def _drained(client: RawClient, subscription: int, count: int, held: int =
 
 
 @simulated
-async def test_what_is_returned_comes_back_in_its_place_with_its_attempts(env: SimEnv) -> None:
+async def test_returned_records_keep_their_place_and_attempts(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         for value in "abcd":
@@ -201,7 +201,7 @@ async def test_only_a_queue_with_leases_can_be_pulled_from_an_offset(env: SimEnv
 
 
 @simulated
-async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv) -> None:
+async def test_hundreds_of_leases_of_one_consumer_are_returned_in_turns(env: SimEnv) -> None:
     count = 4 * partition_queue.LEASES_IN_A_TURN + 5
     async with broker_on(env, '[topics.t]\nlease = "1h"\npartitions = 2\n') as broker:
         greedy, client = await connected(env), await connected(env)
@@ -225,7 +225,7 @@ async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv)
 
 
 @simulated
-async def test_who_leaves_looks_only_where_it_was_given_something(env: SimEnv) -> None:
+async def test_a_leaving_consumer_visits_only_partitions_that_delivered_to_it(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nstorage = "dram"\npartitions = 50\n') as broker:
         clients = [await connected(env) for _ in range(2)]
         for client in clients:
@@ -242,7 +242,7 @@ async def test_who_leaves_looks_only_where_it_was_given_something(env: SimEnv) -
 
 
 @simulated
-async def test_every_wake_up_reaches_somebody_who_can_use_it(env: SimEnv) -> None:
+async def test_every_wake_up_reaches_a_task_that_can_use_it(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         clients = [await connected(env) for _ in range(4)]
         for number in range(40):
@@ -434,7 +434,7 @@ def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart
 
 
 @pytest.mark.usefixtures("_small_snapshots")
-def test_what_is_replayed_behind_a_snapshot_does_not_grow_with_it() -> None:
+def test_events_replayed_after_a_snapshot_do_not_grow_with_it() -> None:
     text = '[storage.segmented-log]\nindex_interval_bytes = 512\nsegment_bytes_max = "16KiB"\n' + QUEUE
 
     async def scenario(env: SimEnv) -> None:
@@ -458,7 +458,7 @@ def test_what_is_replayed_behind_a_snapshot_does_not_grow_with_it() -> None:
 
 
 @simulated
-async def test_a_purge_settles_what_waits_and_leaves_what_is_leased(env: SimEnv) -> None:
+async def test_a_purge_settles_waiting_records_and_leaves_leased_ones(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         await client.publish("t", ["a", "b", "c", "d"])
@@ -503,7 +503,7 @@ async def test_retention_on_a_queue_with_a_stream_drops_what_is_not_settled_and_
 
 
 @pytest.mark.parametrize("ends", ["kill", "crash"])
-def test_what_was_returned_with_a_delay_comes_again_after_a_restart_though_nothing_else_happens(ends: str) -> None:
+def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_happens(ends: str) -> None:
     text = ALWAYS + '[topics.t]\nlease = "1h"\nredelivery_delay = "5s"\n'
 
     async def process(env: SimEnv) -> None:

@@ -66,7 +66,7 @@ async def test_offsets_that_are_none_are_refused(env: SimEnv) -> None:
 
 
 @simulated
-async def test_nobody_reads_beyond_the_high_watermark(env: SimEnv) -> None:
+async def test_reads_end_at_the_high_watermark(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + STREAM) as broker:
         client, reader = await connected(env), await connected(env)
         partition = broker.topics["t"].partitions[0]

@@ -50,7 +50,7 @@ async def test_a_partition_behind_the_list_begins_at_its_start_and_no_place_is_o
 
 
 @simulated
-async def test_what_a_group_committed_counts_for_more(env: SimEnv) -> None:
+async def test_a_groups_commit_takes_precedence(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await fill(env)
         subscribed = await client.call(m.Subscribe("t", group="g"))

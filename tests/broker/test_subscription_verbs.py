@@ -144,7 +144,7 @@ async def test_a_group_that_was_forgotten_stays_so_and_begins_anew(env: SimEnv) 
 
 
 @simulated
-async def test_what_makes_no_sense_is_refused(env: SimEnv) -> None:
+async def test_nonsensical_arguments_are_refused(env: SimEnv) -> None:
     async with broker_on(env, STREAM + "[topics.q]\n"):
         client = await _group_at(env, 1, 3)
         group = {"topic": "t", "group": "g"}

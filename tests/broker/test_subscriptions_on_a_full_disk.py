@@ -50,7 +50,7 @@ async def publish_where_only_records_have_room(env: SimEnv, client: RawClient) -
     assert env.disk.room_bytes() == 0
 
 
-def test_at_most_once_who_waits_hears_of_a_full_disk_or_gets_the_record_when_there_is_room() -> None:
+def test_at_most_once_a_waiting_consumer_gets_an_error_on_a_full_disk_or_the_record_later() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, AT_MOST_ONCE):
             first, second, publisher = [await connected(env) for _ in range(3)]
@@ -108,7 +108,9 @@ async def return_often(client: RawClient, worker: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("waiting_bytes_max", [unwritten_events.WAITING_BYTES_MAX, 500])
-def test_what_waited_for_the_disk_holds_after_a_kill(monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int) -> None:
+def test_events_that_waited_for_the_disk_hold_after_a_kill(
+    monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int
+) -> None:
     monkeypatch.setattr(unwritten_events, "WAITING_BYTES_MAX", waiting_bytes_max)
     text = ALWAYS + "[topics.t]\n"
 

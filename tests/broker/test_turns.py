@@ -56,7 +56,7 @@ async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
     return max(sum(first <= at < first + turns for at in went_on) for first in went_on)
 
 
-def test_of_those_that_leave_together_few_pass_between_the_turns_of_others() -> None:
+def test_few_of_many_ending_connections_are_torn_down_in_a_turn() -> None:
     async def scenario(env: SimEnv) -> None:
         out = CloseThrottle(env.clock.monotonic)
         assert await most_in_turns(lambda: out.pass_through(object()), TURNS_OF_OTHERS) <= 2 * LEAVING_AT_ONCE_MAX
@@ -84,7 +84,7 @@ def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path
     trio.run(scenario)
 
 
-def test_who_comes_waits_behind_a_crowd_that_leaves() -> None:
+def test_new_connections_wait_while_many_are_torn_down() -> None:
     async def scenario(env: SimEnv) -> None:
         out = CloseThrottle(env.clock.monotonic)
         assert not out.is_crowded
@@ -123,7 +123,7 @@ def test_while_the_way_out_is_crowded_one_is_let_in_where_several_leave(tmp_path
     trio.run(scenario)
 
 
-def test_of_long_work_one_task_goes_on_between_the_turns_of_others() -> None:
+def test_one_task_of_long_work_runs_between_the_turns_of_others() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
             assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
@@ -260,7 +260,7 @@ def test_very_many_that_watch_a_partition_are_told_in_order_and_a_few_at_a_time(
         assert max(Counter(turn for _, turn in turns.told).values()) <= 2 * TOLD_AT_ONCE_MAX
 
 
-def test_what_is_told_while_others_are_being_told_is_told_to_all() -> None:
+def test_a_notification_during_another_one_reaches_all() -> None:
     @watching
     async def test(turns: Turns) -> None:
         for who in range(5 * TOLD_AT_ONCE_MAX):
@@ -275,7 +275,7 @@ def test_what_is_told_while_others_are_being_told_is_told_to_all() -> None:
         assert len(turns.told) == before + 5 * TOLD_AT_ONCE_MAX
 
 
-def test_who_leaves_while_others_are_told_takes_nobodys_place() -> None:
+def test_a_watcher_that_leaves_during_notification_skips_no_other() -> None:
     @watching
     async def test(turns: Turns) -> None:
         watch = {who: turns.watch(who) for who in range(5 * TOLD_AT_ONCE_MAX)}
@@ -294,7 +294,7 @@ def test_who_leaves_while_others_are_told_takes_nobodys_place() -> None:
 
 
 @pytest.mark.parametrize("wait", [m.Subscribe("news", credit=10), m.Fetch("news", 0, 0, wait_max_ms=60_000)])
-def test_of_those_that_wait_for_one_record_few_are_given_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
+def test_few_of_many_readers_waiting_for_a_record_get_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
     waits = b"".join([*frames_of(hello("crowd"), 1), *frames_of(wait, 2)])
     crowd_size = 4 * TOLD_AT_ONCE_MAX
 
@@ -330,7 +330,7 @@ def test_of_those_that_wait_for_one_record_few_are_given_it_in_a_turn(tmp_path: 
 
 
 @pytest.mark.parametrize("work", ["long work", "leaving"])
-def test_where_turns_are_long_others_get_the_time_of_several_and_no_more(work: str) -> None:
+def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more(work: str) -> None:
     async def scenario(env: SimEnv) -> None:
         monotonic, turns = SlowTurns().monotonic, 0
 
@@ -360,7 +360,7 @@ def test_when_all_leave_they_leave_as_they_come() -> None:
     run_simulation(0, scenario)
 
 
-def test_who_has_passed_passes_again_at_once() -> None:
+def test_a_second_pass_returns_at_once() -> None:
     async def scenario(env: SimEnv) -> None:
         out, who = CloseThrottle(env.clock.monotonic), object()
         await out.pass_through(who)
@@ -388,7 +388,7 @@ def test_once_a_broker_stops_long_work_waits_for_nobody() -> None:
     run_simulation(0, scenario)
 
 
-def test_who_waits_long_looks_seldom() -> None:
+def test_a_long_wait_polls_rarely() -> None:
     async def scenario(env: SimEnv) -> None:
         looks = 0
 

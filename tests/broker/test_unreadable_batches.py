@@ -69,7 +69,7 @@ async def test_rejected_records_around_an_undecodable_batch_are_dead_letters_wit
 
 
 @simulated
-async def test_what_a_queue_can_not_cut_is_dropped_alone_however_little_is_asked_for(env: SimEnv) -> None:
+async def test_a_batch_that_can_not_be_cut_is_dropped_alone_however_small_the_request(env: SimEnv) -> None:
     async with broker_on(env, "[topics.q]\n"):
         client = await connected(env)
         for batch in (records(["a", "b"]), undecodable(40_000), records(["c"])):

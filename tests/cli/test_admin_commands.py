@@ -98,7 +98,7 @@ def test_purge_empties_a_queue_and_no_stream(quick, line_of) -> None:
     assert "[delivery.wrong_kind]" in line_of(done.stderr)
 
 
-def test_what_exists_with_other_settings_is_told_apart(quick, line_of) -> None:
+def test_an_existing_topic_with_other_settings_is_recognised(quick, line_of) -> None:
     quick("topics", "create", "kept", "lease=30s", "partitions=2")
     told = line_of(quick("topics", "create", "kept", "kind=stream", "lease=1m", "retention=forever").stderr)
     assert told == (

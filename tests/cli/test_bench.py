@@ -185,7 +185,7 @@ def sampled(at_s: float, processor_s: float | None, load_s: float = 0.0) -> Samp
     return Sample(at_s, broker, load_s, None, None)
 
 
-def test_what_was_full_first_is_told_from_what_was_full_later() -> None:
+def test_the_first_limit_is_told_apart_from_later_ones() -> None:
     heard = [sampled(0, 0), sampled(1, 0.5), sampled(2, 1.45), sampled(3, 2.45)]
     seen = [sampled(0, None), sampled(3, None, 2.9)]
     assert first_full((heard, seen), None) == ("broker_processor", 2)
@@ -199,7 +199,7 @@ def soak() -> Soak:
     return Soak(duration_s=1, rate=None, size=20, consumers=1, settings={})
 
 
-async def test_what_is_lost_damaged_or_twice_is_found(soak: Soak) -> None:
+async def test_lost_damaged_and_duplicate_messages_are_found(soak: Soak) -> None:
     soak._published = 4
     soak._confirmed.add(0, 3)
     damaged = bytearray(soak._value(3))

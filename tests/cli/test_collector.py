@@ -41,20 +41,20 @@ def memory() -> Iterator[Memory]:
     gc.unfreeze()
 
 
-def test_what_was_looked_at_and_stayed_is_not_looked_at_again(memory: Memory) -> None:
+def test_surviving_objects_are_not_examined_again(memory: Memory) -> None:
     kept = [Cycle() for _ in range(1_000)]
     gc.collect()
     assert len(gc.get_objects()) < 1_000
     assert gc.get_freeze_count() > len(kept)
 
 
-def test_what_was_left_before_it_was_looked_at_is_found(memory: Memory) -> None:
+def test_garbage_made_before_the_first_look_is_found(memory: Memory) -> None:
     left = weakref.ref(Cycle())
     gc.collect()
     assert left() is None
 
 
-def test_what_is_left_later_is_found_when_the_process_has_doubled(memory: Memory) -> None:
+def test_garbage_made_later_is_found_when_the_process_has_doubled(memory: Memory) -> None:
     cycle = Cycle()
     gc.collect()
     left = weakref.ref(cycle)

@@ -106,7 +106,7 @@ def test_the_broker_may_be_an_option(furnished: str) -> None:
     assert completions(f"linn topics describe --url {furnished} j") == ["jobs"]
 
 
-def test_where_no_broker_answers_nothing_is_offered_and_nothing_said() -> None:
+def test_without_a_broker_nothing_is_offered_or_printed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in (f"linn://127.0.0.1:{silent.getsockname()[1]}", "linn://127.0.0.1:1", "nonsense"):
             assert completions("linn topics describe ", url, ANSWER_S) == []

@@ -51,7 +51,7 @@ def test_a_connection_is_closed_and_what_it_held_goes_back_at_once(within, broke
         assert any("an operator closed the connection: for a test" in line for line in told), told
 
 
-def test_what_closes_itself_is_answered_first(broker) -> None:
+def test_a_client_that_closes_its_own_connection_is_answered_first(broker) -> None:
     with linn.sync.connect(broker.url) as watching:
         others = {one["number"] for one in watching.admin.connections()}
         with linn.sync.connect(broker.url) as client:

@@ -188,7 +188,7 @@ def test_an_empty_segment_is_whole(within, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 records in 0 batches, 0 bytes, no damage")
 
 
-def test_what_holds_no_segment_is_usage(within, tmp_path: Path) -> None:
+def test_a_file_that_is_no_segment_is_a_usage_error(within, tmp_path: Path) -> None:
     for path, said in ((tmp_path, "holds no segment"), (tmp_path / "nothing", "does not exist")):
         done = within("dump", str(path))
         assert done.returncode == ExitCode.USAGE

@@ -139,7 +139,7 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else part,
 )
-def test_what_cannot_be_done_is_refused_before_anybody_is_asked(
+def test_impossible_requests_are_refused_before_the_broker_is_asked(
     within, line_of, stock: str, command: tuple[str, ...], code: str
 ) -> None:
     with linn.sync.connect(stock) as client:
@@ -316,7 +316,7 @@ def test_ctrl_c_is_130_without_a_word_whatever_is_being_loaded(imported: str) ->
     assert (done.stderr, done.stdout, done.returncode) == (b"", b"", 130)
 
 
-def test_what_is_loaded_before_ctrl_c_is_caught_is_little() -> None:
+def test_little_is_loaded_before_ctrl_c_is_caught() -> None:
     code = "import sys; before = set(sys.modules); import linn.cli.main; print('\\n'.join(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {name for name in loaded if name.startswith("linn")} == {

@@ -93,7 +93,7 @@ def peer_that() -> Iterator[Callable[[bytes | None], OtherPeer]]:
 
 @pytest.mark.parametrize("peer", ANSWERS)
 @pytest.mark.parametrize("command", WITH_BROKER, ids=" ".join)
-def test_what_is_no_broker_of_this_version_is_one_line_and_4(
+def test_a_server_other_than_this_version_of_linn_is_one_line_and_4(
     within, line_of, peer_that, command: tuple[str, ...], peer: str
 ) -> None:
     answer, code, said = ANSWERS[peer]

@@ -48,7 +48,7 @@ def consumed(quick, topic: str, *options: str) -> list[str]:
 # --- publish ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_consume_prints_as_json_goes_in_again_as_it_was(linn, quick, stream: str) -> None:
+def test_json_output_of_consume_can_be_published_again_unchanged(linn, quick, stream: str) -> None:
     said = [
         {"value": "text", "key": "k", "routing_key": "a.b", "labels": {"n": 1, "s": "x"}, "headers": {"h": "v"}},
         {"value": {"base64": "/wA="}, "headers": [["h", "1"], ["h", None]]},
@@ -124,7 +124,7 @@ def test_a_rate_is_not_exceeded(quick, stream: str) -> None:
     assert time.monotonic() - began > 0.9
 
 
-def test_what_was_confirmed_before_a_failure_is_told(linn, quick, line_of, stream: str) -> None:
+def test_messages_confirmed_before_a_failure_are_reported(linn, quick, line_of, stream: str) -> None:
     quick("topics", "alter", stream, "message_bytes_max=1KiB")
     done = linn("publish", stream, "--rate", "20/s", stdin="a\n" + "x" * 2000)
     assert done.returncode == 1
@@ -204,7 +204,7 @@ def test_without_mandatory_what_no_topic_takes_is_no_error(linn, quick, mail: st
     assert quick(*options, "here", "v", "--mandatory").returncode == 0
 
 
-def test_of_nothing_it_is_not_said_that_no_binding_took_it(linn, quick, mail: str) -> None:
+def test_a_record_that_was_not_published_is_not_reported_as_unroutable(linn, quick, mail: str) -> None:
     assert linn("publish", "--exchange", mail).stdout == "published 0 messages to mail\n"
     two = quick("publish", "--exchange", mail, "--routing-key", "here", "v", "w")
     assert two.stdout == "published 2 messages to mail: 2 copies stored\n"
@@ -447,7 +447,7 @@ def test_browsing_a_stream_by_place_and_partition(quick) -> None:
     assert quick("browse", "wide", "--since", "1h").stdout == "a\nb\n"
 
 
-def test_browsing_what_is_not_there(quick, line_of) -> None:
+def test_browsing_a_missing_topic(quick, line_of) -> None:
     quick("topics", "create", "single")
     for command, code in ((("singel",), "topic.unknown"), (("single", "--partition", "3"), "topic.partition_unknown")):
         done = quick("browse", *command)
@@ -469,7 +469,7 @@ def test_in_a_pipe_it_says_what_an_ack_is(linn, quick, stream: str) -> None:
         assert linn("consume", *silent, "--count", "1").stderr == ""
 
 
-def test_what_a_command_is_given_is_acked_once_it_ends_with_0(linn, quick, tmp_path: Path) -> None:
+def test_a_commands_message_is_acked_once_it_exits_with_0(linn, quick, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     quick("topics", "create", "given", "max_deliveries=2")
     quick("publish", "given", *"abcdef")

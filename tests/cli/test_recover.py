@@ -125,7 +125,7 @@ def test_a_folder_that_is_gone_is_said_in_the_log(killed: BrokerProcess, folder:
     assert f"the folder of {folder} is gone" in killed.log_text()
 
 
-def test_what_there_is_not_is_one_line(killed: BrokerProcess, run, line_of) -> None:
+def test_missing_things_are_one_line(killed: BrokerProcess, run, line_of) -> None:
     data = ("--config", str(killed.folder / "linn.toml"), "--data-dir", str(killed.data_dir))
     done = run("recover", "job/0", *data)
     assert done.returncode == 1

@@ -122,7 +122,7 @@ def test_it_follows_the_alternate_where_nothing_matches(files: Path, within) -> 
     assert "It goes to unrouted." in done.stdout
 
 
-def test_what_goes_nowhere_ends_well_and_says_so(files: Path, within) -> None:
+def test_unroutable_messages_succeed_and_are_reported(files: Path, within) -> None:
     done = within("route", "explain", "--config", "old.toml", "--exchange", "cargo")
     assert done.returncode == 0
     assert "It goes nowhere" in done.stdout
@@ -247,7 +247,7 @@ def test_the_way_that_is_told_is_the_way_that_a_broker_takes(
 # --- diff ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_changes_is_told_by_exchange_and_topics(files: Path, run) -> None:
+def test_changes_are_listed_by_exchange_and_topics(files: Path, run) -> None:
     done = run("route", "diff", "old.toml", "new.toml", "--sample", "sample.jsonl", "--json", cwd=files)
     assert done.returncode == 1
     said = json.loads(done.stdout)

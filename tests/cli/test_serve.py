@@ -162,7 +162,7 @@ def test_a_terminal_that_is_closed_stops_what_runs_with_its_parent(tmp_path: Pat
         assert b"Traceback" not in errors
 
 
-def test_what_was_confirmed_survives_sigkill(tmp_path: Path) -> None:
+def test_confirmed_messages_survive_sigkill(tmp_path: Path) -> None:
     lines = "".join(f"message {number}\n" for number in range(1000))
     with BrokerProcess(tmp_path) as broker:
         make_topic(broker)

@@ -65,7 +65,7 @@ async def test_a_publish_that_is_not_answered_times_out_while_its_publisher_read
 
 
 @on_both_loops
-async def test_who_is_cancelled_while_it_reads_leaves_the_link_to_others() -> None:
+async def test_a_cancelled_reader_hands_the_link_over() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
         answer = peer.answers.pop(m.Publish)
@@ -142,7 +142,7 @@ async def test_a_refusal_reaches_the_publisher_that_reads() -> None:
 
 
 @on_both_loops
-async def test_who_consumes_hears_at_once_though_publishers_read_before(broker: str, name: str) -> None:
+async def test_a_consumer_gets_its_messages_at_once_though_a_publisher_reads_the_link(broker: str, name: str) -> None:
     """Publishing, a subscription, and publishing again over one link."""
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="queue")
@@ -158,7 +158,7 @@ async def test_who_consumes_hears_at_once_though_publishers_read_before(broker: 
 
 
 @on_both_loops
-async def test_what_the_broker_says_on_its_own_is_read_after_the_last_publish() -> None:
+async def test_unsolicited_messages_are_read_after_the_last_publish() -> None:
     """Nobody reads when the last publisher has gone; the link's own task goes on by itself."""
 
     async def goodbye(peer: Peer) -> None:
@@ -176,7 +176,7 @@ async def test_what_the_broker_says_on_its_own_is_read_after_the_last_publish() 
 
 @pytest.mark.parametrize("turns", range(6))
 @on_both_loops
-async def test_two_publishers_of_whom_one_is_answered_before_it_reads_do_not_both_read(turns: int) -> None:
+async def test_two_publishers_do_not_both_read_when_one_is_answered_first(turns: int) -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
         link = client._usable_link

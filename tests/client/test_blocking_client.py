@@ -43,7 +43,7 @@ def test_closing_joins_the_thread(broker: str) -> None:
     client.close()
 
 
-def test_where_nobody_is_there_connect_fails_and_leaves_no_thread() -> None:
+def test_connect_without_a_broker_fails_and_leaves_no_thread() -> None:
     before = client_threads()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -244,7 +244,7 @@ def test_eight_threads_publish_and_consume_through_one_client(broker: str, name:
         assert client.admin.topic(name)["queue"]["unsettled"] == 0
 
 
-def test_what_one_thread_publishes_is_stored_in_its_order(broker: str, name: str) -> None:
+def test_messages_of_one_thread_are_stored_in_order(broker: str, name: str) -> None:
     def publish(place: int) -> None:
         for number in range(300):
             value = b"%d %d" % (place, number)
@@ -419,7 +419,7 @@ def test_a_wait_fails_in_time_where_no_broker_comes_back(tmp_path: Path, name: s
 # --- the same names --------------------------------------------------------------------------------------------------
 
 
-def test_what_the_async_client_has_the_blocking_one_has_too() -> None:
+def test_the_blocking_client_has_everything_that_the_async_one_has() -> None:
     ours = {"AnyEnv", "ClientEnv", "ClientOptions"}
     assert set(linn.client.__all__) - ours <= set(linn.sync.__all__)
     assert linn.sync is sys.modules["linn.sync"]

@@ -102,7 +102,7 @@ def test_the_buffer_is_bounded_and_flush_makes_room(broker: str, name: str) -> N
     assert refused >= 2
 
 
-def test_what_fails_without_anybody_waiting_is_raised_by_flush_and_by_closing(broker: str, name: str) -> None:
+def test_failures_of_publish_nowait_are_raised_by_flush_and_close(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         producer = client.producer(name)

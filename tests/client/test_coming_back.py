@@ -159,7 +159,7 @@ def test_publishes_and_requests_without_a_broker_fail_when_their_own_time_is_ove
         assert "can't connect" in text
 
 
-def test_what_was_sent_when_the_broker_went_is_of_unknown_fate() -> None:
+def test_messages_in_flight_when_the_broker_ended_have_an_unknown_fate() -> None:
     async def scenario(env: SimEnv, client: Client, machine: Machine) -> str:
         async with client.producer("log") as producer, trio.open_nursery() as nursery:
             nursery.start_soon(away, machine)

@@ -58,7 +58,7 @@ def test_the_environment_is_read_by_the_commands_alone(broker: str, monkeypatch:
 
 
 @on_both_loops
-async def test_where_nobody_is_there_connect_fails_at_once() -> None:
+async def test_connect_without_a_broker_fails_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectFailed, match="can't connect to 127"):
@@ -84,7 +84,7 @@ async def test_a_broker_of_another_version_says_so() -> None:
 
 
 @on_both_loops
-async def test_what_is_no_broker_is_told_from_one() -> None:
+async def test_another_server_is_told_apart_from_a_broker() -> None:
     async def answer(stream: anyio.abc.SocketStream) -> None:
         async with stream:
             await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -184,7 +184,7 @@ async def test_the_same_client_speaks_over_a_unix_socket(tmp_path: Path) -> None
 
 
 @on_both_loops
-async def test_what_outlives_the_client_says_so(broker: str, name: str) -> None:
+async def test_objects_that_outlive_the_client_raise_client_closed(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         producer = client.producer(name)
         with pytest.raises(ConnectionLost, match="not entered"):

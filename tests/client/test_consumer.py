@@ -62,7 +62,7 @@ async def test_text_is_the_value_as_text_and_says_which_message_has_none(broker:
 
 
 @on_both_loops
-async def test_what_is_acked_is_gone_and_what_is_not_comes_again(broker: str, name: str) -> None:
+async def test_acked_records_are_gone_and_others_redelivered(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         await publish(client, name, 10)
@@ -439,7 +439,7 @@ async def test_different_verdicts_keep_their_order() -> None:
 
 
 @on_both_loops
-async def test_who_awaits_hears_of_the_refusal_and_nobody_else() -> None:
+async def test_only_the_awaiting_task_gets_the_refusal() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
         peer.answers[m.Settle] = lambda session, event: m.Settled([m.Refusal(0, "delivery.not_current", "gone")])
         async with client.consumer("t") as consumer:
@@ -494,7 +494,7 @@ async def test_credit_is_given_back_in_chunks() -> None:
 
 
 @on_both_loops
-async def test_where_there_are_leases_the_broker_counts_what_is_held_and_nobody_gives_credit() -> None:
+async def test_with_leases_the_broker_counts_held_records_and_clients_grant_no_credit() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
         async with client.consumer("t", prefetch=100) as consumer:
             await deliver(peer, 100)
@@ -505,7 +505,7 @@ async def test_where_there_are_leases_the_broker_counts_what_is_held_and_nobody_
 
 
 @on_both_loops
-async def test_what_waits_here_is_not_handed_over_once_its_lease_has_ended() -> None:
+async def test_buffered_messages_are_not_handed_over_once_their_lease_has_ended() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
         async with client.consumer("t") as consumer:
             session = peer.sessions[0]

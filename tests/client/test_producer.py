@@ -209,7 +209,7 @@ async def test_an_unknown_topic_is_named(broker: str) -> None:
 
 
 @on_both_loops
-async def test_what_publish_nowait_could_not_deliver_the_flush_raises_once(broker: str) -> None:
+async def test_the_flush_raises_a_failure_of_publish_nowait_once(broker: str) -> None:
     async with linn.connect(broker) as client, client.producer("no-such-topic") as producer:
         producer.publish_nowait(b"")
         with pytest.raises(TopicUnknown):
@@ -367,7 +367,7 @@ async def test_a_refusal_that_lasts_is_raised_in_the_end() -> None:
 
 
 @on_both_loops
-async def test_what_is_not_confirmed_in_time_is_of_unknown_fate() -> None:
+async def test_messages_not_confirmed_in_time_have_an_unknown_fate() -> None:
     async with running_peer() as peer:
         del peer.answers[m.Publish]
         async with linn.connect(peer.url) as client, client.producer("t") as producer:
@@ -501,7 +501,7 @@ async def test_keys_count_only_where_the_topics_partitioner_says_so(broker: str,
 
 
 @on_both_loops
-async def test_who_waits_for_room_when_the_client_is_closed_is_told_so() -> None:
+async def test_closing_the_client_ends_a_wait_for_room_with_an_error() -> None:
     async with running_peer() as peer, anyio.create_task_group() as tasks:
         failed: list[LinnError] = []
         async with linn.connect(peer.url, backoff_s=0.01) as client:

@@ -39,7 +39,7 @@ async def test_a_consumer_that_was_not_entered_says_so_and_does_not_end(broker: 
 
 
 @on_both_loops
-async def test_what_is_closed_is_not_to_be_tried_again(broker: str, name: str) -> None:
+async def test_closed_is_not_retriable(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         producer = client.producer(name)
@@ -61,7 +61,7 @@ async def failure(call: Awaitable[object]) -> ConnectionLost:
 
 
 @on_both_loops
-async def test_what_is_under_way_when_the_client_is_closed_is_told_that_it_was() -> None:
+async def test_closing_the_client_fails_its_open_requests_with_client_closed() -> None:
     async with running_peer() as peer:
         del peer.answers[m.Describe]
         failed: list[ConnectionLost] = []

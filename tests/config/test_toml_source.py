@@ -86,7 +86,7 @@ def test_a_table_stands_where_it_is_opened_and_not_where_it_is_implied() -> None
         ("a = 1\nb = " + "9" * 5_000, "linn.toml:2:5: not readable as TOML: a number of 5000 digits"),
     ],
 )
-def test_what_is_not_toml_is_refused_with_line_and_column(text: str, where: str) -> None:
+def test_invalid_toml_is_refused_with_line_and_column(text: str, where: str) -> None:
     with pytest.raises(ConfigUnreadable, match=f"^{re.escape(where)}"):
         TomlSource(text, "linn.toml")
 

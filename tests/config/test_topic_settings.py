@@ -105,7 +105,7 @@ def test_other_settings_survive_it_as_well(settings: msgspec.Struct) -> None:
 
 
 @given(topics)
-def test_what_is_stored_is_read_back(topic: TopicSettings) -> None:
+def test_stored_records_are_read_back(topic: TopicSettings) -> None:
     filled = filled_in(topic, {"storage": "dram", "delivery": "d", "message_bytes_max": 9}, LeaseSettings())
     assert msgspec.json.decode(msgspec.json.encode(filled), type=TopicSettings) == filled
 

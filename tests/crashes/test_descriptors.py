@@ -53,7 +53,7 @@ def crowd_at(broker: BrokerProcess, count: int) -> Iterator[None]:
                     pass
 
 
-async def test_a_crowd_of_connections_harms_nobody_who_is_there(tmp_path: Path) -> None:
+async def test_a_crowd_of_connections_does_not_harm_existing_ones(tmp_path: Path) -> None:
     values = [b"%04d " % number + bytes(10_000) for number in range(200)]
     with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
         async with linn.connect(broker.url, request_timeout_s=10) as client, client.producer("events") as producer:

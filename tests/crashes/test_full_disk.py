@@ -288,7 +288,7 @@ async def test_a_start_that_needs_room_says_so_and_works_when_there_is_some(smal
             await producer.publish(b"there")
 
 
-async def test_what_a_full_disk_keeps_from_being_handed_over_goes_to_the_next(small_disk: SmallDisk) -> None:
+async def test_a_record_not_handed_over_on_a_full_disk_goes_to_the_next_consumer(small_disk: SmallDisk) -> None:
     """A record of an at-most-once queue that was handed to no consumer must not count as delivered."""
     once: dict[str, object] = {"kind": "queue", "delivery": "at-most-once"}
     with broker_on(small_disk, once=once) as broker:

@@ -38,7 +38,7 @@ async def durable_log(disk: SimDisk) -> None:
     file.close()
 
 
-def test_what_was_synced_with_its_folder_survives_and_what_was_not_meets_every_fate() -> None:
+def test_synced_files_survive_and_unsynced_ones_meet_every_fate() -> None:
     async def change(disk: SimDisk) -> None:
         await durable_log(disk)
         disk.open("/log").write([UNSYNCED])
@@ -125,7 +125,7 @@ def test_a_folders_changes_are_lost_from_one_of_them_on() -> None:
     assert found == {"", "a", "ab", "abc", "abcd", "bcd"}
 
 
-def test_what_is_written_during_a_sync_is_not_covered_by_it() -> None:
+def test_writes_during_a_sync_are_not_covered_by_it() -> None:
     async def change(disk: SimDisk) -> None:
         await durable_log(disk)
         file = disk.open("/log")

@@ -152,7 +152,7 @@ def test_an_exchange_that_misbehaves_fails_that_publish_by_name(answer: object) 
     assert [topic for topic, _ in router.route(keyed("a"))] == ["t"], "the failure is not remembered"
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "CACHED_PAIRS_MAX", 50)
     monkeypatch.setattr(router_module, "CACHED_BATCHES_MAX", 20)
     monkeypatch.setattr(router_module, "CACHED_LARGE_CHARACTERS_MAX", 5_000)
@@ -201,7 +201,7 @@ def test_bindings_that_look_at_labels_only_leave_the_body_closed() -> None:
     assert batch._body is None
 
 
-def test_what_is_remembered_of_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "CACHED_PAIRS_MAX", 50)
     router, exchange = field_router("key=a")
     for number in range(10):
@@ -396,7 +396,7 @@ def test_a_binding_that_looks_at_something_else_in_the_middle_counts_for_all_rec
     assert [topic for topic, _ in router.route(batch)] == ["new"], "no answer to other questions is remembered"
 
 
-def test_what_a_batch_would_be_copied_into_is_counted_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_a_batch_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     router = topic_router(*[(f"t{n}", f"k{key}") for n in range(12) for key in (n % 4, (n + 1 + n // 4) % 4)])
     batch = keyed(*[f"k{n % 4}" for n in range(100)])
     monkeypatch.setattr(publish_budget, "RECORD_STEPS_MAX", 300)
@@ -407,7 +407,7 @@ def test_what_a_batch_would_be_copied_into_is_counted_before_it_is(monkeypatch: 
     assert len(whole.route(batch)) == 1_000, "what goes there as a whole costs nothing of it"
 
 
-def test_what_the_parts_of_a_batch_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_batchs_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     router = topic_router(("t0", "k0"), ("t1", "k1"))
     monkeypatch.setattr(publish_budget, "PARTS_BYTES_MAX", 4_000)
     router.route(keyed(*["k0", "k1"] * 20))

@@ -88,7 +88,7 @@ def test_joining_twice_starts_no_generation():
     assert again.assignment == {"ann": (0, 1, 2)}
 
 
-def test_who_is_no_member_can_not_leave():
+def test_only_members_can_leave():
     with pytest.raises(GroupFenced):
         ConsumerGroup("g", 1).leave("ann")
 
@@ -239,7 +239,7 @@ def test_a_reset_is_for_a_group_that_nobody_reads_with():
     assert group.take_events() == [], "the log has them already"
 
 
-def test_what_no_log_has_is_given_again_as_it_is_then():
+def test_events_that_no_log_has_are_given_again_in_their_latest_form():
     group = ConsumerGroup("g", 3)
     group.join("ann")
     for partition in range(3):
@@ -277,7 +277,9 @@ def test_a_group_that_was_forgotten_is_fresh():
 
 
 @given(partition_counts, st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7), min_size=1))
-def test_members_that_leave_together_are_one_generation_and_who_stays_keeps_all(partitions, members, leaving):
+def test_members_that_leave_together_make_one_generation_and_the_others_keep_their_partitions(
+    partitions, members, leaving
+):
     group, leaving = ConsumerGroup("g", partitions), leaving & members
     for member in sorted(members):
         group.join(str(member))

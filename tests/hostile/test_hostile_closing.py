@@ -154,7 +154,7 @@ def test_a_thousand_readers_that_leave_together_leave_their_partitions_in_turns(
         watcher.is_served()
 
 
-def test_who_closes_its_side_behind_a_large_publish_gets_the_answer(broker: WatchedBroker) -> None:
+def test_a_client_that_half_closes_after_a_large_publish_gets_the_answer(broker: WatchedBroker) -> None:
     records = [Record(value=b"", routing_key=f"key-{number}") for number in range(20_000)]
     large = bytes(build_from_records(records, base_id=1).message)
     with attacked(broker, cpu_s=2.0, memory_bytes=48 << 20) as attack:

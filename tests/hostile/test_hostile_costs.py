@@ -92,7 +92,7 @@ def test_many_bodies_that_get_large_are_opened_one_after_the_other(broker: Watch
         attack.tries({"1,024 of them": (publish("one", *[bomb] * 1_024), TOO_MUCH)})
 
 
-def test_what_goes_whole_to_many_topics_is_counted_for_each_of_them(broker: WatchedBroker) -> None:
+def test_a_batch_for_many_topics_counts_once_for_each(broker: WatchedBroker) -> None:
     large = wire.plain([bytes(1_000_000)] * 7)
     with attacked(broker, cpu_s=1, memory_bytes=48 << 20) as attack:
         attack.tries(

@@ -95,7 +95,7 @@ def test_a_zstd_bomb_a_size_that_lies_and_a_huge_window_are_refused_on_entry(bro
 
 @pytest.mark.parametrize("topic", READS)
 @pytest.mark.parametrize("credit", [1, 5, 1000])
-def test_what_can_not_be_decoded_reaches_readers_as_it_is_and_holds_up_nothing(
+def test_an_undecodable_batch_reaches_readers_unchanged_and_blocks_nothing(
     broker: WatchedBroker, topic: str, credit: int
 ) -> None:
     with attacked(broker, memory_bytes=8 << 20) as attack:

@@ -76,7 +76,7 @@ def create(peer: Peer, word: bytes) -> str:
     return code_of(peer.ask(m.Administer("topic.create", json.dumps({"name": word.decode()}))))
 
 
-def test_a_plugin_that_raises_fails_who_asked_and_is_named_in_the_log(broker: WatchedBroker) -> None:
+def test_a_plugin_that_raises_fails_its_caller_and_is_named_in_the_log(broker: WatchedBroker) -> None:
     with attacked(broker, bugs=("I am broken",)) as attack:
         peer = attack.connect()
         for word, fails in ((b"good", False), (RAISE, True), (b"good", False)):

@@ -99,7 +99,7 @@ def test_distinct_contents_are_asked_about_in_turns(broker: WatchedBroker) -> No
         attack.tries({"65,536 keys": (publish("looks", batch, to_exchange=True), "answered")})
 
 
-def test_who_asks_where_a_time_begins_makes_nobody_look_through_a_log(broker: WatchedBroker) -> None:
+def test_looking_up_a_time_does_not_scan_the_log(broker: WatchedBroker) -> None:
     one, asks = publish("times", wire.plain([b""]), to_exchange=False), 500
     latest = request(m.FindOffset("times", 0, (1 << 63) - 1))
     filler = Peer(broker.address, True)

@@ -97,7 +97,7 @@ def answers(peer: Peer, requests: list[bytes]) -> list[m.Message]:
     return found
 
 
-def test_members_that_join_and_leave_in_a_storm_leave_the_group_to_who_stays(broker: WatchedBroker) -> None:
+def test_after_a_storm_of_joins_and_leaves_the_remaining_members_own_the_group(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=2) as attack:
         stays = attack.connect()
         stays.ask(m.Subscribe("s", group="storm"))

@@ -94,7 +94,7 @@ def test_a_traceback_is_one_key_in_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "a\x1b[31mred\x1b[0m", "\r\x00"])
-def test_what_a_peer_sends_can_not_write_a_line_of_its_own(text: str) -> None:
+def test_input_from_a_peer_can_not_forge_a_log_line(text: str) -> None:
     line = human(record("%(topic)s", {"topic": text}))
     assert line.isprintable()
     assert entry(record("%(topic)s", {"topic": text}))["topic"] == text

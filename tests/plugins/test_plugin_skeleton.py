@@ -110,7 +110,7 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["Tape", "a_b", "a--b", "-a", "a-", "1a", "", "ä", "linn-tape", "linn", "a" * 61])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     assert name_mistake(name)
 
 

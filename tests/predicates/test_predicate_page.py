@@ -34,7 +34,7 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize(("text", "truth"), TRUTHS)
-def test_what_the_page_says_of_the_unknown_holds(text: str, truth: str) -> None:
+def test_the_pages_rules_about_unknown_hold(text: str, truth: str) -> None:
     found = truth_of(parse_tree(text))(Subject("", {"pages": 3}))
     assert {True: "true", False: "false", None: "unknown"}[found] == truth
 

@@ -98,7 +98,7 @@ def test_logic_has_its_laws(left: Node, right: Node, subject: Subject) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(TREES, SUBJECTS)
-def test_what_matches_has_one_of_the_pairs_that_the_predicate_demands(tree: Node, subject: Subject) -> None:
+def test_a_matching_message_has_one_of_the_demanded_pairs(tree: Node, subject: Subject) -> None:
     demands = demands_of(tree)
     if demands is not None and Predicate(tree).matches(subject):
         assert any(naive_truth(Comparison(field, "=", value), subject) for field, value in demands)
@@ -172,7 +172,7 @@ def test_a_miss_names_what_made_it(text: str, becauses: list[str]) -> None:
     assert [leaf.because for leaf in Predicate.parse(text).explain(MESSAGE).decisive()] == becauses
 
 
-def test_what_is_long_is_cut_in_an_explanation() -> None:
+def test_long_values_are_shortened_in_an_explanation() -> None:
     long = MESSAGE._replace(labels={"a": "x" * 5_000}, key=b"\xff" * 5_000)
     for text in ("label.a exists", "key exists"):
         (leaf,) = Predicate.parse(text).explain(long).decisive()

@@ -210,7 +210,7 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.Publish("t", True, 1, -1, True),
     ],
 )
-def test_what_is_read_by_template_or_cache_is_read_as_the_schema_says(message: m.Message) -> None:
+def test_templates_and_caches_read_the_same_as_the_schema(message: m.Message) -> None:
     frame = bytes(codec.encode(message, 9))
     assert codec.decode(memoryview(frame)) == codec._decode(frame) == (9, 0, message)
     for place in range(len(frame)):

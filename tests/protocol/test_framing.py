@@ -140,7 +140,9 @@ def test_one_byte_at_a_time_gives_the_same_events() -> None:
     garbage=st.binary(min_size=8, max_size=64).filter(lambda g: struct.unpack_from("<I", g)[0] >= 64),
     sizes=st.lists(st.integers(1, 400), max_size=50),
 )
-def test_what_is_good_before_garbage_counts_however_it_is_cut(good: int, garbage: bytes, sizes: list[int]) -> None:
+def test_valid_frames_before_garbage_count_however_they_are_chunked(
+    good: int, garbage: bytes, sizes: list[int]
+) -> None:
     data = wire(*[(m.Ping(), number + 1, []) for number in range(good)]) + garbage
     said = talk(sizes, data)
     assert said == [*((number + 1, m.Ping(), []) for number in range(good)), "protocol.malformed"]
@@ -166,7 +168,7 @@ def _table(*sizes: int) -> bytes:
         (b"AMQP\x00\x00\x09\x01", "protocol.malformed"),
     ],
 )
-def test_what_is_no_frame_is_refused_before_memory_is_taken_for_it(data: bytes, code: str) -> None:
+def test_an_invalid_frame_is_refused_before_memory_is_allocated(data: bytes, code: str) -> None:
     connection = Connection()
     tracemalloc.start()
     try:

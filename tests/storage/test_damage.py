@@ -302,7 +302,9 @@ async def test_garbage_behind_the_end_is_cut_off(harness: EngineHarness, folder:
     assert await use(harness) == messages
 
 
-async def test_what_a_failed_write_left_in_a_finished_segment_is_dropped(harness: EngineHarness, folder: Path) -> None:
+async def test_remains_of_a_failed_write_in_a_finished_segment_are_dropped(
+    harness: EngineHarness, folder: Path
+) -> None:
     messages = await fill(harness)
     before, left = snapshot(folder), messages[-1][:100]
     paths = segments(folder)[:-1]
@@ -341,7 +343,7 @@ async def test_a_torn_tail_is_set_aside(harness: EngineHarness, folder: Path) ->
     assert [path.read_bytes() for path in folder.glob("*.cut")] == [torn]
 
 
-async def test_what_was_opened_once_is_known_to_be_durable(harness: EngineHarness, folder: Path) -> None:
+async def test_a_log_that_was_opened_once_is_known_to_be_durable(harness: EngineHarness, folder: Path) -> None:
     messages = await kill(harness, syncs=0, unsynced=3)
     assert await use(harness) == messages
     cut(segments(folder)[-1], len(messages[-1]))

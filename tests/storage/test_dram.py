@@ -44,13 +44,13 @@ def test_the_plugin_brings_the_engine() -> None:
     assert not kind.make("nowhere", kind.settings(), SimEnv(0)).capabilities.survives_restart
 
 
-async def test_what_fits_into_memory_touches_no_disk(harness: EngineHarness, folder: Path) -> None:
+async def test_batches_that_fit_into_memory_touch_no_disk(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         append_some(log, 3)
         assert not folder.exists()
 
 
-async def test_what_does_not_fit_is_spilled_in_order(harness: EngineHarness, folder: Path) -> None:
+async def test_batches_that_do_not_fit_are_spilled_in_order(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         messages = append_some(log, 30)
         in_memory = log.size_bytes() - scratch_bytes(folder)

@@ -91,7 +91,7 @@ async def test_retention_seals_what_appends_left_behind(harness: EngineHarness, 
         assert log.durable() == log.bounds()[1]
 
 
-async def test_what_an_opening_reads_after_a_crash_does_not_grow_with_the_segment(tmp_path: Path) -> None:
+async def test_the_bytes_read_by_an_opening_after_a_crash_do_not_grow_with_the_segment(tmp_path: Path) -> None:
     engine = SegmentedLogEngine(str(tmp_path), SegmentedLogSettings(), RealEnv())
     log = await engine.open(PARTITION)
     read = []

@@ -80,7 +80,7 @@ REFUSALS += [("extend", why) for why in NOT_CURRENT]
 
 
 @pytest.mark.parametrize(("how", "why"), REFUSALS)
-def test_what_is_not_current_is_refused_and_changes_nothing(how, why):
+def test_a_delivery_that_is_not_current_is_refused_and_changes_nothing(how, why):
     subscription = make()
     lease = subscription.acquire(ANN, 10, END, 0.0)
     other = subscription.acquire(BOB, 10, END, 0.0)
@@ -267,7 +267,7 @@ def test_an_intent_splits_the_dead_and_the_first_one_stays():
     assert [(dead.first, dead.end, dead.target) for dead in subscription.dead_letter_intents()] == expected[:2]
 
 
-def test_purge_settles_what_waits_and_leaves_what_is_held():
+def test_purge_settles_waiting_records_and_leaves_leased_ones():
     subscription = make()
     held = subscription.acquire(ANN, 3, END, 0.0)
     returned = subscription.acquire(BOB, 3, END, 0.0)

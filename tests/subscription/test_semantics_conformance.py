@@ -102,9 +102,9 @@ class Broken(AtLeastOnce):
 @pytest.mark.parametrize(
     ("kind", "promise"),
     [
-        (Forgetful, "test_all_that_is_given_and_acked_is_settled_for_good"),
+        (Forgetful, "test_acked_records_are_settled_for_good"),
         (Hasty, "test_each_record_is_given_once_at_a_time_and_none_is_skipped"),
-        (Silent, "test_what_is_settled_stays_so_after_a_restart"),
+        (Silent, "test_settled_records_stay_settled_after_a_restart"),
     ],
 )
 def test_a_broken_semantics_is_noticed(kind: type[SharedSubscription], promise: str) -> None:

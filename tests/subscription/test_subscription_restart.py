@@ -31,7 +31,7 @@ def restarted(log: list[bytes], **settings: object) -> SharedSubscription:
     return subscription
 
 
-def test_what_was_leased_is_returned_with_its_attempts_and_its_old_id_is_dead():
+def test_leased_records_are_returned_with_their_attempts_and_old_ids_are_dead():
     before = make()
     settled, held = before.acquire(ANN, 2, END, 0.0), before.acquire(ANN, 3, END, 0.0)
     before.ack(ANN, settled.delivery_id, None, 0.0)
@@ -134,7 +134,7 @@ def test_records_that_differ_one_by_one_are_replayed_in_bulk(form):
     assert after.settled == before.settled
 
 
-def test_what_a_start_returns_does_not_make_the_next_one_longer():
+def test_records_returned_at_a_start_do_not_slow_the_next_one():
     before = make()
     held = before.acquire(ANN, 2_000, 2_000, 0.0)
     before.ack(ANN, held.delivery_id, [(offset, offset + 1) for offset in range(1, 2_000, 2)], 0.0)

@@ -87,7 +87,7 @@ def test_it_ends_while_clients_are_still_connected() -> None:
     forgotten.close()
 
 
-def test_what_ended_the_broker_is_told() -> None:
+def test_the_error_that_ended_the_broker_is_raised() -> None:
     async def fail(running: Broker) -> None:
         running.fail(SyncFailed("the disk is on fire"))
         await trio.sleep_forever()
@@ -141,7 +141,7 @@ def test_a_file_for_production_listens_and_writes_where_nobody_else_does(tmp_pat
         ({"topics": {"orders": {"kind": None}}}, "a setting is text, a number"),
     ],
 )
-def test_what_is_wrong_with_a_configuration_is_named(given: dict[str, object], text: str) -> None:
+def test_problems_of_a_configuration_are_named(given: dict[str, object], text: str) -> None:
     with pytest.raises((ConfigError, PluginUnknown), match=text):
         BrokerThread(**given).start()  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def test_what_is_wrong_with_a_configuration_is_named(given: dict[str, object], t
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_holds_what_is_not_settled() -> None:
+def test_a_queue_holds_unsettled_records() -> None:
     with BrokerThread(topics=QUEUE | {"both": {"kind": "both"}}) as broker:
         for topic in ("orders", "both"):
             broker.publish(topic, b"one", b"two", b"three")

@@ -84,7 +84,7 @@ def test_a_short_time_passes_exactly() -> None:
     VirtualWorld().run(scenario)
 
 
-def test_what_is_confirmed_survives_a_power_loss_and_memory_does_not() -> None:
+def test_confirmed_records_survive_a_power_loss_unless_in_memory() -> None:
     async def scenario(world: VirtualWorld) -> None:
         async with world.connect() as client, client.producer("kept") as producer:
             await producer.publish(b"before")
