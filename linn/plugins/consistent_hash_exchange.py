@@ -47,7 +47,7 @@ class ConsistentHashSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
     hash_on: Annotated[
         str,
         msgspec.Meta(
-            description="What is hashed: `routing_key`, `key`, `label.NAME` or `header.NAME`; absent is empty."
+            description="The hashed field: `routing_key`, `key`, `label.NAME` or `header.NAME`; a missing one is empty."
         ),
     ] = "routing_key"
 

@@ -137,6 +137,6 @@ def test_a_broken_protocol_is_noticed(fault: str, promise: str, monkeypatch: pyt
     harness = ProtocolHarness(
         "lines", LinesPeer, b"ping\n", b"ping\n", floods=[b""], modules=["lines_of_this_test"], silence_s_max=60
     )
-    arguments = {"greeted": False} if "speaks" in promise else {}
+    arguments = {"greeted": False} if "another_protocol" in promise else {}
     with pytest.raises((AssertionError, trio.TooSlowError, ConnectionLost)):
         getattr(ProtocolConformance(), promise)(harness, **arguments)

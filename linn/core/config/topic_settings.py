@@ -33,11 +33,11 @@ _NOT_LIVE = {"live": False}
 
 
 class BindingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[topics.NAME.bindings]]`, `[[exchanges.NAME.bindings]]`: what an exchange sends to this topic or exchange."""
+    """`[[topics.NAME.bindings]]`, `[[exchanges.NAME.bindings]]`: a binding of an exchange to this topic or exchange."""
 
     exchange: Annotated[str, msgspec.Meta(description="The exchange to bind to.")]
     key: Annotated[
-        str, msgspec.Meta(description="Routing key, or the pattern of one; what it means is up to the exchange's type.")
+        str, msgspec.Meta(description="Routing key, or a pattern; its meaning depends on the exchange's type.")
     ] = ""
     arguments: Annotated[
         dict[str, Any], msgspec.Meta(description="All other keys, for the exchange's type.", extra={"rest": True})
@@ -60,7 +60,7 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitioner: Annotated[
         str,
         msgspec.Meta(
-            description="What chooses the partition: murmur2 (by key, as Kafka), sticky, round-robin, or a plugin's.",
+            description="The partitioner: murmur2 (by key, as Kafka), sticky, round-robin, or a plugin's.",
             extra=_NOT_LIVE,
         ),
     ] = DEFAULT_PARTITIONER
@@ -98,7 +98,7 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     dead_letter: Annotated[
         str | None,
-        msgspec.Meta(description="The topic that takes records which are rejected or out of attempts."),
+        msgspec.Meta(description="The topic for records that are rejected or out of attempts."),
     ] = None
     lease_ms: Annotated[
         Lease | None,
@@ -133,12 +133,13 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interceptors: Annotated[
         tuple[str, ...],
         msgspec.Meta(
-            description="What sees each batch before it is stored, in this order: `[interceptors.NAME]` tables, or "
+            description="Interceptors of each batch before it is stored, in order: `[interceptors.NAME]` tables, or "
             "interceptors' names."
         ),
     ] = ()
     bindings: Annotated[
-        tuple[BindingSettings, ...], msgspec.Meta(description="What exchanges send here, as an array of tables.")
+        tuple[BindingSettings, ...],
+        msgspec.Meta(description="Bindings of exchanges to this topic, as an array of tables."),
     ] = ()
 
 

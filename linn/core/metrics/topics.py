@@ -152,7 +152,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _partitions(
         "linn_topic_bytes",
         "gauge",
-        "Bytes of the batches that are kept.",
+        "Bytes of the stored batches.",
         lambda partition: partition.log.size_bytes(),
     ),
     _topic("linn_topic_consumers", "gauge", "Consumers, members of groups and readers that are connected.", _consumers),
@@ -165,7 +165,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_leased_records",
         "gauge",
-        "Records that are with a consumer.",
+        "Records that are leased to a consumer.",
         lambda dispatch: dispatch.subscription.leased_count,
     ),
     _dispatches(
@@ -177,7 +177,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_damaged_records",
         "gauge",
-        "Records that can't be read from the disk; they count as delayed, and are looked at again every five minutes.",
+        "Records that can't be read from the disk; they count as delayed, and are retried every five minutes.",
         lambda dispatch: dispatch.damaged.count,
     ),
     _dispatches(
@@ -195,7 +195,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_redelivered_records_total",
         "counter",
-        "Records handed to a consumer for the second time or more often.",
+        "Records delivered for the second time or later.",
         lambda dispatch: dispatch.redelivered_records,
     ),
     _dispatches(
@@ -214,7 +214,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_group_lag_records",
         "gauge",
         ("topic", "group"),
-        "Records behind what the group has committed, over all partitions.",
+        "Records after the group's committed offsets, over all partitions.",
         _lag,
     ),
     Metric("linn_group_members", "gauge", ("topic", "group"), "Members of the group that are connected.", _members),
@@ -229,7 +229,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_storage_sync_seconds",
         "histogram",
         ("storage",),
-        "How long a sync took that confirms publishes or that the flusher made.",
+        "Duration of syncs that confirm publishes or that the flusher made.",
         lambda broker: [((storage.name,), storage.sync_seconds) for storage in broker.metrics.storages.values()],
     ),
     Metric(
@@ -243,7 +243,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_storage_cut_bytes",
         "gauge",
         ("storage",),
-        "Bytes of torn tails that were cut off when the logs were opened: what a power loss took.",
+        "Bytes of torn tails that were cut off when the logs were opened, after a power loss.",
         _by_storage(1),
     ),
 )

@@ -15,16 +15,17 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of a listener that serves metrics."""
 
     per_connection: Annotated[
-        bool, msgspec.Meta(description="Whether each connection has samples of its own: many, where clients are many.")
+        bool,
+        msgspec.Meta(description="Whether each connection has samples of its own: many, if there are many clients."),
     ] = False
     idle_timeout_s: Annotated[
-        float, msgspec.Meta(gt=0, description="How long a connection may be open without a whole request.")
+        float, msgspec.Meta(gt=0, description="How long a connection may be open without a complete request.")
     ] = msgspec.field(default=10.0, name="idle_timeout")
     connection_age_max_s: Annotated[
         float,
         msgspec.Meta(
             gt=0,
-            description="When a connection ends, whatever it does: what hangs does not add up. A scraper comes back.",
+            description="Longest life of a connection, so that stuck ones do not accumulate. A scraper reconnects.",
         ),
     ] = msgspec.field(default=60.0, name="connection_age_max")
 
