@@ -42,7 +42,7 @@ from linn.core.errors.tree import (
     StorageError,
     Unroutable,
 )
-from linn.core.gateway.gateway import ANONYMOUS, Fetched, Gateway, Principal, Subscription
+from linn.core.gateway.gateway import ANONYMOUS, Fetched, Gateway, Principal, SubscribeRequest, Subscription
 from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
 from linn.core.log.delivery import Consumer, Delivery, Settlement, SettleOutcome
 from linn.core.log.storage import (
@@ -67,7 +67,7 @@ from linn.core.queue.lease import Lease, LeaseSettings
 from linn.core.queue.semantics import CONFIRM_WHEN, Acks, ConfirmWhen, DeliverySemantics, SemanticsKind
 from linn.core.queue.subscription import SharedSubscription
 from linn.core.routing.binding_table import BindingTable
-from linn.core.routing.exchange import Binding, ExchangeKind, Subject, Target
+from linn.core.routing.exchange import Binding, Exchange, ExchangeKind, Subject, Target
 from linn.core.routing.explanation import Explanation
 from linn.core.routing.partitioner import Partitioner, PartitionerKind
 from linn.plugins.exchanges import NoSettings, TopicExchange
@@ -101,6 +101,7 @@ __all__ = [
     "DramSettings",
     "EngineKind",
     "Env",
+    "Exchange",
     "ExchangeKind",
     "Explanation",
     "Fetched",
@@ -149,6 +150,7 @@ __all__ = [
     "StoredBatch",
     "Stream",
     "Subject",
+    "SubscribeRequest",
     "Subscription",
     "Target",
     "TopicExchange",

@@ -230,6 +230,38 @@ def imported(module: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+OPEN_TO_USERS = ("linn.api", "linn.client", "linn.errors", "linn.sync", "linn.testing")
+"""What programs and plugins may import of linn, beside `linn` itself."""
+IMPORT_OF_LINN = re.compile(r"^[> ]*(?:>>> )?(?:from (linn\.[\w.]+) import|import (linn\.[\w.]+))", re.MULTILINE)
+
+
+def shown_to_users() -> list[Path]:
+    """Pages, examples and skeletons of plugins: what a user copies from."""
+    skeletons = ROOT / "linn" / "cli" / "plugin_skeletons"
+    examples = [path for path in (ROOT / "examples").rglob("*.py") if ".venv" not in path.parts]
+    return [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *examples, *skeletons.glob("*.txt")]
+
+
+def test_examples_skeletons_and_pages_import_only_what_is_open_to_users() -> None:
+    closed = {
+        f"{name_of(path)}: {name}"
+        for path in shown_to_users()
+        for found in IMPORT_OF_LINN.finditer(path.read_text(encoding="utf-8"))
+        if not f"{(name := found[1] or found[2])}.".startswith(tuple(f"{each}." for each in OPEN_TO_USERS))
+    }
+    assert closed == set()
+
+
+def test_imports_that_users_should_not_copy_are_seen() -> None:
+    text = "from linn.core.batch import batch\n    import linn.core.env\n>>> import linn\nfrom linn_geo import x\n"
+    assert [found[1] or found[2] for found in IMPORT_OF_LINN.finditer(text)] == ["linn.core.batch", "linn.core.env"]
+
+
+def test_a_protocol_takes_at_most_250_lines() -> None:
+    (skeleton,) = (path for path in shown_to_users() if path.name == "protocol.py.txt")
+    assert skeleton.read_text(encoding="utf-8").count("\n") <= 250
+
+
 def test_tables_are_made_in_one_place() -> None:
     """There the laws of tables are kept: nothing is cropped. The demo draws a live grid beside them."""
     makers = {

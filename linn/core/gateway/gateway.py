@@ -45,8 +45,23 @@ class Principal(NamedTuple):
 ANONYMOUS = Principal()
 
 
+class SubscribeRequest(NamedTuple):
+    """A topic to read, and from where."""
+
+    topic: str
+    group: str = ""
+    """On a stream, the group whose members share the partitions. "": on a queue, one of the consumers that compete; on
+    a stream, a reader whose place nobody keeps."""
+    start: int = START_EARLIEST
+    """The first offset on a stream where nothing was committed; or START_EARLIEST, START_LATEST."""
+    starts: Sequence[int] = ()
+    """The same by partition. Empty: `start` holds for all."""
+    partitions: Sequence[int] = ()
+    """Those that a reader without a group reads. Empty: all."""
+
+
 class Subscription(NamedTuple):
-    """A subscription's consumer and how it reads."""
+    """A consumer, and its kind."""
 
     kind: int
     """0: one of the consumers that compete for a queue; 1: a member of a group; 2: a reader without a group."""
@@ -126,25 +141,15 @@ class Gateway:
     # --- reading ---
 
     async def subscribe(
-        self,
-        principal: Principal,
-        topic: str,
-        group: str = "",
-        *,
-        start: int = START_EARLIEST,
-        starts: Sequence[int] = (),
-        partitions: Sequence[int] = (),
-        on_assigned: OnAssigned = nobody,
+        self, principal: Principal, request: SubscribeRequest, on_assigned: OnAssigned = nobody
     ) -> Subscription:
         """Subscribe as `subscribe_nowait` does, after making a missing topic if the configuration allows it.
 
         Cancellation: there is no subscription; the topic may have been made.
         """
-        if self.wants_topic(topic):
-            await self.make_topic(principal, topic)
-        return self.subscribe_nowait(
-            principal, topic, group, start=start, starts=starts, partitions=partitions, on_assigned=on_assigned
-        )
+        if self.wants_topic(request.topic):
+            await self.make_topic(principal, request.topic)
+        return self.subscribe_nowait(principal, request, on_assigned)
 
     def wants_topic(self, topic: str) -> bool:
         """Whether a topic must be made before a client can subscribe to it."""
@@ -155,44 +160,31 @@ class Gateway:
         await self.administration.create_default_topic(topic)
 
     def subscribe_nowait(
-        self,
-        principal: Principal,
-        topic: str,
-        group: str = "",
-        *,
-        start: int = START_EARLIEST,
-        starts: Sequence[int] = (),
-        partitions: Sequence[int] = (),
-        on_assigned: OnAssigned = nobody,
+        self, principal: Principal, request: SubscribeRequest, on_assigned: OnAssigned = nobody
     ) -> Subscription:
         """Begin to read a topic; close the consumer at the end.
 
-        Args:
-            group: on a stream, the group whose members share the partitions; "": on a queue one of the consumers that
-                compete, on a stream a reader whose place nobody keeps.
-            start: of a stream, an offset, START_EARLIEST or START_LATEST, where nothing was committed.
-            starts: the same by partition; empty: `start` holds for all.
-            partitions: what a reader without a group reads; empty: all.
-            on_assigned: called when a member of a group gains or loses partitions.
+        `on_assigned` is called when a member of a group gains or loses partitions.
 
         Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError.
         """
-        found = self.catalog.topic(topic)
-        if group:
-            if found.groups is None:
-                raise SubscriptionWrongKind(f"topic {topic} is a queue: consumers compete without naming a group")
-            return Subscription(1, found.groups.join(group, _start_of(found, start, starts), on_assigned))
-        if found.queue is not None:
-            if start != START_EARLIEST or starts or partitions:
+        topic = self.catalog.topic(request.topic)
+        if request.group:
+            if topic.groups is None:
+                raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
+            return Subscription(1, topic.groups.join(request.group, _start_of(topic, request), on_assigned))
+        if topic.queue is not None:
+            if request.start != START_EARLIEST or request.starts or request.partitions:
                 raise SubscriptionWrongKind(
-                    f"topic {topic} is a queue: its consumers get what is not settled, and choose no start or partition"
+                    f"topic {topic.name} is a queue: its consumers get what is not settled, "
+                    "and choose no start or partition"
                 )
-            lease_ms = 0 if found.semantics.settles_on_delivery else found.settings.lease_ms or 0
-            return Subscription(0, found.queue.join(lease_ms))
-        for index in partitions:
-            found.partition(index)
-        reader, place = found.read(), _start_of(found, start, starts)
-        reader.read_all_from({index: place(index) for index in partitions or found.partitions})
+            lease_ms = 0 if topic.semantics.settles_on_delivery else topic.settings.lease_ms or 0
+            return Subscription(0, topic.queue.join(lease_ms))
+        for index in request.partitions:
+            topic.partition(index)
+        reader, place = topic.read(), _start_of(topic, request)
+        reader.read_all_from({index: place(index) for index in request.partitions or topic.partitions})
         return Subscription(2, reader)
 
     def settle(self, principal: Principal, consumer: Consumer, settlements: Sequence[Settlement]) -> SettleOutcome:
@@ -234,8 +226,9 @@ class Gateway:
         return await self.administration.perform(verb, arguments)
 
 
-def _start_of(topic: Topic, start: int, starts: Sequence[int]) -> Callable[[int], int]:
-    # Now, not when a partition is gained: what is confirmed from here on is to be read.
+def _start_of(topic: Topic, request: SubscribeRequest) -> Callable[[int], int]:
+    # Read now, not when a partition is assigned: records confirmed from here on are to be delivered.
+    start, starts = request.start, request.starts
     ends = [] if start == START_EARLIEST and not starts else [log.high_watermark for log in topic.partitions.values()]
     wanted = zip(starts or [start] * len(ends), ends, strict=False)
     places = array("q", [end if at == START_LATEST or at > end else at if at > 0 else 0 for at, end in wanted])

@@ -240,24 +240,19 @@ class Session:
         self._reading.end_waits()
 
     def _end_soon(self, error: LinnError) -> None:
-        """End the connection soon, on behalf of another task."""
+        """End the connection for a reason that is not its own."""
         self.spawn(partial(self._end_for, error))
 
     async def _end_for(self, error: LinnError) -> None:
-        """Answer requests in progress, tell the client why the connection ends, and end it."""
-        self._end_waits()
-        await wait_while(lambda: self._inflight, self.gateway.env.clock, LAST_WORDS_S)
-        self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
-        await wait_while(lambda: self.outbox.waiting_bytes, self.gateway.env.clock, LAST_WORDS_S)
+        await self._say_why(error)
         self.end()
 
-    async def _last_words(self, error: LinnError) -> None:
-        """Answer requests in progress, then send the error."""
+    async def _say_why(self, error: LinnError) -> None:
+        """Answer requests in progress, then tell the client why the connection ends."""
         self._end_waits()
         await wait_while(lambda: self._inflight, self.gateway.env.clock, LAST_WORDS_S)
         self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
         await wait_while(lambda: self.outbox.waiting_bytes, self.gateway.env.clock, LAST_WORDS_S)
-        await discard_rest(self.stream)
 
     # --- reading ---
 
@@ -283,7 +278,8 @@ class Session:
         except ConnectionLost:
             self.end()
         except LinnError as error:
-            await self._last_words(error)
+            await self._say_why(error)
+            await discard_rest(self.stream)
             raise
 
     async def _receive(self) -> int:

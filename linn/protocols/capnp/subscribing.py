@@ -8,6 +8,7 @@ import trio
 
 from linn.core.batch.steps import Steps
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
+from linn.core.gateway.gateway import SubscribeRequest
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import Settlement
 from linn.protocols.capnp.reading import WAIT_MS_MAX
@@ -66,15 +67,10 @@ class Subscribing:
         self._subscription_ids += 1
         id = self._subscription_ids
         subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes, partitions)
-        kind, consumer = self._session.gateway.subscribe_nowait(
-            self._session.principal,
-            subscribe.topic,
-            subscribe.group,
-            start=subscribe.start,
-            starts=subscribe.starts,
-            partitions=subscribe.partitions,
-            on_assigned=subscriber.assigned,
+        request = SubscribeRequest(
+            subscribe.topic, subscribe.group, subscribe.start, subscribe.starts, subscribe.partitions
         )
+        kind, consumer = self._session.gateway.subscribe_nowait(self._session.principal, request, subscriber.assigned)
         subscriber.consumer = consumer
         self._subscribers[id] = subscriber
         self._session.outbox.put(frames_of(m.Subscribed(id, kind, consumer.lease_ms), event.correlation))
