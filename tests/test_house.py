@@ -231,7 +231,7 @@ def imported(module: Path) -> Iterator[str]:
 
 
 OPEN_TO_USERS = ("linn.api", "linn.client", "linn.errors", "linn.sync", "linn.testing")
-"""What programs and plugins may import of linn, beside `linn` itself."""
+"""The modules of linn that programs and plugins may import, besides `linn` itself."""
 IMPORT_OF_LINN = re.compile(r"^[> ]*(?:>>> )?(?:from (linn\.[\w.]+) import|import (linn\.[\w.]+))", re.MULTILINE)
 
 
