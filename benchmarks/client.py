@@ -51,7 +51,7 @@ async def _run(url: str, work: Work, count: int) -> float:
 
 
 def some_values(count: int) -> list[bytes]:
-    """So many values, of which at most VALUES are different."""
+    """Return `count` values, of which at most VALUES are different."""
     different = [os.urandom(RECORD_BYTES) for _ in range(min(count, VALUES))]
     return (different * (count // len(different) + 1))[:count]
 

@@ -34,7 +34,7 @@ def consume_lines(plan: Plan) -> Iterator[Line]:
 
 
 def _engines(plan: Plan, batch_kib: int) -> Iterator[Line]:
-    """For information, the log against a floor that reads a file: the share of reading in the difference."""
+    """The log against a floor that reads a file, for information: the share of reading in the difference."""
     with fresh_folder(plan.folder) as folder, floor("consume") as bare, broker(folder) as process:
         linn = target_of(process)
         stock = _fill(plan, linn, cargo("memory", batch_kib))

@@ -25,7 +25,7 @@ RECORD_BYTES = 128
 RECORD_SPACE_BYTES = RECORD_BYTES + 4
 """Size of a record and of its offset in the column."""
 BATCH_HEAD_BYTES = 256
-"""More than the size of a batch besides its records, so that a batch does not exceed its nominal size."""
+"""An upper bound of a batch's size without its records, so that a batch does not exceed its nominal size."""
 SEND_BYTES = 512 << 10
 """Bytes handed to the kernel at once: enough frames that the generator costs less than any server."""
 WINDOW_BYTES = 2 << 20

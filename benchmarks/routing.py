@@ -24,7 +24,7 @@ TOPICS = 10
 
 
 def routing_lines(plan: Plan) -> Iterator[Line]:
-    """All lines."""
+    """All routing lines."""
     yield _one_label_set(plan)
     yield _many_label_sets(plan)
     for kind in KINDS:

@@ -36,7 +36,7 @@ LONG = [
     "test_docs.py",
     "test_site.py",
 ]
-"""By far the longest are here, the longest first. All others follow in the order of their names."""
+"""The slowest test files, the longest first. All others follow in the order of their names."""
 assert [name for name in LONG if not (TESTS / name).is_file()] == [], "renamed or gone"
 
 _RANKS = {TESTS / name: rank for rank, name in enumerate(LONG)}

@@ -263,7 +263,9 @@ def test_a_protocol_takes_at_most_250_lines() -> None:
 
 
 def test_tables_are_made_in_one_place() -> None:
-    """There the laws of tables are kept: nothing is cropped. The demo draws a live grid beside them."""
+    """Only these modules make tables, because they keep the rules for them: nothing is cropped. The demo draws a live
+    grid beside them.
+    """
     makers = {
         name_of(module) for module in MODULES for name in imported(module) if f"{name}.".startswith("rich.table.")
     }

@@ -40,7 +40,7 @@ PERCENTILES = (50.0, 99.0, 99.9)
 SPIN_S = 0.002
 """Time before a message in which the clock is polled: the kernel's timer is a millisecond late."""
 SEND_MAX = 64
-"""Most overdue messages that are sent together; then replies are looked at."""
+"""Limit of the overdue messages that are sent together; then replies are looked at."""
 SATURATION = 1e9
 """Messages per second: more than any server can take."""
 OPEN_MAX = 500

@@ -17,7 +17,7 @@ PARTITIONS_MAX = 500
 OFFSET_BYTES = 4
 """Size of each value's offset in its column."""
 BATCH_HEAD_BYTES = 320
-"""More than the size of a batch besides its records, so that one does not exceed its nominal size."""
+"""An upper bound of a batch's size without its records, so that a batch does not exceed its nominal size."""
 CONFIG = """
 [broker]
 message_bytes_max = "2MiB"

@@ -35,14 +35,14 @@ from linn.wire.connection import frames_of
 PUSHED_BYTES = 1 << 20
 """Bytes of one delivery of linn's; the floor sends as many at once."""
 PUSHED_BATCHES_MAX = 1_000
-"""Most batches of a delivery: sendmsg takes at most 1,024 buffers."""
+"""Limit of the batches of a delivery: sendmsg takes at most 1,024 buffers."""
 SUBSCRIPTION = 1
 """The number of a connection's first subscription."""
 
 
 @asynccontextmanager
 async def crowd(target: Target, count: int) -> AsyncIterator[list[trio.socket.SocketType]]:
-    """So many connections. Raises LoadFailed."""
+    """Open `count` connections. Raises LoadFailed."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(connected(target)) for _ in range(count)]
 
@@ -51,7 +51,7 @@ async def crowd(target: Target, count: int) -> AsyncIterator[list[trio.socket.So
 
 
 async def publish(target: Target, point: Point, goods: Shipment, passes: int) -> Run:
-    """Each connection sends all `passes` times; the clock stops at the last confirmation. Raises LoadFailed."""
+    """Send everything `passes` times per connection; the clock stops at the last confirmation. Raises LoadFailed."""
     async with crowd(target, point.connections) as sockets:
         if point.connections > 1:
             await _publish_once(sockets, goods)
@@ -106,7 +106,7 @@ async def _publish_unanswered(target: Target, socket: trio.socket.SocketType, go
 
 
 async def consume(target: Target, point: Point, goods: Shipment, passes: int) -> Run:
-    """Each connection is pushed what one connection has published in as many passes. Raises LoadFailed."""
+    """Push to each connection what one connection has published in as many passes. Raises LoadFailed."""
     per_delivery = max(1, min(PUSHED_BATCHES_MAX, PUSHED_BYTES // goods.batch_bytes))
     stock = Stock("", passes * goods.batches, goods.batch_bytes, per_delivery)
     async with crowd(target, point.connections) as sockets:

@@ -58,7 +58,7 @@ class Work:
 
 
 def queue_lines(plan: Plan) -> Iterator[Line]:
-    """Both lines."""
+    """The lines for batch acks and single acks."""
     with fresh_folder(plan.folder) as folder, broker(folder) as process, relay() as bare:
         many, few = plan.matrix.queue_records, plan.matrix.single_records
         pairs = []

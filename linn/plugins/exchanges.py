@@ -19,11 +19,13 @@ from linn.plugins.pattern_explanation import explain_pattern
 from linn.plugins.pattern_index import PatternIndex
 
 PATTERN_WORDS_MAX = 64
-"""Most words of a binding's pattern. RabbitMQ's keys end at 255 bytes, so at 128 words, far more than any in use."""
+"""Limit of the words of a binding's pattern. RabbitMQ's keys end at 255 bytes, so at 128 words, far more than any in
+use.
+"""
 
 
 KEY_WORDS_MAX = 128
-"""Most words of a routing key that a topic exchange looks at: RabbitMQ's keys have no more."""
+"""Limit of the words of a routing key that a topic exchange looks at: RabbitMQ's keys have no more."""
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

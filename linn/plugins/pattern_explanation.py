@@ -24,9 +24,7 @@ def explain_pattern(pattern: str, key: str) -> Explanation:
 
 
 def _reached(words: list[str], given: list[str]) -> list[list[int]]:
-    """For each number of the pattern's words: the numbers of the key's words that they can match together,
-    ascending.
-    """
+    """Return, for each n, the numbers of the key's words that the first n words of the pattern can match, ascending."""
     reached = [[0]]
     for word in words:
         ends = reached[-1]

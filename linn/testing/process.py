@@ -111,7 +111,7 @@ class BrokerProcess:
         ]
 
     def _await_ready(self, deadline: float) -> str:
-        """Its output, up to the line for people that follows the last ready line."""
+        """The broker's output, up to the line for people that follows the last ready line."""
         process = self._running()
         assert process.stdout is not None
         output = b""
@@ -194,7 +194,7 @@ class BrokerProcess:
         return self._running().pid
 
     def log_text(self) -> str:
-        """Everything that it has written to stderr, in all its starts."""
+        """The complete stderr of the process, over all its starts."""
         with contextlib.suppress(FileNotFoundError):
             return self._log.read_text(errors="replace")
         return ""

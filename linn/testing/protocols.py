@@ -91,13 +91,13 @@ class ProtocolHarness:
     request: bytes
     """The bytes that `ask` sends; repeated, they must not make the broker store more."""
     hostile: Sequence[bytes] = ()
-    """More invalid input, besides `STRANGERS`."""
+    """Additional invalid input, besides `STRANGERS`."""
     floods: Sequence[bytes] = (b"",)
     """Prefixes of endless input, such as the head of the largest frame."""
     settings: str = ""
     """Keys of the listener's table, as TOML."""
     tables: str = ""
-    """More tables, as TOML, such as topics that `ask` needs."""
+    """Additional tables, as TOML, such as topics that `ask` needs."""
     modules: Sequence[str] = ()
     """The plugin's module, unless it is one of linn's own, and others that `tables` need."""
     silence_s_max: float | None = 60.0

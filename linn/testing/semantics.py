@@ -27,9 +27,9 @@ ANN, BOB = 1, 2
 LONG_S = 2 * LEASE_MS_MAX / 1000
 """A time after which every lease has ended and every delay has passed."""
 LEASES_MAX = 2 * END
-"""Most leases of at least one record that a test takes in a row: each record is ready once."""
+"""Limit of the leases of at least one record that a test takes in a row: each record is ready once."""
 ROUNDS_MAX = 200
-"""Most deliveries of one record that a test waits for; it acks before if a semantics delivers for ever."""
+"""Limit of the deliveries of one record that a test waits for; it acks before if a semantics delivers for ever."""
 
 
 def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:

@@ -57,7 +57,7 @@ class StoredRecords:
         self._lives = lives
         self._findings = findings
         self.published: dict[str, tuple[int, Published]] = {}
-        """By record: (index, event)."""
+        """The (index, event) of each record."""
         self.confirmed: dict[str, tuple[Entry, Confirmed]] = {}
         self.facts: dict[Place, dict[tuple[int, int], Fact]] = {}
         """Facts by (era, offset)."""

@@ -23,7 +23,7 @@ from linn.wire.receive_buffers import ReceiveBuffers
 VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)
 BATCHES_MAX = 1_024
-"""Most batches after one frame; a client that has more sends more frames."""
+"""Limit of the batches after one frame; a client that has more sends more frames."""
 FRAMES_BYTES_FACTOR = 2
 """Limit of the bytes of all batches after one frame, in multiples of the largest frame."""
 

@@ -13,7 +13,7 @@ from linn.core.errors.tree import FrameTooLarge, ProtocolError
 from linn.wire.receive_buffers import ReceiveBuffers
 
 SEGMENTS_MAX = 64
-"""Most segments of a message. Libraries of other languages may use a few; more is not linn's protocol."""
+"""Limit of the segments of a message. Libraries of other languages may use a few; more is not linn's protocol."""
 BUFFER_BYTES_MIN = 4 << 10
 """A connection's first buffer size, and its size after the beginning of a small frame while the rest arrives."""
 BUFFER_BYTES_MAX = 256 << 10

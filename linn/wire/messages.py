@@ -52,7 +52,7 @@ START_LATEST = -1
 
 
 class Message(msgspec.Struct, gc=False):
-    """Anything that a Frame can carry."""
+    """Any message that a Frame can carry."""
 
 
 class Unknown(Message):

@@ -58,7 +58,7 @@ def published(records: Sequence[Record], base_id: int) -> list[str]:
 
 
 def exact(record: Record) -> str:
-    """All of a record as text that tells True from 1, 0.0 from -0.0, and finds NaN the same as NaN."""
+    """Return all of a record as text that tells True from 1, 0.0 from -0.0, and finds NaN the same as NaN."""
     return repr(replace(record, labels=dict(sorted(record.labels.items()))))
 
 

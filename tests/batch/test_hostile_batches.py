@@ -42,7 +42,7 @@ def verify_and_route(batch: RecordBatch) -> None:
 
 
 def verify_and_read(batch: RecordBatch) -> None:
-    """Everything that brokers, routing and readers do with a batch."""
+    """Do with a batch all that brokers, routing and readers do."""
     batch.verify(LIMITS)
     batch.records()
     batch.body().values.to_list()

@@ -1,4 +1,4 @@
-"""Many clients in one process that ask as fast as they are answered, and how much each of them was given."""
+"""Clients in one process that send requests as fast as they are answered, and the count of each one's answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def wish(message: m.Message, under_way: int, batches: list[RecordBatch] | None =
 
 
 class Asker:
-    """One connection to a broker on loopback."""
+    """A connection to a broker on loopback."""
 
     def __init__(self, address: str, wish: Wish) -> None:
         """Connect and say hello."""

@@ -24,7 +24,7 @@ BATCHES = 40
 LARGE = 3_000
 """Bytes: two of these leave room for a small batch and not for a third."""
 ENDS_WITHIN_S = 60
-"""Much less than the lease."""
+"""The time limit of a run, much less than the lease."""
 
 
 class SharingRun:
@@ -128,5 +128,5 @@ class SharingRun:
 
 
 def share(seed: int) -> None:
-    """Raises AssertionError where a promise was broken."""
+    """Run the workers. Raises AssertionError if a promise was broken."""
     run_simulation(seed, lambda env: SharingRun(seed, env).run(), virtual_s_max=2 * ENDS_WITHIN_S)

@@ -18,7 +18,7 @@ BATCHES = 12
 
 
 async def filled(client: RawClient) -> None:
-    """Twelve batches of three records in each partition."""
+    """Store twelve batches of three records in each partition."""
     for number in range(BATCHES):
         for partition in (0, 1):
             await client.publish("q", [f"{partition}.{number}.{i}" for i in range(3)], partition=partition)
@@ -36,14 +36,14 @@ async def flip(env: SimEnv, batch: int) -> None:
 
 
 async def stay(client: RawClient, seconds: float) -> None:
-    """Be there for so long."""
+    """Stay connected for `seconds`."""
     for _ in range(round(seconds / 5)):
         await trio.sleep(5)
         await client.call(m.Ping())
 
 
 async def everything(client: RawClient, subscription: int, count: int) -> list[str]:
-    """So many values, each acked."""
+    """Receive and ack `count` values."""
     seen: list[str] = []
     while len(seen) < count:
         event = await client.delivery()

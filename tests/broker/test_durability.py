@@ -208,7 +208,7 @@ def without_descriptors(
     count: int,
     error: type[StorageError] = DescriptorsExhausted,
 ) -> None:
-    """So many syncs of folders of this name fail, because the process has no descriptor left for them, or no room."""
+    """Make `count` syncs of folders of this name fail: no descriptor is left for them, or no room on the disk."""
     sync_dir, left = env.disk.sync_dir, count
 
     async def fail(path: str) -> None:

@@ -62,7 +62,7 @@ class Workers:
             self.worked_s[name] += turn_s
 
     def be_interrupted(self, for_s: float) -> None:
-        """Be preempted, as by another process on the processor."""
+        """Take wall-clock time without CPU time, as if another process had the processor."""
         self.now_s += for_s
         self.interrupted_s += for_s
 
@@ -86,7 +86,7 @@ async def at_work() -> AsyncIterator[tuple[Workers, trio.Nursery]]:
 
 
 async def busy(workers: Workers, nursery: trio.Nursery, count: int, turn_s: float, turns: int) -> None:
-    """So many that always have more to do, for so many turns of the loop by now."""
+    """Start `count` workers that always have more to do, and wait for so many turns of the loop."""
     for number in range(count):
         nursery.start_soon(workers.work, f"greedy {number}", turn_s)
     await workers.longest_turn_s(turns)
@@ -387,7 +387,7 @@ def test_a_turn_is_over_where_it_was_long_enough_and_others_wait() -> None:
 
 
 class SlowMachine(RealClock):
-    """Its clock: whatever is done seems to take much longer."""
+    """The clock of a machine that seems 20 times as slow."""
 
     def monotonic(self) -> float:
         return 20 * super().monotonic()

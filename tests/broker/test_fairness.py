@@ -93,7 +93,7 @@ def served(folder: Path, wishes: Sequence[Wish]) -> list[int]:
 
 
 def check_fair(counts: Sequence[int]) -> None:
-    """Whatever they ask for."""
+    """Check that each client gets at least half of the mean, whatever they request."""
     assert 2 * min(counts) >= statistics.mean(counts)
 
 

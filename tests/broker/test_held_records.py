@@ -63,7 +63,7 @@ class Worker:
 
 
 async def hold(seed: int, env: SimEnv) -> None:
-    """Two workers share a queue of two partitions, and what they hold is counted all the time."""
+    """Share a queue of two partitions between two workers, and check the number of held records all the time."""
     random = Random(seed)
     async with broker_on(env, TEXT) as broker:
         publisher = await connected(env)

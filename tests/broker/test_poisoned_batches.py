@@ -42,7 +42,7 @@ ADDRESSED = (("e", False), ("e", True), ("direct", False))
 
 
 def good(codec: Codec = Codec.NONE) -> RecordBatch:
-    """Six records of three routing keys."""
+    """A batch of six records of three routing keys."""
     made = [Record(value=b"v%d" % i, routing_key=f"to.{i % PAIRS}", key=b"k") for i in range(6)]
     return build_from_records(made, base_id=1, codec=codec)
 
@@ -63,7 +63,7 @@ def place_of(batch: RecordBatch, field: int) -> int:
 
 
 def with_one_field_changed(batch: RecordBatch, random: Random) -> Iterator[RecordBatch]:
-    """Each number behind the CRC, each pointer and each route index, changed to what is near, far, or anything."""
+    """Batches in which one number behind the CRC, pointer or route index is changed to a near, far or random value."""
     message = bytes(batch.message)
     index_at = place_of(batch, 1)
     places = [(_SEALED_AT + at, size) for at, size in _SEALED_FIELDS]
@@ -94,7 +94,7 @@ async def everything(client: RawClient, topic: str) -> list[RecordBatch]:
 
 
 async def published_twice(env: SimEnv, batches: Iterator[RecordBatch]) -> None:
-    """Each batch is answered alike each time, and what is taken can be read."""
+    """Publish each batch twice; check that both answers are alike, and that stored batches can be read."""
     async with broker_on(env, TABLES):
         client = await connected(env)
         for target, mandatory in ADDRESSED:

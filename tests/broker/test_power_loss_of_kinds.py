@@ -14,7 +14,7 @@ from linn.testing.sim_env import SimEnv
 TEXT = '[storage.fast]\nengine = "segmented-log"\nfsync = "%s"\n'
 OLD, NEW = [f"old {number}" for number in range(6)], [f"new {number}" for number in range(6)]
 GROUPS = {"stream": "", "queue": "g"}
-"""By the kind that the topic is of meanwhile, the subscription that it does not have then."""
+"""The group of a subscription that the topic lacks while it is of this kind."""
 
 
 async def change(env: SimEnv, fsync: str, kind: str, crash_at: int | None = None) -> range:

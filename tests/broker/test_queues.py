@@ -163,7 +163,7 @@ async def test_a_consumer_that_unsubscribes_gives_back_what_it_holds(env: SimEnv
 
 @simulated
 async def test_a_pull_from_an_offset_passes_over_what_is_before_it(env: SimEnv) -> None:
-    """Also where a delivery is cut off by its size: the rest of its lease goes back as if it had not been taken."""
+    """A delivery cut off by its size returns the rest of its lease as if it had not been taken."""
     async with broker_on(env, "[topics.t]\npartitions = 2\nmax_deliveries = 1\n"):
         client = await connected(env)
         for value in ("a", "b", "c" * 700_000, "d" * 700_000):

@@ -33,7 +33,7 @@ def dispatch_of(broker: Broker) -> PartitionQueue:
 
 
 async def warm(client: RawClient) -> None:
-    """Have one record delivered: the first delivery of all makes the state log, for which there must be room."""
+    """Have one record delivered: the first delivery of all makes the state log, which needs room."""
     await client.publish("t", ["warm"])
     worker = (await client.call(m.Subscribe("t"))).subscription
     await client.settle(worker, await client.pull(worker))

@@ -1,4 +1,6 @@
-"""Only a few tasks of a crowd run between two turns of others: of those that end, do long work, or are busy."""
+"""Tests of the loop's load: between two turns of other tasks only a few of a crowd's tasks run, whether they end, work
+long, or are busy.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_soak_goes_on_over_a_broker_that_is_killed(tmp_path: Path) -> None:
 
 
 def until_under_way(quick) -> None:
-    """Until a load has stored so much that some of it was confirmed."""
+    """Wait until a load has stored so much that some of it was confirmed."""
     deadline, records = time.monotonic() + 20, 0
     while records < UNDER_WAY_RECORDS and time.monotonic() < deadline:
         loaded = [topic for topic in json.loads(quick("topics", "--json").stdout) if "bench-soak" in topic["name"]]

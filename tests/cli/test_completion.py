@@ -134,7 +134,7 @@ def test_keys_of_settings_need_no_broker(words: str, offered: list[str]) -> None
 
 
 def test_every_argument_that_names_something_on_the_broker_is_completed() -> None:
-    """But names of what is to be made, files, and values."""
+    """Names of new objects, files and values are excepted."""
     no_names = {"serve", "init", "check", "doctor", "recover", "completion", "plugins describe", "plugins new", "demo"}
     no_names |= {"topics create", "exchanges create", "route diff", "dump", "connections close"}
     bare = {

@@ -76,7 +76,7 @@ def test_a_copy_is_the_message_but_for_its_place(quick, client, topics) -> None:
 
 
 def test_skipped_records_keep_their_place_and_attempts(quick, client, topics) -> None:
-    """Every other message, more than are held at a time: the end is reached, and none is asked about twice."""
+    """Every other message is skipped, more than are held at a time: the move ends, and asks about none twice."""
     source, target = topics
     fill(client, source, 5 * PULLED_MAX)
     client.admin.alter_topic(source, max_deliveries=1)

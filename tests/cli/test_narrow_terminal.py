@@ -77,7 +77,7 @@ WITHOUT_A_TABLE = {
 
 @pytest.fixture(scope="module")
 def furnished(broker: BrokerProcess) -> None:
-    """One of each thing that is shown, with long names."""
+    """Create one of each kind of object that is shown, with long names."""
     with linn.sync.connect(broker.url) as client:
         admin = client.admin
         admin.create_topic(GRAVES)

@@ -19,8 +19,8 @@ READY_S_MAX = 0.7
 LONG = ".".join("a" * 65)
 IDLE_BYTES_MAX = 90 << 20
 READY_FACTOR = 4
-"""On a slow machine, where loading trio alone takes more than a quarter of that, a start takes two to three times as
-long as loading trio.
+"""The time limit of a start on a slow machine, where loading trio alone takes more than a quarter of READY_S_MAX, in
+multiples of that time: a start takes two to three times as long as loading trio.
 """
 
 
@@ -48,7 +48,9 @@ def loaded_trio_s() -> float:
 
 @pytest.mark.perf
 def test_it_is_ready_soon_and_small(tmp_path: Path) -> None:
-    """Best of a few. On a machine that is slow, or busy with other things, it is measured by what else takes long."""
+    """The best of a few counts. On a machine that is slow, or busy with other things, the limit is relative to another
+    slow import.
+    """
     starts_s = []
     for _ in range(5):
         limit_s = max(READY_S_MAX, READY_FACTOR * loaded_trio_s())

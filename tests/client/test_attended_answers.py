@@ -159,7 +159,7 @@ async def test_a_consumer_gets_its_messages_at_once_though_a_publisher_reads_the
 
 @on_both_loops
 async def test_unsolicited_messages_are_read_after_the_last_publish() -> None:
-    """Nobody reads when the last publisher has gone; the link's own task goes on by itself."""
+    """The link's own task goes on reading when the last publisher has gone."""
 
     async def goodbye(peer: Peer) -> None:
         await peer.sessions[0].send(m.Goodbye("soon"))

@@ -192,7 +192,7 @@ def test_a_child_makes_a_client_of_its_own(broker: str) -> None:
 
 @contextlib.contextmanager
 def running_threads(*works: Callable[[], object]) -> Iterator[None]:
-    """Threads that have ended, and failed nothing, when the block is left."""
+    """Run threads that must have ended, without an error, when the block is left."""
     errors: list[BaseException] = []
 
     def run(work: Callable[[], object]) -> None:

@@ -310,7 +310,7 @@ async def test_a_refusal_for_now_is_asked_again_and_keeps_the_order() -> None:
 
 
 async def fates_behind_a_refusal(stored_behind: bool) -> list[str]:
-    """Three batches in flight, of which the first is refused for now; what their publishers are told."""
+    """Three batches in flight, of which the first is refused for now; the results that their publishers get."""
     count = 0
 
     def publish(session: Session, event: Event) -> m.Message | None:
@@ -462,7 +462,7 @@ async def test_a_slow_broker_slows_publishers_down_and_bounds_what_is_buffered()
 
 @on_both_loops
 async def test_many_large_messages_pass_a_slow_reader() -> None:
-    """More than socket buffers hold: the link's writer has to wait, and everything arrives whole and in order."""
+    """The data exceeds the socket buffers: the link's writer has to wait, and everything arrives whole and in order."""
     async with running_peer() as peer:
         async with linn.connect(peer.url) as client, client.producer("t", in_flight_max=64) as producer:
             values = [b"%d" % number * 20_000 for number in range(300)]

@@ -28,7 +28,7 @@ CPP_BUILD = ROOT / "build" / "clients-cpp"
 ANSWER_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
 STEP_TIMEOUT_S = 900.0
-"""For one step of a build: a first build of the C++ client on a busy machine."""
+"""The timeout of one step of a build: a first build of the C++ client on a busy machine."""
 
 
 class Missing(Exception):

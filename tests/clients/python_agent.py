@@ -150,7 +150,7 @@ def fields_of(message: msgspec.Struct) -> Answer:
 
 
 class Reading:
-    """One consumer, and what it has handed over of each lease."""
+    """A consumer, and the records of each lease that it has handed over."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -230,7 +230,7 @@ class Agent:
         return {"broker": self.client.broker, "version": 1}
 
     async def publish(self, command: Answer) -> Answer:
-        """All records in one batch: it is closed when the last of them has been added."""
+        """Publish all records in one batch: it is closed when the last of them has been added."""
         if command.get("partition", -1) != -1:
             raise FeatureUnsupported("this client chooses partitions by key")
         assert self.client is not None

@@ -355,7 +355,7 @@ def test_a_group_divides_the_partitions_among_its_members(
 
 
 def drain(agent: AgentProcess, subscription: int) -> list[Said]:
-    """All records until none comes for a while."""
+    """Receive records until none comes for a while."""
     found: list[Said] = []
     while records := agent.ask("next", subscription=subscription, records_max=100, timeout_ms=500)["records"]:
         found += records

@@ -115,7 +115,7 @@ async def test_partitions_that_nobody_writes_to_need_no_descriptors_and_the_othe
 
 
 async def has_logged(broker: BrokerProcess) -> None:
-    """Have it write a line, for which it loads a library when it is the first."""
+    """Have it write a line: for its first one it loads a library."""
     host, port = broker.address.split(":")
     with trio.fail_after(WITHIN_S):
         async with await trio.open_tcp_stream(host, int(port)) as stranger:

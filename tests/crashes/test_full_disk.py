@@ -24,11 +24,11 @@ TOPICS = {
 }
 VALUE = bytes(20_000)
 WITHIN_S = 20.0
-"""For anything that the broker does by itself."""
+"""The time for anything that the broker does by itself."""
 
 
 def broker_on(scarce: Scarce, **more: dict[str, object]) -> CrashableBroker:
-    """With its data where room is scarce, and its log elsewhere."""
+    """A broker with its data on a small file system, and its log elsewhere."""
     broker = CrashableBroker(scarce.folder.parent, topics=TOPICS | more)
     broker.data_dir = scarce.folder / "data"
     return broker
@@ -60,7 +60,7 @@ async def everything_in(client: Client, topic: str) -> list[bytes]:
 
 
 async def warm(client: Client) -> None:
-    """Have one record delivered: the first delivery of all makes the state log, for which there must be room."""
+    """Have one record delivered: the first delivery of all makes the state log, which needs room."""
     async with client.producer("jobs") as producer, client.consumer("jobs") as consumer:
         await producer.publish(b"warm")
         await (await anext(consumer)).ack()
@@ -105,7 +105,7 @@ async def test_publishing_goes_on_once_there_is_room(scarce: Scarce) -> None:
 
 @pytest.mark.parametrize("in_flight_max", [IN_FLIGHT_MAX, 1])
 async def test_a_client_that_repeats_loses_nothing_over_a_full_disk(small_disk: SmallDisk, in_flight_max: int) -> None:
-    """And keeps the order where one publish is in flight at a time.
+    """The order is kept where one publish is in flight at a time.
 
     With several in flight, a refused one is repeated behind those that went through: here small ones, for which the
     log's last page has room. Then the records are the same, and their order is not promised.

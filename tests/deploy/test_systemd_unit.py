@@ -72,7 +72,7 @@ def test_a_wrong_configuration_is_not_started_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [SyncFailed("can't sync"), LogCorrupt("damaged"), ConfigError("wrong")])
 def test_an_error_that_a_restart_would_make_worse_causes_no_restart(error: LinnError) -> None:
-    """After a failed sync the page cache may show records that are not on the disk: a restart would believe them."""
+    """A failed sync may leave records in the page cache that are not on the disk: a restart would believe them."""
     assert SERVICE["Restart"] == "on-failure"
     assert str(int(exit_code_of(error))) in SERVICE["RestartPreventExitStatus"].split()
 

@@ -18,7 +18,7 @@ from linn.testing.sim_env import SimEnv
 
 
 async def traced(env: SimEnv) -> list[object]:
-    """Three clients, a broker that logs what it reads, a clock, a crash: all that a seed decides, in order."""
+    """The trace of three clients, a logging broker, a clock and a crash: all that a seed decides, in order."""
     trace: list[object] = []
 
     async def client(number: int) -> None:

@@ -31,7 +31,7 @@ _INSTALLED = re.compile(r"^(?:\$ )?(?:python3 -m venv|pip install (?!-e)).*\n", 
 """Commands that a page's environment was made by before it is read."""
 _LINN = re.compile(r"\.\./linn(?:\[(?P<extras>[\w,]+)\])?")
 PORTS = ("5466", "9466")
-"""Those of the pages. A reader has free ones in their place: tests run beside one another."""
+"""The ports that pages name. A reader has free ones in their place: tests run beside one another."""
 COMMAND_TIMEOUT_S = 200.0
 STOP_TIMEOUT_S = 20.0
 
@@ -106,7 +106,7 @@ class PageReader:
         self.type("set -eu -o pipefail")
 
     def read(self, page: Path) -> int:
-        """Do what a page says. Returns how many files were written and commands typed."""
+        """Carry out a page's instructions. Returns how many files were written and commands typed."""
         done = 0
         for block in code_blocks(page):
             if name := file_of(block):

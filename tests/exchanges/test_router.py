@@ -1,4 +1,4 @@
-"""From a batch to topics: bytes that pass untouched, slices with the right records, and answers that are remembered."""
+"""The way of a batch to topics: bytes that pass untouched, slices with the right records, and cached answers."""
 
 from __future__ import annotations
 

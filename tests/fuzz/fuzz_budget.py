@@ -18,7 +18,7 @@ T = TypeVar("T")
 MEASURES = "MEASURE" in os.environ
 """Copied from tests/tiers.py; this module is also part of a program of its own."""
 CPU_S_MAX = 2.0
-"""Many times of what the slowest input takes, for memory is traced and, under atheris, every branch counted."""
+"""A multiple of the cost of the slowest input, because memory is traced and, under atheris, every branch counted."""
 MEMORY_FACTOR_MAX = 64
 """Memory per byte of input: Python objects for a list whose entries have a byte each."""
 MEMORY_BYTES_FREE = 4 << 20
@@ -29,7 +29,9 @@ _CODES = all_errors()
 
 @contextmanager
 def within_budget(size: int) -> Iterator[None]:
-    """Fails where the block takes more of Python's memory at once than an input of `size` bytes may, or more time."""
+    """Check that the block takes no more of Python's memory at once, and no more time, than an input of `size` bytes
+    may.
+    """
     # Starting and stopping costs some KiB for good: who runs for an hour starts it once.
     is_traced = tracemalloc.is_tracing()
     if not is_traced:

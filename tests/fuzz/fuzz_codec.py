@@ -27,7 +27,7 @@ Heard = tuple[int, m.Message, list[bytes]] | str
 
 
 def fuzz_one(data: bytes) -> None:
-    """Any chunking gives the same messages; each is read the same again, by every way there is to read it."""
+    """Check that any chunking gives the same messages, and that all ways of decoding agree."""
     if len(data) < 2:
         return
     options, seed, stream = data[0], data[1], data[2:]

@@ -42,7 +42,7 @@ class GroupWalk:
         self.flush()
 
     def commit(self) -> None:
-        """By anybody, in this generation or in one that is over."""
+        """Commit by any member, in this generation or in one that is over."""
         member, partition = f"m{self.rng.randrange(4)}", self.rng.randrange(PARTITIONS)
         generation = self.generation - self.rng.choice([0, 0, 0, 1])
         offset = self.rng.randrange(100)
@@ -84,5 +84,5 @@ class GroupWalk:
 
 
 def walk(seed: int) -> None:
-    """Raises AssertionError where the two differ."""
+    """Compare the group and the model over random steps. Raises AssertionError where the two differ."""
     GroupWalk(seed).walk()

@@ -32,7 +32,7 @@ from linn.wire.codec import decode, encode
 from linn.wire.connection import hello
 
 RATE_KEPT_MIN = 0.8
-"""By a bystander that has the machine with the broker and the attackers."""
+"""The share of its rate that a bystander keeps while it shares the machine with the broker and the attackers."""
 YARDSTICK_ADDITIONS = 50_000
 YARDSTICK_S = 0.007
 """Processor time of so many additions on the machine that the bounds were found on. Machines that are shared are at
@@ -168,7 +168,7 @@ class Span:
 
 
 class Peer:
-    """One connection of an attacker: bytes out, frames in. Every wait has an end."""
+    """An attacker's connection: bytes out, frames in. Every wait has an end."""
 
     def __init__(self, address: str, greeted: bool) -> None:
         host, port = address.rsplit(":", 1)
@@ -317,7 +317,9 @@ class Peer:
         self._answered()
 
     def leaves(self) -> None:
-        """This side ends the connection, whatever is under way; that the broker lets go is seen when the block ends."""
+        """End the connection from this side, with requests in flight; the block's end checks that the broker closes it
+        too.
+        """
         self.close()
         self.judged = True
 
@@ -339,7 +341,7 @@ class Attack:
         self._peers: list[Peer] = []
         self.rate_kept = self.cpu_s = self.answer_s = self.longest_round_s = 0.0
         self.memory_bytes = 0
-        """By which the broker grew, at its peak."""
+        """The growth of the broker's memory, at its peak."""
 
     def connect(self, *, greeted: bool = True) -> Peer:
         """A connection; hello and welcome are behind it unless told otherwise."""
@@ -370,7 +372,7 @@ class Attack:
         self._broker.bystander.report(rounds)
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Do nothing until something holds; it is looked at after each of the bystander's rounds."""
+        """Do nothing until the condition holds; it is checked after each of the bystander's rounds."""
         until_s = time.monotonic() + WAIT_S_MAX
         while not holds():
             assert time.monotonic() < until_s, f"it has not come to it that {what}"

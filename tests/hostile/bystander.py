@@ -38,7 +38,7 @@ class Report(NamedTuple):
 
     rounds: int
     at_s: float
-    """When its last round ended, by the clock that all processes share."""
+    """The time when its last round ended, by the clock that all processes share."""
     longest_s: float
     """The longest round since the previous report."""
     records: int
@@ -47,7 +47,7 @@ class Report(NamedTuple):
 
 
 class Lane:
-    """One topic: what is published to it comes back, once and in order."""
+    """A topic through which the bystander passes messages: each published one comes back, once and in order."""
 
     def __init__(self, producer: Producer, consumer: Consumer) -> None:
         self._producer = producer
@@ -67,7 +67,7 @@ class Lane:
 
 
 async def work(url: str) -> None:
-    """Rounds and reports until stdin ends. Raises whatever goes wrong."""
+    """Do rounds and report them until stdin ends. Raises the first error."""
     # One attempt: a connection that the broker gives up is an error, not something to get over.
     async with linn.connect(url, name="bystander", retries_max=0, request_timeout_s=ROUND_S_MAX) as client:
         async with (

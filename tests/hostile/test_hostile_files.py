@@ -29,7 +29,7 @@ BATCHES, RECORDS = 40, 4
 
 
 def fill(peer: Peer, topic: str) -> None:
-    """Several segments of batches."""
+    """Store several segments of batches."""
     for number in range(BATCHES):
         answer = peer.ask(m.Publish(topic), wire.plain([b"%08d" % number * 32] * RECORDS))
         assert isinstance(answer, m.Published), answer

@@ -109,7 +109,7 @@ def test_an_undecodable_batch_reaches_readers_unchanged_and_blocks_nothing(
 
 
 def published_among_good(attack: Attack, topic: str) -> tuple[int, int]:
-    """Three batches that can't be decoded, between good ones; the offsets where all that begins and ends."""
+    """Publish three batches that can't be decoded, between good ones; returns the first offset and the end."""
     peer = attack.connect()
     bad = [decreasing(), bomb(100_000), compressed(zstandard.ZstdCompressor().compress(bytes(500)), 500, 4)]
     placed = []

@@ -38,7 +38,7 @@ storage = "hostile"
 delivery = "hostile"
 """
 PAUSE_ROUNDS = 30
-"""Between two that block, so that the bystander's rate says what each costs."""
+"""The pause between two plugins that block, so that the bystander's rate shows the cost of each."""
 
 
 @pytest.fixture(scope="module")

@@ -30,12 +30,12 @@ def framed(*segments: bytes) -> bytes:
 
 
 def struct_pointer(offset: int, data_words: int, pointers: int) -> bytes:
-    """To a struct `offset` words behind the pointer's own end."""
+    """Encode a pointer to a struct `offset` words behind the pointer's own end."""
     return struct.pack("<iHH", offset << 2, data_words, pointers)
 
 
 def list_pointer(offset: int, element: int, count: int) -> bytes:
-    """To a list; of structs, `count` is in words, and a tag comes first."""
+    """Encode a pointer to a list; of structs, `count` is in words, and a tag comes first."""
     return struct.pack("<iI", offset << 2 | 1, count << 3 | element)
 
 
@@ -45,12 +45,12 @@ def tag(count: int, data_words: int, pointers: int) -> bytes:
 
 
 def far_pointer(segment: int, word: int, *, double: bool = False) -> bytes:
-    """To a landing pad in any segment."""
+    """Encode a pointer to a landing pad in any segment."""
     return struct.pack("<II", 2 | double << 2 | word << 3, segment)
 
 
 def padded(data: bytes) -> bytes:
-    """Up to whole words."""
+    """Pad `data` to whole words."""
     return data + bytes(-len(data) % WORD)
 
 

@@ -122,7 +122,7 @@ def test_the_command_line_counts_more_than_the_file(root_logger: logging.Logger)
 
 
 def hostile(broker: BrokerProcess) -> None:
-    """Something that a broker has a line for."""
+    """Send the broker input for which it writes a log line."""
     host, port = broker.address.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")

@@ -49,7 +49,7 @@ def web(broker: BrokerProcess) -> socket.socket:
 
 
 def rest_of(client: socket.socket) -> bytes:
-    """Everything until the broker closes."""
+    """Read until the broker closes."""
     received = b""
     try:
         while chunk := client.recv(65536):

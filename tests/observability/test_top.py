@@ -248,7 +248,7 @@ class Terminal:
             self.seen += os.read(self._ours, 65536)
 
     def ended(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end of the process, and return its exit code."""
         deadline = time.monotonic() + 20
         while self.process.poll() is None:
             assert time.monotonic() < deadline

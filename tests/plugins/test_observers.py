@@ -23,7 +23,7 @@ class Diary(Observer):
 
 
 class Grumbler(Observer):
-    """Fails at everything."""
+    """An observer of which every method raises."""
 
     def broker_started(self, name: str, addresses: Sequence[str]) -> None:
         raise RuntimeError("no")

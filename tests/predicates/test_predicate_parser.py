@@ -1,4 +1,6 @@
-"""From text to a tree and back, what is refused and where, and that nothing makes the parser slow or raise."""
+"""Parsing of predicates and their text again, refusals with their positions, and no input that makes the parser slow or
+raise.
+"""
 
 from __future__ import annotations
 

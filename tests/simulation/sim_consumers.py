@@ -37,7 +37,7 @@ class _Subscription:
 
 
 class RawConsumer:
-    """One consumer, that subscribes again whenever it has left or was thrown out."""
+    """A consumer that subscribes again whenever it has left or was removed."""
 
     def __init__(self, world: World, plan: ConsumerPlan) -> None:
         self.world = world
@@ -46,7 +46,7 @@ class RawConsumer:
         self._count = 0
         self._life = 0
         self._allowed: deque[float] = deque()
-        """For each record that may be pushed, when it was allowed at the earliest."""
+        """The earliest time at which each record that may be pushed was allowed."""
         self._told_early: deque[Event] = deque()
         """Events that came before the answer to a commit and are not yet handled."""
         self._asked_s = 0.0

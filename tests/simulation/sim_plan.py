@@ -115,7 +115,7 @@ class LifePlan:
     lasts_s: float
     death: Death
     dies_at: int
-    """With power lost in an operation, or a sync failed: which one, from now on."""
+    """The number of the operation, or sync, in which power is lost or which fails, from now on."""
     dies_early: bool
     """Whether that counts from before the start."""
     faults: list[tuple[float, str]]
@@ -124,13 +124,13 @@ class LifePlan:
 
 
 class Plan:
-    """Everything that is decided beforehand."""
+    """All decisions of a run that are made beforehand."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = rng = random.Random(f"{seed}/plan")
         self.is_calm = rng.random() < 0.25
-        """No faults but deaths: what is exact can be checked then."""
+        """No faults but deaths: exact properties can be checked then."""
         self.exchange = rng.choice(["fanout", "direct"])
         self.storages: dict[str, Durability] = {}
         self.segment_bytes = rng.choice([4096, 4096, 8192, 1 << 20])
@@ -146,7 +146,7 @@ class Plan:
         self.last_s = rng.uniform(0.3, 2.0)
         self.last_faults = self._faults(self.last_s)
         self.records_max = rng.choice([8, 16, 30])
-        """Most records of one producer."""
+        """Limit of the records of one producer."""
         self.sync_delay_s = rng.choice([0.002, 0.02, 0.1])
         self.ends_with_restart = rng.random() < 0.4
 

@@ -7,7 +7,7 @@ import math
 import trio
 
 _FOREVER_S = 24 * 3600.0
-"""With nothing to wait for but what comes from outside: trio makes no longer wait of anything."""
+"""The length of a wait for nothing but outside events: trio never waits longer."""
 
 
 class SimTime(trio.abc.Clock):
@@ -21,7 +21,7 @@ class SimTime(trio.abc.Clock):
         self._now_s = 0.0
 
     def start_clock(self) -> None:
-        """Time passes in jumps alone."""
+        """Do nothing: time passes in jumps only."""
 
     def current_time(self) -> float:
         return self._now_s

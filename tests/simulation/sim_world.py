@@ -47,7 +47,7 @@ class World:
         return client, int(welcome.broker)
 
     async def keep_at(self, node: str, actor: str, work: Callable[[RawClient, int], Awaitable[None]]) -> None:
-        """Do work on one connection after the other, until it returns or the run is over."""
+        """Do work on one connection after another, until it returns or the run is over."""
         rng = self.rng(f"{actor}/connections")
         while not self.is_over:
             try:

@@ -392,7 +392,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 async def test_no_damage_to_a_killed_log_loses_a_record_without_a_line(
     harness: EngineHarness, folder: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, int], None]
 ) -> None:
-    """Whatever the damage, a start gives everything, or refuses and changes nothing, or says what it has cut off."""
+    """A start after any damage gives everything, or refuses and changes nothing, or reports what it has cut off."""
     messages = await kill(harness, syncs=1, unsynced=16)
     before = snapshot(folder)
     last = segments(folder)[-1]

@@ -11,7 +11,7 @@ STEPS = 250
 
 
 def walk(seed: int) -> None:
-    """Raises AssertionError where the two differ."""
+    """Compare the subscription and the model over random steps. Raises AssertionError where the two differ."""
     rng = random.Random(seed)
     machine = SubscriptionMachine()
     machine.begin(

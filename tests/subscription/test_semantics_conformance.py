@@ -24,7 +24,7 @@ MANY = settings(max_examples=60, stateful_step_count=40, deadline=None)
 NOTICE = settings(
     MANY, max_examples=400, derandomize=True, print_blob=False, report_multiple_bugs=False, phases=[Phase.generate]
 )
-"""Until the first example that notices, and the same ones in each run."""
+"""Settings of Hypothesis: stop at the first failing example, with the same examples in each run."""
 
 
 class TestAtLeastOnce(SemanticsConformance):

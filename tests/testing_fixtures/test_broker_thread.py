@@ -28,7 +28,7 @@ from linn.testing import BrokerThread
 QUEUE = {"orders": {"kind": "queue"}}
 STREAM = {"prices": {"kind": "stream"}}
 READY_S_BEST, READY_S_MEDIAN = 0.1, 1.0
-"""With start and stop. The best of some is what it costs, the median what a busy machine makes of it."""
+"""Start and stop included. The best of several is the cost; the median includes the load of a busy machine."""
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 

@@ -23,7 +23,9 @@ VALUES_MAX = 32_768
 MiB and 10 ms; a mebibyte of empty arrays would take 21 MiB and 0.1 s.
 """
 NESTING_MAX = 32
-"""More than any plugin's settings need, and far from where the interpreter's recursion ends."""
+"""Limit of the nesting of the arguments: more than any plugin's settings need, and far below the interpreter's
+recursion limit.
+"""
 Arguments = Mapping[str, Any]
 
 

@@ -440,7 +440,7 @@ def _cast(field: memoryview | None, kind: str) -> memoryview | None:
 
 
 def indexes_by_pair(batch: RecordBatch) -> list[array[int]]:
-    """For each pair of `batch`, the indexes of its records, ascending."""
+    """Return the indexes of the records of each pair of `batch`, ascending."""
     found = [array("I") for _ in batch.pairs()]
     index = batch.route_index
     if index is None:

@@ -47,8 +47,8 @@ class Config:
     def surroundings(
         self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], partitioners: Mapping[str, Any]
     ) -> Surroundings:
-        """Everything that a topic made live may refer to: this configuration, and the topics and exchanges that exist
-        now.
+        """The objects that a topic's settings may refer to when it is created: this configuration, and the topics and
+        exchanges that exist now.
         """
         delivery = {name: configured.settings for name, configured in self.delivery.items()}
         return Surroundings(self.broker, topics, exchanges, self.storage, delivery, self.interceptors, partitioners)

@@ -64,9 +64,9 @@ class File(Protocol):
         """Cut the file to `size` bytes (not durable before `sync`). Raises StorageError."""
 
     async def read(self, position: int, bytes_max: int) -> bytearray:
-        """Up to `bytes_max` bytes from `position`; fewer only at the end of the file. Does not block the loop.
+        """Read up to `bytes_max` bytes from `position`; fewer only at the end of the file.
 
-        Raises StorageError. Cancellation: nothing is changed.
+        Does not block the loop. Raises StorageError. Cancellation: nothing is changed.
         """
 
     def read_cached(self, position: int, size: int) -> bytes | None:
@@ -243,7 +243,7 @@ class Process(Protocol):
 
 
 class Env(Protocol):
-    """Everything that a broker takes from the outside."""
+    """The interfaces through which a broker reaches the outside world: clock, files, network, process, randomness."""
 
     @property
     def clock(self) -> Clock: ...

@@ -22,7 +22,7 @@ class FileRegion(Protocol):
 
 
 Sendable = Buffer | FileRegion
-"""Anything that a connection sends: memory, or a piece of a file."""
+"""A part of a frame to send: memory, or a piece of a file."""
 
 
 def behind(sendables: Sequence[Sendable], count: int) -> list[Sendable]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 _WORD_CHARACTERS_MAX = 100
 """Longest word that is looked up: difflib is quadratic, and no known word is as long."""
 _WORDS_MAX = 1_000
-"""Most words that are compared: each takes 10 us, and any client can send an unknown name."""
+"""Limit of the words that are compared: each takes 10 us, and any client can send an unknown name."""
 _LISTED_MAX = 30
 
 

@@ -143,7 +143,7 @@ class StorageError(LinnError):
 
 
 class DiskFull(StorageError):
-    """No room is left on the disk. The batch was not stored; what was confirmed before is intact."""
+    """The disk is full. The batch was not stored; batches confirmed before are intact."""
 
     code = "storage.disk_full"
     retriable = True

@@ -57,7 +57,7 @@ class SubscribeRequest(NamedTuple):
     starts: Sequence[int] = ()
     """The same by partition. Empty: `start` holds for all."""
     partitions: Sequence[int] = ()
-    """Those that a reader without a group reads. Empty: all."""
+    """The partitions that a reader without a group reads. Empty: all."""
 
 
 class Subscription(NamedTuple):

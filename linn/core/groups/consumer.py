@@ -371,9 +371,9 @@ class GroupConsumer:
                 return delivery
 
     async def _commit_first(self, delivery: Delivery) -> bool:
-        """For at-most-once: commit records before they are handed over; False if the partition was lost meanwhile.
+        """Commit records before they are handed over, for at-most-once delivery; False if the partition was lost.
 
-        Raises StorageError: they are not handed over, and group and reader stay where they were.
+        Raises StorageError: they are not handed over, and the positions of group and reader are unchanged.
         """
         number, groups = delivery.partition, self._groups
         if groups.closed or self.group.owner(number) != self.name:

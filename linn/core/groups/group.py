@@ -32,7 +32,7 @@ OFFSET_MAX = 2**63 - 1
 Partitions = tuple[int, ...]
 """Partition numbers, ascending."""
 EVENTS_AT_ONCE_MAX = 256
-"""Most events of one `take_events`: those that a full disk refuses are tried again with each commit."""
+"""Limit of the events of one `take_events`: events that a full disk refuses are tried again with each commit."""
 
 
 @dataclass(frozen=True, slots=True)

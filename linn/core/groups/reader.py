@@ -37,7 +37,7 @@ class StreamReader:
     def __init__(
         self, topic: str, partitions: Mapping[int, Partition], on_close: Callable[[StreamReader], None] = lambda _: None
     ) -> None:
-        """Knows the partitions, reads none of them yet: see `read_from`."""
+        """Begin with the partitions known and none of them read yet: see `read_from`."""
         self.topic = topic
         self.partitions = partitions
         self._places: dict[int, int] = {}

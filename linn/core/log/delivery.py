@@ -23,7 +23,7 @@ class Delivery:
     attempt: int
     """1 the first time; 0 where attempts are not counted."""
     batches: Sequence[RecordBatch | StoredBatch]
-    """In memory, unless `Consumer.takes_stored`. Empty if the deadline came first."""
+    """The records, in memory unless `Consumer.takes_stored`. Empty if the deadline came first."""
 
     @property
     def count(self) -> int:

@@ -54,7 +54,7 @@ class MetadataStore(Protocol):
         """
 
     async def put_all(self, changes: Mapping[str, tuple[Any, int]]) -> Mapping[str, int]:
-        """Do `put` for several keys at once: (value, revision) by key; returns their new revisions.
+        """Put several keys atomically: (value, revision) by key; returns their new revisions.
 
         All of it or nothing. Raises and is cancelled as `put`.
         """

@@ -12,7 +12,8 @@ from linn.core.env.file_region import FileRegion
 from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
-"""Most batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond at most.
+"""Limit of the batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond
+at most.
 """
 
 

@@ -32,7 +32,7 @@ AT_ONCE_MAX = 1_024
 FIRST_AT_ONCE = 64
 """Connections per round before their duration is known."""
 MEASURED_EACH = 16
-"""One in so many of the turns that need no waiting is measured."""
+"""The sampling rate of turns that need no waiting: one in this many is measured."""
 PART_OF_MEAN = 1 / 64
 """Weight of each turn in the running mean of durations."""
 DEARER_MAX = 4
@@ -41,8 +41,8 @@ CHEAPER_MAX = 2
 equally often, though a fetch takes twice as long as a publish.
 """
 CREDIT_S_MAX = 8 * TURN_S
-"""Most credit that a connection has over the waiting ones for having used less than its share: some ten or twenty small
-requests in a row.
+"""Limit of the credit that a connection has over the waiting ones for having used less than its share: some ten or
+twenty small requests in a row.
 """
 ROUNDS_MAX = 3
 """Starvation bound: a connection overtaken by three times the number of waiting ones runs next, whatever their credit.
@@ -51,11 +51,13 @@ Thousands may become busy at once, and long turns must not be put off for ever.
 FIRST_CREDIT_S = 2 * TURN_S
 """Credit of a new connection; little, so that clients that reconnect again and again take nothing from others."""
 COUNTED_MAX = 8
-"""Most that a turn counts for, in means. The garbage collector may have run in it: of 1,000 clients with equal requests
-a few would get less than half as many answers as the others.
+"""Limit of the cost that one turn is charged, in means. The garbage collector may have run in it: of 1,000 clients with
+equal requests a few would get less than half as many answers as the others.
 """
 COUNTED_S_MAX = 4 * TURN_S
-"""Most that a connection's turn counts for, in seconds: a step that could not be shorter is the broker's fault."""
+"""Limit of the cost that one turn of a connection is charged, in seconds: a step that could not be shorter is the
+broker's fault.
+"""
 
 
 class TurnSlot:

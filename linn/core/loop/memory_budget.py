@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from linn.core.loop.waiting import ReadySignal
 
 PART_OF_MACHINE = 2
-"""Without a setting, the budget is the process's memory limit divided by this; the rest is for the page cache."""
+"""Divisor of the process's memory limit for the default budget; the rest is for the page cache."""
 RESERVE_BYTES = 64 << 10
 """Bytes of `received` that each connection may hold in any case, and the largest answer while `unsent` is over."""
 UNLIMITED_BYTES = 1 << 62

@@ -12,7 +12,7 @@ from linn.core.metrics.metric import Value
 from linn.core.metrics.registry import Family, MetricRegistry
 
 SAMPLES_MAX = 200_000
-"""Most samples of one report: about 8 MiB, half of the largest frame."""
+"""Limit of the samples of one report: about 8 MiB, half of the largest frame."""
 
 
 async def metric_report(metrics: MetricRegistry, clock: Clock, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -31,7 +31,9 @@ from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.topics.catalog import Catalog
 
 INLINE_STEPS_MAX = 64
-"""Most steps that a request may take where it is read, if they fit into a turn: small publishes need one to three."""
+"""Limit of the steps that a request may take where it is read, if they fit into a turn: small publishes need one to
+three.
+"""
 WAITING_BYTES = BATCH_BYTES = 512
 """Memory that a waiting publish takes besides its data, and that each of its batches takes."""
 

@@ -16,7 +16,7 @@ class PublishRequest(NamedTuple):
 
     target: str
     batches: Sequence[RecordBatch]
-    """Not verified yet. Their bytes belong to the broker once they are published."""
+    """The batches, not verified yet. Their bytes belong to the broker once they are published."""
     to_exchange: bool = False
     partition: int = -1
     """A partition of the topic; -1: the topic's partitioner chooses."""
@@ -51,4 +51,4 @@ class PublishAnswers(Protocol):
         """A publish failed because of a bug of linn or of a plugin."""
 
     def room(self) -> None:
-        """Fewer bytes of publishes wait than before."""
+        """Called when fewer bytes of publishes wait than before."""

@@ -40,7 +40,9 @@ _ROW = struct.Struct("<BBHIqqq")
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Everything before `offset` is settled, nothing else is known; delivery ids continue at `next_delivery_id`."""
+    """The start of a log: all records before `offset` are settled, nothing else is known; delivery ids continue at
+    `next_delivery_id`.
+    """
 
     kind: ClassVar[int] = 1
     offset: int
@@ -131,7 +133,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryIdsStarted:
-    """After a restart, delivery ids continue at `next_delivery_id`, above all that may have been given out and lost."""
+    """A restart: delivery ids continue at `next_delivery_id`, above all that may have been given out and lost."""
 
     kind: ClassVar[int] = 8
     next_delivery_id: int

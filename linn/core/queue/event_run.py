@@ -1,4 +1,4 @@
-"""Many rows of a subscription log as columns, for replay, where an object per row would cost more.
+"""Runs of rows of a subscription log as columns, for replay, where an object per row would cost more.
 
 Law: a run means the same as its rows, applied one by one in order. A snapshot means a `Started` row, and then its runs.
 

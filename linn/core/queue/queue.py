@@ -38,7 +38,7 @@ from linn.core.queue.partition_queue import PartitionQueue
 DAMAGED_RETRY_S = 300.0
 """Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
 LEASE_RECORDS_MAX = 16_384
-"""Most records of one lease: a consumer with a huge credit still leaves something to the others."""
+"""Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
 
 logger = logging.getLogger("linn.queue")
 _consumer_ids = itertools.count(1)
@@ -135,7 +135,7 @@ class QueueConsumer:
         self.id = id
         self.lease_ms = lease_ms
         self.takes_stored = False
-        """Without effect: a damaged record of a queue must be found here, where it can become a dead letter."""
+        """Ignored: a damaged record of a queue must be found here, where it can become a dead letter."""
         self.on_ended: Callable[[], None] = nobody
         self.on_released: Callable[[], None] = nobody
         self.on_lease_lost: Callable[[int, int], None] = nobody

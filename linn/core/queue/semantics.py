@@ -22,11 +22,11 @@ class ConfirmWhen(Enum):
     """The condition for telling a producer that its batch is confirmed."""
 
     ACCEPTED = "accepted"
-    """It is in the partition's log, perhaps only in memory."""
+    """The batch is in the partition's log, perhaps only in memory."""
     DURABLE = "durable"
-    """It is durable on the leader, as the topic's storage defines durable."""
+    """The batch is durable on the leader, as the topic's storage defines durable."""
     REPLICATED = "replicated"
-    """It is durable on every in-sync replica."""
+    """The batch is durable on every in-sync replica."""
 
 
 CONFIRM_WHEN: dict[Acks, ConfirmWhen] = {

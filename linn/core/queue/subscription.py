@@ -87,7 +87,7 @@ class SharedSubscription:
     def __init__(self, settings: LeaseSettings, start: int) -> None:
         """Begin at offset `start` with nothing delivered."""
         self.settings = settings
-        """May be replaced at any time; existing leases and delays keep their deadlines."""
+        """The lease settings, which may be replaced at any time; existing leases and delays keep their deadlines."""
         self._states = RecordStates(start)
         self._events = EventBuffer()
 

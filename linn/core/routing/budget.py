@@ -14,14 +14,14 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded
 
 RECORD_STEPS_MAX = 1 << 22
-"""Most steps of looking at a record or copying it, about a microsecond each. The largest batch, 2^20 records, can thus
-pass an exchange that looks at all of them and then be cut by its keys; more would delay the other publishes of its
-connection for longer than clients wait.
+"""Limit of the steps of looking at a record or copying it, about a microsecond each. The largest batch, 2^20 records,
+can thus pass an exchange that looks at all of them and then be split by its keys; more would delay the other
+publishes of its connection for longer than clients wait.
 """
 PARTS_BYTES_MAX = 64 << 20
 """Limit of the parts held until all of a publish can be stored: eight of the largest batches."""
 STORED_MAX = 10_240
-"""Most batches that one publish may become in all topics together: they are stored in one go, 13 us each."""
+"""Limit of the batches that one publish may become in all topics together: they are stored in one go, 13 us each."""
 STORED_BYTES_MAX = 256 << 20
 """Limit of these batches' bytes, for topics that each need a copy: they are copied in the same go, a fifth of a second
 at worst.

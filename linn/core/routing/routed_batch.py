@@ -17,7 +17,7 @@ from linn.core.routing.budget import PublishBudget
 
 Destinations = tuple[str, ...]
 SORTED_AT_ONCE_MAX = 16_384
-"""Most indexes of several answers that are sorted in one step, in about a millisecond."""
+"""Limit of the indexes of several answers that are sorted in one step, in about a millisecond."""
 _MARKS_A_STEP = 1 << 17
 """Marks scanned in one step, in C: about a millisecond."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
 
 DESCRIBED_MAX = 4_096
-"""Most names in one describe: each takes 20 us, known or not."""
+"""Limit of the names in one describe: each takes 20 us, known or not."""
 DESCRIBED_AT_ONCE_MAX = 128
 """Topics and partitions in a description that is made without a pause, in about half a millisecond; longer ones are
 made in turns, one of each connection at a time.

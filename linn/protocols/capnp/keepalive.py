@@ -107,7 +107,7 @@ class Keepalive:
             await self._each([*self._slices[self._slice]], lambda session: session.watch())
 
     async def _see_off(self, gateway: Gateway) -> None:
-        """When the broker stops, end sessions at once that are idle, and the others when they are done."""
+        """End idle sessions at once when the broker stops, and the others when they are done."""
         await gateway.connections.draining.wait()
         self._draining = True
         await self._each(self._everybody(), lambda session: session.say_goodbye())

@@ -225,7 +225,7 @@ class Session:
         self._end_waits()
 
     def leave_if_done(self) -> None:
-        """After goodbye, end if the session is idle. A client that still holds leases may settle them until the time is
+        """End after goodbye if the session is idle. A client that still holds leases may settle them until the time is
         up.
         """
         waits = self._inflight or self._publishing.is_waiting or self._subscribing.is_holding()
@@ -441,7 +441,7 @@ class Session:
         self.answer(frames_of(m.Pong(), event.correlation))
 
     def _nothing(self, event: Event) -> None:
-        """Do nothing: a sign of life is all it is."""
+        """Do nothing: receiving it is a sign of life already."""
 
     def _unknown(self, event: Event) -> None:
         raise RequestUnknown("a request of a kind that this version does not know")

@@ -23,8 +23,8 @@ DELIVERY_BYTES_MIN = 16 << 10
 DELIVERY_BYTES_MAX = 1 << 20
 """Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
 PARTITIONS_READ_MAX = 32_768
-"""Most partitions that the readers and group members of one connection read together: eight of the widest topics. Each
-takes 350 bytes, so that all of them are 11 MiB, and leaving them takes 50 ms.
+"""Limit of the partitions that the readers and group members of one connection read together: eight of the widest
+topics. Each takes 350 bytes, so that all of them are 11 MiB, and leaving them takes 50 ms.
 """
 
 

@@ -27,10 +27,10 @@ class NoSocket:
     family = None
 
     def getpeername(self) -> None:
-        """Unknown."""
+        """Return None: the address is unknown."""
 
     def getsockname(self) -> None:
-        """Unknown."""
+        """Return None: the address is unknown."""
 
 
 class HypercornStream:

@@ -206,7 +206,7 @@ class Segment:
     async def read(
         self, offset: int, bytes_max: int, *, at_least_one: bool, batches_max: int = READ_BATCHES_MAX
     ) -> list[RecordBatch]:
-        """Whole batches from the one that holds `offset`, checked, up to `bytes_max` bytes and `batches_max` batches.
+        """Read whole batches from the one with `offset` on, checked, up to `bytes_max` bytes and `batches_max` batches.
 
         Raises:
             LogCorrupt: the first batch is damaged.
@@ -234,7 +234,7 @@ class Segment:
     async def _read_piece(
         self, position: int, bytes_max: int, batches_max: int, at_least_one: bool
     ) -> list[RecordBatch]:
-        """Whole batches from `position` on, over one buffer; all of the first if one is required."""
+        """Read whole batches from `position` on, over one buffer; all of the first if one is required."""
         view = await self._view(position, max(bytes_max, HEAD_BYTES))
         try:
             size = batch_bytes(view, 0)
@@ -264,7 +264,7 @@ class Segment:
         return self._in_place(file, position, head, bytes_max)
 
     def _in_place(self, file: File, position: int, head: Head | None, bytes_max: int) -> list[StoredBatch]:
-        """Large batches, the first of them with `head`, without reading more than their heads."""
+        """Return large batches, the first of them with `head`, without reading more than their heads."""
         batches: list[StoredBatch] = []
         while head is not None and head.size >= REGION_BYTES_MIN and len(batches) < READ_BATCHES_MAX:
             bytes_max -= head.size
@@ -279,7 +279,7 @@ class Segment:
         return batches
 
     def _cached(self, file: File, position: int, bytes_max: int) -> list[RecordBatch]:
-        """Small batches, if all of them up to `bytes_max` are in the page cache."""
+        """Return small batches, if all of them up to `bytes_max` are in the page cache."""
         wanted = min(bytes_max, self.size_bytes - position)
         if wanted > _CACHED_BYTES_MAX or (data := file.read_cached(position, wanted)) is None:
             return []
@@ -312,7 +312,7 @@ class Segment:
             del self._hints[next(iter(self._hints))]
 
     async def _view(self, position: int, bytes_max: int) -> memoryview:
-        """Up to `bytes_max` bytes, at least a head. Raises LogCorrupt if the file is shorter than it was."""
+        """Read up to `bytes_max` bytes, at least a head. Raises LogCorrupt if the file is shorter than it was."""
         wanted = min(bytes_max, self.size_bytes - position)
         view = memoryview(await self.file().read(position, wanted))
         if len(view) < max(wanted, HEAD_BYTES):

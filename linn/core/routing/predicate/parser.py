@@ -1,4 +1,4 @@
-"""From a predicate's text to its tree, by recursive descent; what can be known to be wrong is refused here.
+"""Parses a predicate's text into its tree, by recursive descent; refuses all errors that need no message.
 
     predicate   = conjunction { "or" conjunction }
     conjunction = negation { "and" negation }
@@ -42,9 +42,9 @@ CHARACTERS_MAX = 4_096
 DEPTH_MAX = 32
 """Deepest nesting of `(` and `not`: people don't read more, and the stack must not end."""
 NODES_MAX = 256
-"""Most tests, constants, `not`s and chains of `and` or `or`, which are evaluated for each distinct message."""
+"""Limit of tests, constants, `not`s and chains of `and` or `or`, which are evaluated for each distinct message."""
 LIST_ITEMS_MAX = 256
-"""Most literals after one `in`."""
+"""Limit of the literals after one `in`."""
 
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 _FIELDS: Mapping[str, FieldKind] = {

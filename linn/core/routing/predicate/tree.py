@@ -44,7 +44,7 @@ class Membership:
 
     field: SubjectField
     values: tuple[LiteralValue, ...]
-    """At least one; all text, all numbers, or all true and false."""
+    """The literals, at least one; all text, all numbers, or all true and false."""
 
     def __str__(self) -> str:
         return f"{self.field} in ({', '.join(map(literal_text, self.values))})"
@@ -87,7 +87,7 @@ class And:
     """Operands with `and` between them."""
 
     operands: tuple[Node, ...]
-    """At least two."""
+    """The operands, at least two."""
 
     def __str__(self) -> str:
         return " and ".join(_within(operand, (And, Or)) for operand in self.operands)
@@ -98,7 +98,7 @@ class Or:
     """Operands with `or` between them."""
 
     operands: tuple[Node, ...]
-    """At least two."""
+    """The operands, at least two."""
 
     def __str__(self) -> str:
         return " or ".join(_within(operand, (Or,)) for operand in self.operands)
