@@ -68,7 +68,7 @@ def looked_at_closely(batch: RecordBatch) -> Body | None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_short_look_takes_and_refuses_what_the_long_one_does(seed: int) -> None:
+def test_the_quick_check_agrees_with_the_full_one(seed: int) -> None:
     rng, taken, plain = random.Random(seed), 0, 0
     for _ in range(MUTANTS):
         message = mutant(rng)

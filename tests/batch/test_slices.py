@@ -52,7 +52,7 @@ def test_taking_in_steps_gives_the_same_as_taking_at_once(stored: Stored, step: 
 
 @settings(max_examples=100, deadline=None)
 @given(stored_batches(), st.data())
-def test_the_bodies_of_any_range_are_what_readers_see(stored: Stored, data: st.DataObject) -> None:
+def test_the_bodies_of_any_range_match_what_readers_get(stored: Stored, data: st.DataObject) -> None:
     batch, whole = stored
     first, last = _any_range(data, len(whole))
     part = body_slice(batch, first, last)

@@ -52,7 +52,7 @@ def test_each_load_tool_is_read_as_it_speaks() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no route to the broker\n", "rps\n1\n"])
-def test_a_load_tool_that_says_something_else_is_an_error_and_no_figure(text: str) -> None:
+def test_unexpected_output_of_a_load_tool_is_an_error_and_no_figure(text: str) -> None:
     for read in (
         tool_output.linn_bench,
         tool_output.producer_performance,
@@ -64,7 +64,7 @@ def test_a_load_tool_that_says_something_else_is_an_error_and_no_figure(text: st
             read(text)
 
 
-def test_a_load_tool_that_fails_is_told_with_its_last_words() -> None:
+def test_a_failing_load_tool_is_reported_with_its_last_output() -> None:
     with pytest.raises(ToolFailed, match="ended with 3: out of luck"):
         run_tool([sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"])
     text, seconds, cpu_s = run_tool([sys.executable, "-c", "print(sum(range(10)))"])
@@ -163,7 +163,7 @@ def test_missing_features_of_a_system_are_stated_and_not_omitted() -> None:
     assert "- fsync: not offered" in page(result())
 
 
-def test_a_load_tools_processor_time_is_not_told_as_cores() -> None:
+def test_a_load_tools_processor_time_is_not_reported_as_cores() -> None:
     (row,) = rows_of(page(result()), "Load tool publishes: 1,024 bytes")
     assert row[0] == "linn"
     assert all("(" not in cell for cell in row)

@@ -59,7 +59,7 @@ async def test_a_silent_session_ends_after_three_intervals_and_before_the_fifth(
 
 
 @simulated
-async def test_many_clients_are_told_goodbye_and_disconnected_at_once(env: SimEnv) -> None:
+async def test_many_clients_get_goodbye_and_are_disconnected_at_once(env: SimEnv) -> None:
     async with broker_on(env, STREAM, HEAD + f"connections_max = {MANY}\n") as broker:
         clients = [await connected(env) for _ in range(MANY)]
         with trio.fail_after(1):

@@ -27,7 +27,7 @@ async def _dead(client: RawClient) -> list[Record]:
 
 
 @simulated
-async def test_a_dead_letter_says_where_it_comes_from_and_why(env: SimEnv) -> None:
+async def test_a_dead_letter_names_its_origin_and_reason(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
         await client.publish("t", ["rejected"])

@@ -45,7 +45,7 @@ def test_a_failed_sync_ends_the_broker_and_nothing_confirmed_is_lost(seed: int) 
 
 
 @simulated
-async def test_a_failed_sync_of_what_is_known_of_topics_ends_the_broker_too(env: SimEnv) -> None:
+async def test_a_failed_sync_of_topic_metadata_ends_the_broker_too(env: SimEnv) -> None:
     async def process() -> None:
         async with broker_on(env, ""):
             client = await connected(env)

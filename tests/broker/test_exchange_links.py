@@ -205,7 +205,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "said", "line"), WRONG)
-def test_wrong_links_in_the_file_are_shown_where_they_stand(text: str, said: str, line: int) -> None:
+def test_wrong_links_in_the_file_are_reported_with_their_lines(text: str, said: str, line: int) -> None:
     with pytest.raises(ConfigError) as refused:
         configured(text, head="")
     head_lines = 2  # The listener's.
@@ -214,7 +214,7 @@ def test_wrong_links_in_the_file_are_shown_where_they_stand(text: str, said: str
 
 
 @simulated
-async def test_mandatory_records_that_nobody_takes_are_named(env: SimEnv) -> None:
+async def test_unroutable_mandatory_records_are_named(env: SimEnv) -> None:
     text = (
         '[exchanges.e]\ntype = "topic"\n[topics.t]\nkind = "stream"\n[[topics.t.bindings]]\nexchange = "e"\nkey = "a"\n'
     )

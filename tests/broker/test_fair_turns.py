@@ -256,7 +256,7 @@ def test_turns_that_are_about_as_long_come_as_often() -> None:
     test()
 
 
-def test_one_step_that_is_much_too_long_keeps_nobody_waiting_for_ever() -> None:
+def test_one_overlong_step_keeps_nobody_waiting_for_ever() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S, turns=50)
@@ -270,7 +270,7 @@ def test_one_step_that_is_much_too_long_keeps_nobody_waiting_for_ever() -> None:
     test()
 
 
-def test_a_turn_that_somebody_else_made_long_costs_few_of_ones_own() -> None:
+def test_a_turn_that_others_made_long_costs_few_of_ones_own() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S / 8, turns=50)
@@ -320,7 +320,7 @@ def test_turns_that_are_interrupted_are_fewer_in_one_of_the_loop() -> None:
     test()
 
 
-def test_turns_get_longer_and_are_noticed_though_nobody_waits() -> None:
+def test_longer_turns_are_noticed_also_without_waiters() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         for _ in range(1_000):
@@ -365,7 +365,7 @@ def test_the_oldest_of_equal_connections_run_first() -> None:
     test()
 
 
-def test_a_turn_is_over_where_it_was_long_enough_and_others_wait() -> None:
+def test_a_turn_ends_once_it_was_long_enough_and_others_wait() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         alone = TurnSlot(workers.turns)

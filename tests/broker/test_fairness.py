@@ -98,13 +98,13 @@ def check_fair(counts: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
-def test_nobody_of_a_hundred_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
+def test_none_of_a_hundred_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
     check_fair(served(tmp_path, crowd * (100 // len(crowd))))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
-def test_nobody_of_a_thousand_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
+def test_none_of_a_thousand_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:

@@ -56,7 +56,7 @@ async def _fill(env: SimEnv, count: int = 12) -> None:
 
 
 @simulated
-async def test_each_partition_has_one_reader_whoever_comes_and_goes(env: SimEnv) -> None:
+async def test_each_partition_has_one_reader_under_joins_and_leaves(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
@@ -88,7 +88,7 @@ async def test_a_new_owner_of_a_partition_continues_at_the_last_commit(env: SimE
 
 
 @simulated
-async def test_only_the_owner_of_a_partition_commits_there(env: SimEnv) -> None:
+async def test_only_the_owner_of_a_partition_commits_in_it(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
@@ -121,7 +121,7 @@ async def test_a_nack_reads_again_from_the_first_of_the_records(env: SimEnv) -> 
 
 
 @simulated
-async def test_a_group_without_commits_begins_where_its_member_wants_to(env: SimEnv) -> None:
+async def test_a_group_without_commits_begins_at_its_members_start(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env, start=m.START_LATEST)
@@ -185,7 +185,7 @@ def test_commits_survive(end: str) -> None:
     run_simulation(0, scenario)
 
 
-def test_commits_of_records_that_power_loss_took_skip_no_new_ones() -> None:
+def test_commits_of_records_lost_with_power_skip_no_new_ones() -> None:
     text = '[topics.t]\nkind = "stream"\n'
     lost: list[int] = []
 
@@ -286,7 +286,7 @@ async def test_a_described_group_has_no_departed_members(env: SimEnv) -> None:
         assert await client.administer("group.list", topic="t") == []
 
 
-def test_a_generation_that_a_member_heard_of_is_never_another_ones() -> None:
+def test_a_generation_that_a_member_has_seen_is_never_reused() -> None:
     heard: list[int] = []
 
     async def process(env: SimEnv) -> None:
@@ -330,7 +330,7 @@ async def test_at_most_once_a_late_ack_does_not_bring_back_what_was_delivered_si
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_partition_that_is_lost_and_gained_before_anybody_hears_of_it_is_begun_once(seed: int) -> None:
+def test_a_partition_lost_and_regained_unnoticed_is_started_once(seed: int) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, ALWAYS + TEXT):
             publisher, second = await connected(env), await connected(env)

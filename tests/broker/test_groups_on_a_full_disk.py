@@ -72,7 +72,7 @@ def state_of(broker: Broker) -> StateLog:
 
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("end", ["go on", "another member", "restart"])
-def test_at_most_once_what_a_full_disk_kept_from_everybody_is_delivered_once(before: int, end: str) -> None:
+def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_once(before: int, end: str) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, AT_MOST_ONCE):
             client = await connected(env)
@@ -160,7 +160,7 @@ def test_a_reset_that_is_refused_changes_nothing(before: int | None) -> None:
 
 
 @simulated
-async def test_a_reset_counts_more_than_what_waited_for_the_disk(env: SimEnv) -> None:
+async def test_a_reset_overrides_commits_that_waited_for_the_disk(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2):
         client = await connected(env)
         await publish_some(client, 12, partitions=2)

@@ -38,7 +38,7 @@ async def _raw(env: SimEnv) -> RawClient:
     ],
 )
 @pytest.mark.parametrize("greeted", [False, True])
-def test_another_protocol_gets_one_error_and_disturbs_nobody(said: bytes, greeted: bool) -> None:
+def test_another_protocol_gets_one_error_and_harms_nobody(said: bytes, greeted: bool) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, TEXT) as broker:
             other = await connected(env)
@@ -108,7 +108,7 @@ def test_a_client_of_another_version_is_told_so(versions: tuple[int, int]) -> No
 
 
 @simulated
-async def test_welcome_says_what_both_can_do_and_what_the_limits_are(env: SimEnv) -> None:
+async def test_welcome_has_the_common_features_and_the_limits(env: SimEnv) -> None:
     async with broker_on(env, "", HEAD + 'name = "x"\nmessage_bytes_max = 1000\ninflight_requests_max = 7\n'):
         client = await _raw(env)
         answer = await client.call(m.Hello(0, 9, ["zstd", "future"], "me"))
@@ -168,7 +168,7 @@ async def test_a_client_without_a_timely_hello_is_disconnected(env: SimEnv) -> N
 
 
 @simulated
-async def test_a_silent_client_is_let_go_after_three_keepalives_and_gives_back_what_it_held(env: SimEnv) -> None:
+async def test_a_silent_client_is_disconnected_after_three_keepalives_and_releases_its_leases(env: SimEnv) -> None:
     async with broker_on(env, '[topics.q]\nlease = "1h"\n'):
         client = await connected(env)
         await client.publish("q", ["a"])

@@ -74,7 +74,7 @@ def test_only_partitions_with_ready_records_are_asked(asked: list[int]) -> None:
 
 
 @simulated
-async def test_partitions_are_served_in_turn_whatever_one_of_them_holds(env: SimEnv) -> None:
+async def test_partitions_are_served_in_turn_for_any_backlog_of_one(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\npartitions = 3\n"):
         client = await connected(env)
         for place, count in enumerate((20, 3, 3)):

@@ -65,7 +65,7 @@ async def test_a_nack_may_ask_for_a_delay_and_nothing_waits_behind_it(env: SimEn
 
 
 @simulated
-async def test_an_expired_lease_goes_to_somebody_else_and_its_ack_is_refused(env: SimEnv) -> None:
+async def test_expired_records_go_to_another_consumer_and_the_late_ack_is_refused(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         slow, quick = await connected(env), await connected(env)
         await slow.publish("t", ["a"])
@@ -148,7 +148,7 @@ async def test_consumers_share_and_what_one_holds_at_its_death_goes_to_the_other
 
 
 @simulated
-async def test_a_consumer_that_unsubscribes_gives_back_what_it_holds(env: SimEnv) -> None:
+async def test_a_consumer_that_unsubscribes_returns_its_leases(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         await client.publish("t", ["a", "b"])
@@ -357,7 +357,7 @@ def _only(event, index: int):  # type: ignore[no-untyped-def]
     return event._replace(batches=[slice_batch(event.batches[0], index, index + 1)])
 
 
-def test_records_that_power_loss_took_swallow_no_new_ones() -> None:
+def test_events_of_records_lost_with_power_hide_no_new_ones() -> None:
     """The state log may have outlived the data log: what it says of lost records is not said of their successors."""
 
     async def scenario(env: SimEnv) -> None:
@@ -484,7 +484,7 @@ async def test_settled_records_leave_the_log(env: SimEnv) -> None:
 
 
 @simulated
-async def test_retention_on_a_queue_with_a_stream_drops_what_is_not_settled_and_consumers_go_on(env: SimEnv) -> None:
+async def test_retention_on_a_queue_with_a_stream_drops_unsettled_records_and_consumers_continue(env: SimEnv) -> None:
     text = '[storage.segmented-log]\nsegment_age = "5s"\n[topics.t]\nkind = "both"\nretention = "20s"\nlease = "10m"\n'
     async with broker_on(env, text):
         client = await connected(env)
@@ -561,7 +561,7 @@ SHORT_LEASE = '[topics.t]\nlease = "1s"\n'
 
 
 @simulated
-async def test_a_consumer_whose_leases_run_out_is_told_and_gets_more(env: SimEnv) -> None:
+async def test_a_consumer_whose_leases_expire_is_notified_and_gets_more(env: SimEnv) -> None:
     async with broker_on(env, SHORT_LEASE):
         client = await connected(env)
         await client.publish("t", [str(number) for number in range(14)])
@@ -579,7 +579,7 @@ async def test_a_consumer_whose_leases_run_out_is_told_and_gets_more(env: SimEnv
 
 
 @simulated
-async def test_credit_comes_back_however_a_lease_ends_and_counts_what_is_held(env: SimEnv) -> None:
+async def test_credit_returns_with_every_end_of_a_lease_and_counts_held_records(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nlease = "1h"\n'):
         client = await connected(env)
         worker = await _worker(client, 10)

@@ -73,7 +73,7 @@ def test_at_most_once_a_waiting_consumer_gets_an_error_on_a_full_disk_or_the_rec
     run_simulation(0, scenario)
 
 
-def test_at_most_once_what_a_full_disk_kept_from_everybody_is_delivered_after_a_stop() -> None:
+def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_after_a_stop() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, AT_MOST_ONCE) as broker:
             client = await connected(env)
@@ -235,6 +235,6 @@ def lose_power_and_start_on_full_disk(seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-def test_a_start_on_a_full_disk_after_a_power_loss_forgets_what_was_said_of_lost_records(kind: str) -> None:
+def test_a_start_on_a_full_disk_after_power_loss_drops_events_about_lost_records(kind: str) -> None:
     for seed in range(12):
         lose_power_and_start_on_full_disk(seed, kind)

@@ -101,7 +101,7 @@ def test_new_connections_wait_while_many_are_torn_down() -> None:
     run_simulation(0, scenario)
 
 
-def test_while_the_way_out_is_crowded_one_is_let_in_where_several_leave(tmp_path: Path) -> None:
+def test_while_many_connections_close_one_is_accepted_for_several_that_leave(tmp_path: Path) -> None:
     async def scenario() -> None:
         config, plugins = BrokerSetup().load(str(tmp_path))
         async with running_broker(config, RealEnv(), plugins) as broker, trio.open_nursery() as nursery:
@@ -169,7 +169,7 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
     run_simulation(0, scenario)
 
 
-def test_after_a_step_that_is_much_too_long_others_have_time_to_ask_for_the_next_thing() -> None:
+def test_after_an_overlong_step_others_have_time_for_their_next_request() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
             for step_s in (LONG_STEP_S, 5 * LONG_STEP_S, 1_000 * LONG_STEP_S, LONG_STEP_S / 2):
@@ -184,7 +184,7 @@ def test_after_a_step_that_is_much_too_long_others_have_time_to_ask_for_the_next
     run_simulation(0, scenario)
 
 
-def test_those_that_wait_for_one_sync_are_told_in_order_and_a_few_at_a_time() -> None:
+def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
             topic = broker.topics["t"]
@@ -250,7 +250,7 @@ def watching(test: Callable[[Turns], Awaitable[None]]) -> None:
     run_simulation(0, in_simulation)
 
 
-def test_very_many_that_watch_a_partition_are_told_in_order_and_a_few_at_a_time() -> None:
+def test_very_many_watchers_of_a_partition_are_notified_in_order_and_a_few_at_a_time() -> None:
     @watching
     async def test(turns: Turns) -> None:
         for who in range(5 * TOLD_AT_ONCE_MAX):

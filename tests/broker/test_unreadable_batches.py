@@ -79,7 +79,7 @@ async def test_a_batch_that_can_not_be_cut_is_dropped_alone_however_small_the_re
 
 
 @simulated
-async def test_a_record_whose_labels_leave_no_room_for_ours_is_a_dead_letter_with_ours(env: SimEnv) -> None:
+async def test_a_record_with_too_many_labels_still_gets_the_dead_letter_labels(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         crowded = Record(value=b"crowded", labels={f"label-{number:03}": True for number in range(LABELS_MAX)})

@@ -50,7 +50,7 @@ def test_a_soak_without_trouble_finds_all_of_it(quick) -> None:
     assert topics(quick) == before
 
 
-def test_a_soak_that_confirmed_nothing_says_so(quick) -> None:
+def test_a_soak_without_confirmations_reports_it(quick) -> None:
     command = ("bench", "soak", "--duration", "200ms", "--setting", "message_bytes_max=1KiB", "--size", "2000")
     done = quick(*command)
     assert done.returncode == 1
@@ -86,7 +86,7 @@ def until_under_way(quick) -> None:
         records = sum(partition["end"] for topic in loaded for partition in topic["partitions"])
 
 
-def test_ctrl_c_takes_the_topic_with_it_and_prints_what_there_is(quick, broker: BrokerProcess) -> None:
+def test_ctrl_c_deletes_the_topic_and_prints_the_results_so_far(quick, broker: BrokerProcess) -> None:
     before = topics(quick)
     command = [sys.executable, "-m", "linn", "bench", "soak", "--duration", "1h", "--rate", "1000/s", "--json"]
     with subprocess.Popen(
@@ -127,7 +127,7 @@ def test_a_load_of_which_nothing_was_confirmed_did_not_go_well(
     assert is_well({"confirmed": confirmed, "errors": errors, "lost_connections": lost}) is well
 
 
-def test_too_few_descriptors_and_too_few_places_are_said_with_a_way_out(tmp_path: Path, within) -> None:
+def test_too_few_descriptors_or_connections_are_reported_with_a_remedy(tmp_path: Path, within) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with BrokerProcess(tmp_path, "[broker]\nconnections_max = 5\n") as broker:
         refused = within("bench", "soak", "--producers", "10", "--duration", "1s", url=broker.url)

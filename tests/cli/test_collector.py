@@ -104,7 +104,7 @@ def test_afterwards_pythons_own_rules_hold() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_a_broker_lets_threads_in_after_a_turn_and_what_it_has_loaded_is_frozen(
+def test_a_broker_sets_a_short_switch_interval_and_freezes_loaded_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[float, bool]] = []

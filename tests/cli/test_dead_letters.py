@@ -121,7 +121,7 @@ def test_dead_letters_without_a_destination_stay_until_they_get_one(quick, clien
     assert place.waiting(place.graves) == 1
 
 
-def test_wrong_places_are_told_before_anything_is_taken(quick, place: Place, line_of) -> None:
+def test_wrong_topics_are_refused_before_anything_is_taken(quick, place: Place, line_of) -> None:
     place.bury(place.one, b"a")
     assert "[topic.unknown]" in line_of(quick("dead-letters", "replay", place.graves, "--to", "nowhere").stderr)
     assert "[topic.unknown]" in line_of(quick("dead-letters", "replay", "nowhere").stderr)

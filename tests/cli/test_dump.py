@@ -120,7 +120,7 @@ def test_one_wrong_bit_costs_one_batch_and_is_named(
     assert done.stdout.splitlines()[-1].endswith("1 damaged place")
 
 
-def test_batches_whose_stamps_alone_are_wrong_are_told_apart(within, tmp_path: Path) -> None:
+def test_batches_with_only_a_wrong_stamp_are_distinguished(within, tmp_path: Path) -> None:
     content = bytearray(b"".join(BATCHES))
     for start in STARTS[:-1]:
         content[start + 16] ^= 1

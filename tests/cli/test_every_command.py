@@ -215,7 +215,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", PRINTING, ids=" ".join)
-def test_a_pipe_that_nobody_reads_is_141_without_a_word(furnished: BrokerProcess, command: tuple[str, ...]) -> None:
+def test_a_closed_pipe_ends_silently_with_141(furnished: BrokerProcess, command: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -310,7 +310,7 @@ main()
 
 
 @pytest.mark.parametrize("imported", ["typer", "linn.cli.topics", "rich.markup", "linn.client.client"])
-def test_ctrl_c_is_130_without_a_word_whatever_is_being_loaded(imported: str) -> None:
+def test_ctrl_c_ends_silently_with_130_during_any_import(imported: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(imported=imported), "topics", "--url", NOBODY]
     done = subprocess.run(command, capture_output=True, timeout=30)
     assert (done.stderr, done.stdout, done.returncode) == (b"", b"", 130)

@@ -38,7 +38,7 @@ def test_keys_that_are_commented_out_are_good_as_well() -> None:
     assert [problems.describe(problem) for problem in problems.found] == []
 
 
-def test_it_does_not_touch_a_file_that_is_there(within, line_of, tmp_path: Path) -> None:
+def test_it_does_not_touch_an_existing_file(within, line_of, tmp_path: Path) -> None:
     file = tmp_path / "linn.toml"
     file.write_text("mine")
     done = within("init", str(file))

@@ -104,7 +104,7 @@ def test_a_dry_run_counts_and_moves_nothing(quick, client, topics) -> None:
     assert sorted(values(client, source)) == list(range(700))
 
 
-def test_no_more_are_moved_than_were_asked_for(quick, client, topics) -> None:
+def test_at_most_the_requested_number_is_moved(quick, client, topics) -> None:
     source, target = topics
     fill(client, source, 20)
     assert quick("move", source, target, "--count", "7").stdout.startswith("moved 7 messages ")
@@ -162,7 +162,7 @@ def test_a_topic_that_is_both_keeps_its_stream(quick, client, topics) -> None:
     assert sum(part["end"] - part["start"] for part in client.admin.topic("both-kinds")["partitions"]) == 10
 
 
-def test_wrong_places_are_told_before_anything_is_taken(quick, client, topics, line_of) -> None:
+def test_wrong_topics_are_refused_before_anything_is_taken(quick, client, topics, line_of) -> None:
     source, target = topics
     fill(client, source, 3)
     client.admin.create_topic("a-stream", kind="stream")

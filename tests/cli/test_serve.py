@@ -89,7 +89,7 @@ def test_it_hears_ctrl_c_though_its_parent_ignores_it(tmp_path: Path) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def test_a_drain_ends_in_bounded_time_though_a_client_says_nothing(tmp_path: Path) -> None:
+def test_a_drain_ends_in_bounded_time_with_a_silent_client(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[broker]\ndrain_timeout = "300ms"\n') as broker:
         host, port = broker.address.split(":")
         with socket.create_connection((host, int(port))):

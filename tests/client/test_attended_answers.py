@@ -95,7 +95,7 @@ async def test_a_request_beside_a_publisher_that_reads_is_answered() -> None:
 
 
 @on_both_loops
-async def test_a_link_that_is_lost_while_a_publisher_reads_is_replaced_and_the_batch_comes_again() -> None:
+async def test_a_link_lost_while_a_publisher_reads_is_replaced_and_the_batch_is_resent() -> None:
     async with running_peer() as peer, linn.connect(peer.url, backoff_s=0.01) as client:
         async with client.producer("t") as producer:
             await warm(client, producer)
@@ -245,7 +245,7 @@ async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once
 
 
 @on_both_loops
-async def test_a_loop_that_is_held_up_while_a_publisher_takes_the_reading_over_holds_nobody_up_for_ever() -> None:
+async def test_a_blocked_loop_during_a_hand_over_of_reading_blocks_nobody_for_ever() -> None:
     """The link's own task may have gone back to reading before the publisher gets its turn."""
 
     async def work() -> None:

@@ -163,7 +163,7 @@ def test_leases_of_forgotten_messages_are_not_renewed(keeps: bool) -> None:
     assert simulated(scenario) is not keeps
 
 
-def test_an_application_that_collects_before_it_settles_gets_what_it_waits_for() -> None:
+def test_an_application_that_collects_before_it_settles_gets_enough_records() -> None:
     async def scenario(env: SimEnv, client: Client) -> float:
         await fill(client, 1_000)
         began = env.clock.monotonic()

@@ -254,7 +254,7 @@ def blocking_complaints(cases: list[Case]) -> list[str]:
 
 
 @on_both_loops
-async def test_the_async_client_refuses_what_is_wrong_and_goes_on(broker: str, name: str) -> None:
+async def test_the_async_client_refuses_wrong_arguments_and_continues(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         await client.admin.create_topic(f"{name}-stream", kind="stream")
@@ -274,7 +274,7 @@ async def test_the_async_client_refuses_what_is_wrong_and_goes_on(broker: str, n
             await message.ack()
 
 
-def test_the_blocking_client_refuses_what_is_wrong_and_goes_on(broker: str, name: str) -> None:
+def test_the_blocking_client_refuses_wrong_arguments_and_continues(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         client.admin.create_topic(f"{name}-stream", kind="stream")

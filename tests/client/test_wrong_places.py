@@ -19,7 +19,7 @@ from linn.wire import messages as m
 
 
 @on_both_loops
-async def test_a_consumer_that_was_not_entered_says_so_and_does_not_end(broker: str, name: str) -> None:
+async def test_a_consumer_used_without_a_with_block_raises_an_error(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         consumer = client.consumer(name, mode="pull")
@@ -133,9 +133,7 @@ async def refused_everywhere(calls: Iterator[Callable[[], Any]]) -> int:
 
 
 @pytest.mark.parametrize("other", ["trio", "asyncio"])
-def test_another_event_loop_in_another_thread_is_refused_and_disturbs_nobody(
-    broker: str, name: str, other: str
-) -> None:
+def test_another_event_loop_in_another_thread_is_refused_without_harm(broker: str, name: str, other: str) -> None:
     async def right(topic: str) -> None:
         async with linn.connect(broker) as client:
             await client.admin.create_topic(topic)

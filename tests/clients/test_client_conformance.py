@@ -265,7 +265,7 @@ def test_a_consumer_whose_leases_all_expire_gets_more(connected: AgentProcess, l
     assert settle(connected, subscription, "ack", last) == []
 
 
-def test_no_more_comes_than_there_is_credit_for(
+def test_no_more_is_delivered_than_the_credit(
     connected: AgentProcess, command: Commands, broker: BrokerProcess, language: str, topic: str
 ) -> None:
     connected.ask("publish", topic=topic, records=plain(*[b"%d" % n for n in range(10)]))
@@ -295,7 +295,7 @@ def test_a_clients_leases_are_returned_when_it_leaves(
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_begins_where_it_asks_to(connected: AgentProcess, language: str) -> None:
+def test_a_reader_begins_at_its_requested_start(connected: AgentProcess, language: str) -> None:
     answer = connected.ask("publish", topic="log", records=plain(b"a", b"b", b"c"))
     base = answer["placements"][0]["base_offset"]
     answer = connected.ask("subscribe", topic="log", group="", credit=10, start=base + 1)
@@ -311,9 +311,7 @@ def test_a_reader_begins_where_it_asks_to(connected: AgentProcess, language: str
     assert values_of(take(connected, latest, 1)) == [language.encode()]
 
 
-def test_a_group_goes_on_behind_what_it_has_committed(
-    connected: AgentProcess, broker: BrokerProcess, language: str
-) -> None:
+def test_a_group_continues_after_its_commits(connected: AgentProcess, broker: BrokerProcess, language: str) -> None:
     base = connected.ask("publish", topic="log", records=plain(b"a", b"b", b"c"))["placements"][0]["base_offset"]
     answer = connected.ask("subscribe", topic="log", group=f"go-on-{language}", credit=10, start=base)
     assert answer["kind"] == "group"
@@ -362,7 +360,7 @@ def drain(agent: AgentProcess, subscription: int) -> list[Said]:
     return found
 
 
-def test_a_fetch_begins_at_its_offset_and_says_the_bounds(connected: AgentProcess, topic: str) -> None:
+def test_a_fetch_begins_at_its_offset_and_reports_the_bounds(connected: AgentProcess, topic: str) -> None:
     connected.ask("publish", topic=topic, records=plain(b"a", b"b", b"c"))
     connected.ask("publish", topic=topic, records=plain(b"d"))
     answer = connected.ask("fetch", topic=topic, partition=0, offset=1, bytes_max=1 << 20)
@@ -388,7 +386,7 @@ def test_a_consumer_of_a_queue_has_no_start(connected: AgentProcess, topic: str)
         assert code_of(connected, "subscribe", topic=topic, group="", credit=1, start=start) == "delivery.wrong_kind"
 
 
-def test_reading_where_nothing_is_fails_with_the_broker_s_code(connected: AgentProcess, topic: str) -> None:
+def test_invalid_reads_fail_with_the_broker_s_code(connected: AgentProcess, topic: str) -> None:
     connected.ask("publish", topic=topic, records=plain(b"a"))
     assert code_of(connected, "fetch", topic=topic, partition=0, offset=2, bytes_max=1) == "log.offset_out_of_range"
     assert code_of(connected, "fetch", topic=topic, partition=7, offset=0, bytes_max=1) == "topic.partition_unknown"

@@ -85,7 +85,7 @@ def test_every_part_of_a_file_arrives_typed(load: Load) -> None:
     assert config.topics["delays.dead"].retention_ms is None
 
 
-def test_a_topic_takes_from_broker_and_delivery_what_it_leaves_out(load: Load) -> None:
+def test_a_topic_inherits_missing_settings_from_broker_and_delivery(load: Load) -> None:
     topics = load(FULL).topics
     assert topics["delays"].lease_ms == 10_000
     assert topics["delays"].max_deliveries == 3

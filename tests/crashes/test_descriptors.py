@@ -86,7 +86,7 @@ async def everything(client: linn.Client):  # type: ignore[no-untyped-def]
         offset = batches[-1].end_offset
 
 
-async def test_partitions_that_nobody_writes_to_need_no_descriptors_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_idle_partitions_need_no_descriptors_and_the_others_continue(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
         async with linn.connect(broker.url, retries_max=0) as client, client.producer("events") as producer:
             limit(broker, LEFT)
@@ -146,7 +146,7 @@ async def test_publishing_waits_for_a_descriptor_and_goes_on(tmp_path: Path) -> 
             assert topic["partitions"][0]["end"] == 21
 
 
-async def test_a_broker_may_open_as_many_files_as_its_hard_limit_says(tmp_path: Path) -> None:
+async def test_a_broker_may_open_files_up_to_its_hard_limit(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:

@@ -169,7 +169,7 @@ async def test_a_broker_starts_on_a_full_disk_and_its_streams_are_read(small_dis
                 await producer.publish(b"after")
 
 
-async def test_a_queue_on_a_full_disk_waits_and_then_delivers_what_was_leased_again(small_disk: SmallDisk) -> None:
+async def test_a_queue_on_a_full_disk_waits_and_then_redelivers_leased_records(small_disk: SmallDisk) -> None:
     with broker_on(small_disk) as broker:
         async with linn.connect(broker.url, retries_max=0) as client:
             await warm(client)
@@ -272,7 +272,7 @@ async def test_shortening_retention_makes_room_on_a_full_disk(small_disk: SmallD
                     await producer.publish(VALUE)
 
 
-async def test_a_start_that_needs_room_says_so_and_works_when_there_is_some(small_disk: SmallDisk) -> None:
+async def test_a_start_without_disk_space_reports_it_and_works_once_there_is_some(small_disk: SmallDisk) -> None:
     with broker_on(small_disk):
         pass
     small_disk.fill()
@@ -322,7 +322,7 @@ async def purge_again_and_again(client: Client) -> None:
                 await producer.publish_many([b""] * 50)
 
 
-async def test_a_purge_on_a_full_disk_is_not_said_to_be_done(small_disk: SmallDisk) -> None:
+async def test_a_purge_on_a_full_disk_is_not_reported_as_done(small_disk: SmallDisk) -> None:
     with broker_on(small_disk) as broker:
         async with linn.connect(broker.url, retries_max=0) as client:
             async with client.producer("jobs") as producer:

@@ -149,7 +149,7 @@ async def test_a_file_that_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "data"
 
 
-async def test_closing_leaves_a_socket_that_another_broker_has_put_there(tmp_path: Path) -> None:
+async def test_closing_leaves_a_socket_that_another_broker_has_created(tmp_path: Path) -> None:
     path = f"{tmp_path}/s"
     listener = await RealNet().listen(f"unix:{path}")
     os.rename(path, f"{path}.old")

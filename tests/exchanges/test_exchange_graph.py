@@ -79,7 +79,7 @@ def test_a_change_at_a_distant_exchange_takes_effect_at_once() -> None:
     assert topics_of(graph.routers["a"], Record()) == []
 
 
-def test_an_alternate_is_asked_only_where_nothing_matches() -> None:
+def test_an_alternate_exchange_is_used_only_if_nothing_matches() -> None:
     graph = graph_of("late")
     graph.routers["late"].bind(Binding(Target("rest")))
     direct = Router("first", "direct", lambda: DirectExchange("e", NoSettings()), graph, "late")
@@ -96,7 +96,7 @@ def test_a_binding_to_a_dead_end_counts_as_a_match_as_in_rabbitmq() -> None:
     assert topics_of(first, Record()) == []
 
 
-def test_an_exchange_is_shown_only_what_it_asked_for_whatever_others_on_the_way_ask() -> None:
+def test_an_exchange_sees_only_the_fields_that_it_requested() -> None:
     shown: list[Subject] = []
 
     class Curious(FanoutExchange):

@@ -53,7 +53,7 @@ def test_each_partition_has_one_owner_and_shares_differ_by_at_most_one(partition
 
 
 @given(partition_counts, histories)
-def test_a_partition_moves_only_where_balance_asks_for_it(partitions, history):
+def test_a_partition_moves_only_if_balance_requires_it(partitions, history):
     for joins, member, before, rebalance in play(ConsumerGroup("g", partitions), history):
         after = rebalance.assignment
         for other in before.keys() & after.keys():
@@ -225,7 +225,7 @@ def test_damaged_rows_are_corrupt(data):
         decode_group_events(data)
 
 
-def test_a_reset_is_for_a_group_that_nobody_reads_with():
+def test_a_reset_is_refused_for_a_group_with_members():
     group = ConsumerGroup("g", 2)
     group.join("m")
     group.commit("m", 1, 0, 5)

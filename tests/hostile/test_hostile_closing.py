@@ -76,7 +76,7 @@ def test_records_that_die_between_others_are_copied_in_turns_and_many_at_a_time(
         assert fetched.high_watermark == 1_500
 
 
-def test_records_that_die_between_others_and_nobody_wants_are_dropped_in_turns(broker: WatchedBroker) -> None:
+def test_dead_records_between_others_without_a_dead_letter_topic_are_dropped_in_turns(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=0.5) as attack:
         peer = attack.connect()
         reject_every_other(peer, "dropped", 3_000)

@@ -331,7 +331,7 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
 # --- 31: nacks -------------------------------------------------------------------------------------------------------
 
 
-def test_nacks_without_end_cost_what_their_requests_cost(broker: WatchedBroker) -> None:
+def test_endless_nacks_cost_no_more_than_their_requests(broker: WatchedBroker) -> None:
     turns = 500
     with attacked(broker, cpu_s=1) as attack:
         peer = attack.connect()

@@ -42,7 +42,7 @@ def bounds(test: ast.FunctionDef) -> str:
     return ", ".join(parts)
 
 
-def test_each_test_of_a_hostile_input_stands_in_one_row() -> None:
+def test_each_test_of_a_hostile_input_is_listed_in_one_row() -> None:
     assert sorted(name for row in ROWS for name in named(row)) == sorted(TESTS)
 
 

@@ -143,7 +143,7 @@ def consume(peer: Peer, credit: int, end: int) -> tuple[list[bytes | None], dict
 
 @pytest.mark.parametrize("topic", ["q", "quick"])
 @pytest.mark.parametrize("credit", [1, 5, 1000])
-def test_a_queue_buries_what_it_can_not_cut_and_delivers_all_that_others_published(
+def test_a_queue_dead_letters_undecodable_batches_and_delivers_all_others(
     broker: WatchedBroker, topic: str, credit: int
 ) -> None:
     with attacked(broker, memory_bytes=8 << 20) as attack:

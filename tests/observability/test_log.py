@@ -80,7 +80,7 @@ def test_a_record_of_another_library_is_written_too() -> None:
     assert "three of 4" in human(record("%s of %d", "three", 4))
 
 
-def test_a_field_can_not_take_the_place_of_what_is_always_there() -> None:
+def test_a_field_can_not_replace_a_standard_field() -> None:
     made = entry(record("%(event)s", {"event": "mine", "level": "none", "timestamp": 0, "exception": 1, "odd": {1, 2}}))
     assert (made["event"], made["level"], made["odd"]) == ("mine", "warning", "{1, 2}")
     assert "exception" not in made

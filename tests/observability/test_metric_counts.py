@@ -156,7 +156,7 @@ async def test_a_publish_that_fails_is_counted_by_its_code(env: SimEnv) -> None:
 
 
 @simulated
-async def test_bytes_of_connections_are_what_went_over_the_wire(env: SimEnv) -> None:
+async def test_byte_counts_of_connections_match_the_wire(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n") as broker:
         client = await connected(env)
         await client.publish("t", ["x" * 10_000])
@@ -264,7 +264,7 @@ async def test_exceptions_of_observers_are_counted(env: SimEnv) -> None:
 
 
 @simulated
-async def test_a_loop_that_stands_still_shows_as_lag(env: SimEnv) -> None:
+async def test_a_blocked_loop_shows_as_lag(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         await trio.sleep(10.5)
         lag = value(broker, "linn_loop_lag_seconds")

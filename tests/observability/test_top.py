@@ -149,7 +149,7 @@ def test_problems_come_first() -> None:
     assert shown(view).splitlines()[1].startswith("the connection is lost")
 
 
-def test_it_asks_for_what_it_shows_and_the_broker_has_it() -> None:
+def test_it_requests_the_metrics_that_it_shows_and_the_broker_has_them() -> None:
     source = Path(top_view.__file__).read_text(encoding="utf-8")
     shown_names = set(re.findall(r'"(linn_\w+[a-z])"', source.partition('"""The metrics that')[2]))
     assert shown_names <= {metric.name for metric in METRICS}

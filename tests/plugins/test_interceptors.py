@@ -309,7 +309,7 @@ def test_the_suite_notices_a_broken_promise(promise: str, broken: Change) -> Non
         ("[interceptors.suffix]\nsuffix = 7", "interceptors.suffix.suffix: must be text, not a whole number"),
     ],
 )
-def test_a_wrong_configuration_is_told_with_its_key(toml: str, problem: str) -> None:
+def test_a_configuration_error_names_its_key(toml: str, problem: str) -> None:
     source = TomlSource(toml, "test.toml")
     entry: Any = Brought("suffix", SuffixPlugin())
     ours = [entry for entry in installed() if entry.dist is not None and entry.dist.name == "linn"]
@@ -335,7 +335,7 @@ FULL = '[topics.t]\nmessage_bytes_max = 1000\nbytes_max = 1000\ninterceptors = [
 
 
 @simulated
-async def test_a_publish_that_waits_for_room_holds_nobody_up_whatever_an_interceptor_answers(env: SimEnv) -> None:
+async def test_a_publish_that_waits_for_room_blocks_no_other_for_any_interceptors_answer(env: SimEnv) -> None:
     kept = iter([True, True, True, *[False, True] * 500])
 
     def change(batch: RecordBatch) -> RecordBatch | None:

@@ -41,7 +41,7 @@ def everything(observers: Observers) -> None:
     observers.broker_stopping("linn")
 
 
-def test_an_observer_hears_what_it_asks_for() -> None:
+def test_an_observer_gets_the_events_that_it_overrides() -> None:
     diary = Diary()
     everything(Observers({"diary": diary}))
     assert diary.heard == ["+a queue", "-a"]

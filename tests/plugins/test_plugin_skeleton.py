@@ -127,7 +127,7 @@ def test_a_name_that_linn_itself_uses_is_refused(name: str) -> None:
         (["tape"], "kind"),
     ],
 )
-def test_wrong_arguments_are_told_by_name(tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_wrong_arguments_are_named(tmp_path: Path, arguments: list[str], text: str) -> None:
     done = linn("plugins", "new", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert text in " ".join(re.sub(r"[^\w\s-]", " ", done.stderr).split())

@@ -27,7 +27,7 @@ def test_examples_are_predicates(text: str) -> None:
     parse_tree(text)
 
 
-def test_there_are_examples() -> None:
+def test_examples_exist() -> None:
     assert EXAMPLES is not None
     assert len(TRANSLATIONS) == 7
     assert len(TRUTHS) == 8

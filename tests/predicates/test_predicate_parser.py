@@ -29,7 +29,7 @@ PARSE_S_MAX = 2.0
 
 @settings(max_examples=200, deadline=None)
 @given(TREES)
-def test_a_tree_is_written_as_text_that_says_the_same_tree(tree: Node) -> None:
+def test_a_tree_round_trips_through_its_text(tree: Node) -> None:
     assert exact(parse_tree(str(tree))) == exact(tree)
 
 
@@ -239,7 +239,7 @@ def test_spellings(text: str, same: str | None) -> None:
         ("size = 1 ; drop", 10, "has no meaning here"),
     ],
 )
-def test_an_error_shows_where_and_what(text: str, column: int, problem: str) -> None:
+def test_an_error_shows_its_place_and_cause(text: str, column: int, problem: str) -> None:
     with pytest.raises(PredicateInvalid) as caught:
         parse_tree(text)
     assert isinstance(caught.value, BindingInvalid)

@@ -63,7 +63,7 @@ BY_FRAME = {codec.camel(cls.__name__[0].lower() + cls.__name__[1:]): cls for cls
 @pytest.mark.parametrize("member", FRAMES)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), correlation=st.integers(0, 2**64 - 1), batches=st.integers(0, 1000))
-def test_every_message_comes_back_as_it_was(member: str, data: st.DataObject, correlation: int, batches: int) -> None:
+def test_every_message_round_trips(member: str, data: st.DataObject, correlation: int, batches: int) -> None:
     message = data.draw(_message(BY_FRAME[member]))
     quick = not isinstance(message, m.Published) or len(message.placements) != 1
     encoded = codec.encode(message, correlation, batches if quick else 0)

@@ -68,7 +68,7 @@ def talk(sizes: Iterable[int], data: bytes = CONVERSATION) -> list[object]:
 WHOLE = talk([])
 
 
-def test_a_conversation_comes_out_as_it_went_in() -> None:
+def test_a_conversation_round_trips() -> None:
     assert [event[:2] for event in WHOLE] == [  # type: ignore[index]
         (1, hello("test")),
         (2, m.Publish("t")),
@@ -114,7 +114,7 @@ def pieces_that_fit(connection: Connection, data: bytes) -> Iterator[int]:
         yield count
 
 
-def test_a_connection_that_waits_keeps_no_buffer_whatever_it_has_received() -> None:
+def test_a_waiting_connection_keeps_no_buffer_after_any_input() -> None:
     free = ReceiveBuffers(SHARED_BYTES_MAX)
     connections = [Connection(free) for _ in range(100)]
     tracemalloc.start()
@@ -202,7 +202,7 @@ def wire_frame(size: int) -> bytes:
     return struct.pack("<II", 0, size // 8 - 1) + (bytes(range(256)) * (size // 256 + 1))[: size - 8]
 
 
-def test_a_huge_frame_comes_out_as_it_went_in_and_takes_memory_only_as_it_comes() -> None:
+def test_a_huge_frame_round_trips_and_takes_memory_only_while_it_arrives() -> None:
     data = wire((m.Publish("t"), 1, [bytes(range(256)) * 20_000]), (m.Ping(), 2, []))
     connection = Connection()
     connection.allow_frames(16 << 20)
@@ -264,7 +264,7 @@ def test_version_and_features_are_agreed_on() -> None:
         check_welcome(m.Welcome(2, [], "x", 1, 1, 1, 1, 1, 1))
 
 
-def test_a_frame_over_the_limit_says_so() -> None:
+def test_a_frame_over_the_limit_is_reported() -> None:
     connection = Connection()
     connection.buffer()[:8] = struct.pack("<II", 0, 1 << 20)
     events = connection.received(8)

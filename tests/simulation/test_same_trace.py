@@ -17,7 +17,7 @@ def traces(hash_seed: str, seeds: tuple[str, ...]) -> list[str]:
     return sorted(process.stdout.splitlines())
 
 
-def test_a_seed_gives_the_same_trace_in_every_process_whatever_ran_before() -> None:
+def test_a_seed_gives_the_same_trace_in_every_process_independent_of_earlier_runs() -> None:
     first = traces("1", SEEDS)
     assert len({line.rpartition(" ")[2] for line in first}) == len(SEEDS)
     assert traces("4242", SEEDS[::-1]) == first

@@ -181,7 +181,7 @@ async def test_a_closed_log_that_became_shorter_is_refused(harness: EngineHarnes
         path.write_bytes(original)
 
 
-async def test_damage_before_what_a_later_batch_knew_to_be_durable_is_refused(
+async def test_damage_to_batches_that_a_later_batch_recorded_as_durable_is_refused(
     harness: EngineHarness, folder: Path
 ) -> None:
     log = await harness.make(harness.env).open(PARTITION)
@@ -316,7 +316,7 @@ async def test_remains_of_a_failed_write_in_a_finished_segment_are_dropped(
     assert [data for name, data in after.items() if name.endswith(".cut")] == [left] * len(paths)
 
 
-async def test_damage_with_a_whole_batch_behind_it_is_refused_and_cut_only_when_asked(
+async def test_damage_before_a_whole_batch_is_refused_and_cut_only_on_request(
     harness: EngineHarness, folder: Path
 ) -> None:
     messages = await kill(harness, syncs=0, unsynced=9)

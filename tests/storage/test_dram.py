@@ -59,7 +59,7 @@ async def test_batches_that_do_not_fit_are_spilled_in_order(harness: EngineHarne
     assert list(folder.iterdir()) == []
 
 
-async def test_small_batches_count_with_what_python_adds(harness: EngineHarness, folder: Path) -> None:
+async def test_small_batches_are_counted_with_pythons_overhead(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         for _ in range(100):
             log.append(make_batch(1, value_bytes=0))
@@ -84,7 +84,7 @@ async def test_a_backlog_that_is_worked_off_gives_the_disk_back(harness: EngineH
         assert scratch_bytes(folder) == 0
 
 
-async def test_spilling_goes_on_until_half_of_memory_is_free(harness: EngineHarness, folder: Path) -> None:
+async def test_spilling_continues_until_half_of_memory_is_free(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         append_some(log, 30)
         first = (await log.read(0, 0))[0]

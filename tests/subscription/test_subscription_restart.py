@@ -82,7 +82,7 @@ def test_a_dead_letter_under_way_is_reported_again_with_its_target():
     assert (intent.first, intent.end, intent.target) == (1, 3, DeadLetterTarget(2, 77))
 
 
-def test_a_snapshot_replaces_what_stands_before_it_in_the_log():
+def test_a_snapshot_replaces_all_earlier_rows_of_the_log():
     before = make()
     held = before.acquire(ANN, 4, END, 0.0)
     before.ack(ANN, held.delivery_id, [(1, 2)], 0.0)

@@ -40,7 +40,7 @@ def values(broker: BrokerThread, topic: str) -> list[bytes | None]:
 
 
 @pytest.mark.perf
-def test_a_broker_is_there_and_gone_within_a_tenth_of_a_second() -> None:
+def test_a_broker_starts_and_stops_within_a_tenth_of_a_second() -> None:
     with BrokerThread(topics=QUEUE):
         pass  # What is imported the first time counts no more.
     took_s = []
@@ -175,7 +175,7 @@ def test_an_unknown_topic_is_an_error_at_once() -> None:
             broker.wait_settled_blocking("ordres")
 
 
-def test_a_wait_for_what_a_topic_never_does_is_an_error_at_once() -> None:
+def test_waiting_for_an_impossible_condition_is_an_error_at_once() -> None:
     with BrokerThread(topics=QUEUE | STREAM) as broker:
         with pytest.raises(SubscriptionWrongKind, match="prices is a stream"):
             broker.wait_settled_blocking("prices")
@@ -237,7 +237,7 @@ def test_blocking_code_waits_too() -> None:
         assert not thread.is_alive()
 
 
-def test_a_wait_in_vain_says_what_there_is() -> None:
+def test_a_failed_wait_reports_the_actual_state() -> None:
     with BrokerThread(topics=QUEUE) as broker:
         broker.publish("orders", b"coffee")
         with pytest.raises(RequestTimeout) as raised:

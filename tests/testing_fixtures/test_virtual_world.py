@@ -53,7 +53,7 @@ def test_a_day_passes_in_no_time_and_everything_falls_due_at_its_time() -> None:
     assert hours == pytest.approx([attempt * 7 / 6 for attempt in range(21)], abs=0.01)
 
 
-def test_the_wall_clock_goes_along() -> None:
+def test_the_wall_clock_advances_too() -> None:
     async def scenario(world: VirtualWorld) -> None:
         await world.publish("prices", b"1")
         await world.advance(hours=23)
@@ -160,7 +160,7 @@ def test_an_error_leaves_the_world_as_it_is() -> None:
         VirtualWorld(topics=JOBS).run(scenario)
 
 
-def test_a_world_goes_on_where_it_was_left() -> None:
+def test_a_world_continues_from_its_last_state() -> None:
     async def publish(world: VirtualWorld) -> None:
         await world.publish("kept", b"1")
 
