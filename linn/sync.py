@@ -1,13 +1,14 @@
 """The blocking client, for programs without an event loop: `with linn.sync.connect(url) as client`.
 
-It has the names of `linn.client`, without `await`, and any number of threads may use one client. It begins in
-`linn.client.blocking`.
+It has the names of `linn.client`, without `await`, and any number of threads may use one client. The code begins in
+`linn.client.blocking.client`.
 """
 
 from linn.client.admin_types import (
     BindingDescription,
     BrokerDescription,
     ConnectionDescription,
+    ConnectionSubscription,
     ExchangeDescription,
     GroupDescription,
     GroupOffset,
@@ -22,13 +23,13 @@ from linn.client.admin_types import (
     TopicDescription,
     TopicSettings,
 )
-from linn.client.blocking import Client, connect
-from linn.client.blocking_admin import Admin
-from linn.client.blocking_consumer import Consumer
-from linn.client.blocking_message import Batch, FetchedBatches, Message
-from linn.client.blocking_producer import Producer
-from linn.client.blocking_settling import Settled
-from linn.client.receipt import BulkReceipt, Offsets, Receipt
+from linn.client.blocking.admin import Admin
+from linn.client.blocking.client import Client, connect
+from linn.client.blocking.consumer import Consumer
+from linn.client.blocking.message import Batch, FetchedBatches, Message
+from linn.client.blocking.producer import Producer
+from linn.client.blocking.settling import Settled
+from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 
 __all__ = [
     "Admin",
@@ -38,6 +39,7 @@ __all__ = [
     "BulkReceipt",
     "Client",
     "ConnectionDescription",
+    "ConnectionSubscription",
     "Consumer",
     "ExchangeDescription",
     "FetchedBatches",

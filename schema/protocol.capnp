@@ -54,7 +54,7 @@ struct Hello {
   versionMin @0 :UInt16;
   versionMax @1 :UInt16;
   features   @2 :List(Text);     # what the client can do beyond the version
-  client     @3 :Text;           # name and version of the client library, for logs
+  client     @3 :Text;           # what the client calls itself, such as the name of its library
 }
 
 struct Welcome {

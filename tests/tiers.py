@@ -37,6 +37,7 @@ WHERE = {
     "cli": "system",
     "cli/test_arguments.py": "test",
     "cli/test_cli_reference.py": "test",
+    "cli/test_definition_text.py": "quick",
     "cli/test_exit_code.py": "test",
     "cli/test_lint.py": "test",
     "clients": "system",

@@ -1,6 +1,7 @@
-"""The command `linn`: which commands there are. Each has a file; what it does is in a second one, loaded when it runs.
+"""Command `linn` and its subcommands, each of which has a file in `linn.cli.commands`.
 
-Law: a command's file imports Typer and nothing slow, so that `linn serve` starts without the client, Rich and the demo.
+Law: the file of a command imports Typer and nothing slow, so that `linn serve` starts without the client, Rich and the
+demo; slow modules are imported by the functions that use them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import typer
 from typer.core import TyperGroup
 
 from linn import __version__
-from linn.cli import (
+from linn.cli import completion as shell_completion
+from linn.cli.commands import (
     bench,
     bindings,
+    browse,
     check,
     completion,
     connections,
     consume,
     dead_letters,
+    definitions,
     doctor,
     dump,
     exchanges,
@@ -42,7 +46,7 @@ from linn.cli.exit_code import boundary
 
 
 class Boundary(TyperGroup):
-    """The group around all commands: where expected failures end."""
+    """Group of all commands, which turns expected failures into exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. Raises SystemExit for expected failures."""
@@ -86,9 +90,10 @@ _COMMANDS: dict[str, Any] = {
     "queues": queues.app,
     "dead-letters": dead_letters.app,
     "connections": connections.app,
+    "definitions": definitions.app,
     "publish": publish.publish,
     "consume": consume.consume,
-    "browse": consume.browse,
+    "browse": browse.browse,
     "move": move.move,
     "purge": purge.purge,
     "route": route.app,
@@ -110,7 +115,7 @@ for _name, _command in _COMMANDS.items():
 
 
 def run() -> None:
-    """Run the command that the command line names. Ends the process with one of `exit_code.ExitCode`."""
-    if completion.VARIABLE in os.environ:
-        completion.prepare()
+    """Run the command named on the command line, and end the process with one of `exit_code.ExitCode`."""
+    if shell_completion.VARIABLE in os.environ:
+        shell_completion.prepare()
     app(prog_name="linn")

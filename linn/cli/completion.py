@@ -1,11 +1,11 @@
-"""`linn completion`: scripts that make a shell complete commands, options, settings, and names on a broker."""
+"""Shell completion of settings, and of names on a broker."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,35 +14,14 @@ from linn.cli.options import DEFAULT_URL
 if TYPE_CHECKING:
     from linn.client.client import Client
 
-Shell = Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]
-SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_LINN_COMPLETE"
-"""By this environment variable the scripts ask `linn` what could come next."""
-_NO_SPACE = '[[ "$COMPREPLY" == *= ]] && compopt -o nospace'
+"""Environment variable by which completion scripts ask `linn` for completions."""
 ANSWER_S = 0.5
-"""Whoever presses the tab key waits no longer than this for a broker."""
-
-
-def completion(shell: Shell) -> None:
-    """Print a completion script: for commands, options and settings, and for names on the broker of --url or LINN_URL.
-
-    For bash: `source <(linn completion bash)` in ~/.bashrc; for zsh: `linn completion zsh > ~/.zfunc/_linn` with
-    `fpath+=~/.zfunc; autoload -Uz compinit; compinit` in ~/.zshrc; for fish:
-    `linn completion fish > ~/.config/fish/completions/linn.fish`.
-    """
-    if shell not in SHELLS:
-        raise typer.BadParameter(f"must be one of {', '.join(SHELLS)}")
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    script = get_completion_script(prog_name="linn", complete_var=VARIABLE, shell=shell)
-    if shell == "bash":
-        # Behind KEY= comes the value, and no space.
-        script = script.replace("    return 0\n", f"    {_NO_SPACE}\n    return 0\n")
-    print(script)
+"""Time limit for the answer of a broker; a shell waits no longer after the tab key."""
 
 
 def prepare() -> None:
-    """Let Typer answer the scripts' questions, in their form."""
+    """Enable Typer's answers to completion scripts."""
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
     completion_init()
@@ -52,22 +31,22 @@ def prepare() -> None:
 
 
 def topic_names(ctx: typer.Context) -> list[str]:
-    """All topics."""
+    """Return all topics."""
     return _topics(ctx, "queue", "stream", "both")
 
 
 def queue_names(ctx: typer.Context) -> list[str]:
-    """Topics that are queues."""
+    """Return the topics that are queues."""
     return _topics(ctx, "queue", "both")
 
 
 def stream_names(ctx: typer.Context) -> list[str]:
-    """Topics that are streams."""
+    """Return the topics that are streams."""
     return _topics(ctx, "stream", "both")
 
 
 def exchange_names(ctx: typer.Context) -> list[str]:
-    """All exchanges."""
+    """Return all exchanges."""
 
     async def ask(client: Client) -> list[str]:
         return [exchange["name"] for exchange in await client.admin.exchanges()]
@@ -76,7 +55,7 @@ def exchange_names(ctx: typer.Context) -> list[str]:
 
 
 def group_names(ctx: typer.Context) -> list[str]:
-    """The consumer groups of the topic that the command line names."""
+    """Return the consumer groups of the topic on the command line."""
 
     async def ask(client: Client) -> list[str]:
         return [group["group"] for group in await client.admin.groups(ctx.params["topic"])]
@@ -85,22 +64,22 @@ def group_names(ctx: typer.Context) -> list[str]:
 
 
 def target_names(ctx: typer.Context) -> list[str]:
-    """What the binding that is spoken of may lead to: topics or, with --to-exchange, exchanges."""
+    """Return the possible targets of a binding: topics or, with --to-exchange, exchanges."""
     return exchange_names(ctx) if ctx.params.get("to_exchange") else topic_names(ctx)
 
 
 def published_to(ctx: typer.Context) -> list[str]:
-    """All topics, for the first argument; messages follow it, and with --exchange there is no topic."""
+    """Return all topics for the first argument; messages follow it, and with --exchange there is no topic."""
     return [] if ctx.params.get("arguments") or ctx.params.get("exchange") else topic_names(ctx)
 
 
 def setting_keys(ctx: typer.Context) -> list[str]:
-    """The settings that the command takes, but for those that it was given."""
+    """Return the settings of the command that are not given yet."""
     from linn.cli.setting_options import SettingsCommand
 
     given = ctx.params.get("settings") or []
     if not isinstance(ctx.command, SettingsCommand) or (given and given[-1].endswith("=")):
-        return []  # In the second case it is the value that is typed.
+        return []  # In the second case the value is completed.
     keys = {pair.partition("=")[0] for pair in given}
     return [f"{key}=" for key in ctx.command.setting_keys() if key not in keys]
 
@@ -113,7 +92,7 @@ def _topics(ctx: typer.Context, *kinds: str) -> list[str]:
 
 
 def _answer(ctx: typer.Context, ask: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
-    """The broker's answer; nothing where there is none in time. A shell in the middle of a line can't show an error."""
+    """Return the broker's answer; empty where there is none in time, as a shell can't show an error within a line."""
     import anyio
 
     import linn

@@ -1,7 +1,9 @@
-"""`linn topics alter --write`: the same change in a configuration file, with its comments and its order kept.
+"""Edit of a configuration file for `linn topics alter --write`; comments and order are kept.
 
-Laws: the file is replaced whole or not at all; it is written and checked before the broker is asked, and takes its name
-once the broker has agreed; nothing but the keys that were asked for changes.
+Laws: the file is replaced whole or not at all; the new file is written and checked before the broker is asked, and
+renamed once the broker has agreed; only the given keys change.
+
+Separate from the command because tomlkit and all plugins are loaded only for --write.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from linn.core.plugins.manager import PluginManager, installed
 
 
 class ConfigEdit:
-    """A changed configuration file, which has not taken the place of the other one yet."""
+    """Edited configuration file that has not replaced the original yet."""
 
     def __init__(self, file: str, topic: str, settings: Mapping[str, Any]) -> None:
-        """Raises ConfigError, PluginError: the file can't be read, or is wrong after the change."""
+        """Raise ConfigError or PluginError where the file can't be read, or is invalid after the change."""
         self._file = file
         source = read_toml(file)
         text = _changed(source, topic, settings)
@@ -42,9 +44,9 @@ class ConfigEdit:
 
     @contextlib.contextmanager
     def written(self) -> Iterator[None]:
-        """Write the file beside the old one; let it take the old one's place where the block ends well.
+        """Write the new file beside the original, and replace that if the block succeeds.
 
-        Raises ConfigError: it can't be written; the text says so where the block was carried out.
+        Raises ConfigError: the file can't be written; the text says so where the block has succeeded.
         """
         target = Path(os.path.realpath(self._file))
         scratch = self._scratch(target)
@@ -61,7 +63,7 @@ class ConfigEdit:
                 scratch.unlink(missing_ok=True)
 
     def _scratch(self, target: Path) -> Path:
-        """A synced file beside the target, with its owner and mode. Raises ConfigError."""
+        """Write and sync a file beside the target, with its owner and mode. Raises ConfigError."""
         path: str | None = None
         try:
             descriptor, path = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -81,7 +83,7 @@ class ConfigEdit:
 
 
 def _changed(source: TomlSource, topic: str, settings: Mapping[str, Any]) -> str:
-    """The text with these settings of a topic. Raises ConfigError where tomlkit can't do it."""
+    """Return the text with these settings of a topic. Raises ConfigError where tomlkit can't edit it."""
     try:
         document = tomlkit.parse(source.text)
         topics = document.setdefault("topics", tomlkit.table(is_super_table=True))

@@ -1,6 +1,6 @@
-"""What in a configuration works, but hardly as meant: contradictions, bindings that match nothing, too small a machine.
+"""Lint of a valid configuration: contradictions, bindings that match nothing, a machine that is too small.
 
-The checks of `linn.core` say what a broker would not start with. These only warn, or hint at what may well be meant.
+The checks of `linn.core` find errors, which keep a broker from starting. These warn, or hint at what may be intended.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from linn.cli.binding_doubts import doubt
-from linn.cli.machine import disk_space, memory_bytes
+from linn.cli.doctor.machine import disk_space, memory_bytes
 from linn.core.config.config import Config
 from linn.core.config.problem import Problems
 from linn.core.config.toml_source import Path
@@ -17,7 +16,8 @@ from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
 from linn.core.env.address import parse_address
 from linn.core.errors.texts import counted
-from linn.core.errors.tree import AddressInvalid
+from linn.core.errors.tree import AddressInvalid, LinnError
+from linn.core.routing.predicate.predicate import Predicate
 
 _LOOPBACK = ("127.", "::1", "localhost")
 
@@ -27,7 +27,7 @@ def lint(config: Config, problems: Problems) -> None:
     _listeners(config, problems)
     _exchanges(config, problems)
     for path, binding in _bindings(config):
-        text = doubt(config.exchanges[binding.exchange].kind, binding)
+        text = _binding_warning(config.exchanges[binding.exchange].kind, binding)
         if text is not None:
             problems.warn(path, text)
     _unreached_topics(config, problems)
@@ -37,7 +37,7 @@ def lint(config: Config, problems: Problems) -> None:
     _memory(config, problems)
 
 
-# --- who leads where -------------------------------------------------------------------------------------------------
+# --- exchanges and bindings ------------------------------------------------------------------------------------------
 
 
 def _bindings(config: Config) -> Iterator[tuple[Path, BindingSettings]]:
@@ -55,14 +55,52 @@ def _exchanges(config: Config, problems: Problems) -> None:
 
 
 def _unreached_topics(config: Config, problems: Problems) -> None:
-    """Only where there are exchanges at all: without them everybody publishes to topics by name."""
+    """Hint at topics without bindings, if there are exchanges: without any, clients publish to topics by name."""
     dead_letters = {topic.dead_letter for topic in config.topics.values()}
     for name, topic in config.topics.items():
         if config.exchanges and not topic.bindings and name not in dead_letters:
             problems.hint(("topics", name), "no exchange leads to it: it gets what is published to it by name")
 
 
-# --- settings at odds ------------------------------------------------------------------------------------------------
+def _binding_warning(kind: str, binding: BindingSettings) -> str | None:
+    """Warn of a binding that hardly matches as intended; None for a good one, and for types of other plugins."""
+    if kind == "direct":
+        return _direct_warning(binding.key)
+    if kind == "topic":
+        return _pattern_warning(binding.key)
+    if kind == "fanout" and binding.key:
+        return "a fanout sends everything: the key has no effect"
+    if kind == "content":
+        return _predicate_warning(binding.arguments.get("when"))
+    return None
+
+
+def _direct_warning(key: str) -> str | None:
+    if {"*", "#"} & set(key.split(".")):
+        return f'a direct exchange takes only keys that are equal to "{key}"; patterns need type = "topic"'
+    return None
+
+
+def _pattern_warning(pattern: str) -> str | None:
+    words = pattern.split(".")
+    odd = next((word for word in words if len(word) > 1 and ("*" in word or "#" in word)), None)
+    if odd is not None:
+        return f'"{odd}" is taken as it is: * and # stand for whole words, between dots'
+    if "" in words and pattern:
+        return "has an empty word: only keys with a dot too many match"
+    return None
+
+
+def _predicate_warning(when: object) -> str | None:
+    try:
+        if isinstance(when, str) and Predicate.parse(when).demands() == ():
+            return "is never true: no message matches"
+    except LinnError:
+        return None  # The exchange itself reports it.
+    return None
+
+
+# --- contradictory settings ------------------------------------------------------------------------------------------
 
 
 def _listeners(config: Config, problems: Problems) -> None:
@@ -99,16 +137,16 @@ def _topic(name: str, topic: TopicSettings, config: Config, problems: Problems) 
 
 
 def _engine_setting(config: Config, topic: TopicSettings, name: str) -> int:
-    """A number among the settings of a topic's storage engine; 0 where that has none of the name."""
+    """Return a numeric setting of a topic's storage engine; 0 where it has none of that name."""
     value = getattr(config.storage[topic.storage or config.broker.default_storage].settings, name, 0)
     return value if isinstance(value, int) else 0
 
 
-# --- more than the machine has ---------------------------------------------------------------------------------------
+# --- limits of the machine -------------------------------------------------------------------------------------------
 
 
 def _kept_bytes_max(topic: TopicSettings) -> int:
-    """What a topic's own limits let it keep; 0 where it has none."""
+    """Return the maximum size of a topic by its own limits; 0 where it has none."""
     if topic.kind == "queue":
         return topic.bytes_max or 0
     return min(
@@ -138,7 +176,7 @@ def _memory(config: Config, problems: Problems) -> None:
 
 
 def _size(size_bytes: int) -> str:
-    """For people: "1.5 GiB"."""
+    """Format a size: "1.5 GiB"."""
     value = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

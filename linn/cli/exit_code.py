@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one line on stderr where it failed.
+"""Exit codes of commands, and the line on stderr where one failed.
 
 Laws: an expected failure (a `LinnError`, Ctrl-C, a reader that closed the pipe) never shows a traceback; a bug always
 does. The codes are API, and `docs/reference/cli.md` lists them.
@@ -29,7 +29,7 @@ from linn.core.errors.tree import (
 
 
 class ExitCode(IntEnum):
-    """What `$?` is after a command."""
+    """Exit code of a command."""
 
     OK = 0
     FAILED = 1
@@ -43,15 +43,15 @@ class ExitCode(IntEnum):
 
 
 MEANINGS = {
-    ExitCode.OK: "done; of `linn serve`: stopped in order",
+    ExitCode.OK: "success; of `linn serve`: an orderly stop",
     ExitCode.FAILED: "the operation failed, or a check found something",
     ExitCode.USAGE: "the command line is wrong, or LINN_URL",
     ExitCode.CONFIGURATION: "the configuration or a plugin is wrong",
-    ExitCode.UNREACHABLE: "no broker answered, or none of this version, or the connection was lost",
+    ExitCode.UNREACHABLE: "no broker of this version answered, or the connection was lost",
     ExitCode.STORAGE: "the data folder is locked, damaged, full or can't be written",
     ExitCode.LISTENER: "an address to listen at is taken, or can't be bound",
     ExitCode.INTERRUPTED: "interrupted: Ctrl-C, or the second one of `linn serve`",
-    ExitCode.BROKEN_PIPE: "whoever read the output has closed it",
+    ExitCode.BROKEN_PIPE: "the reader of the output has closed the pipe",
 }
 
 _BY_ERROR: tuple[tuple[type[LinnError] | tuple[type[LinnError], ...], ExitCode], ...] = (
@@ -64,13 +64,13 @@ _BY_ERROR: tuple[tuple[type[LinnError] | tuple[type[LinnError], ...], ExitCode],
 
 
 def exit_code_of(error: LinnError) -> ExitCode:
-    """The code for an expected failure."""
+    """Return the exit code for an expected failure."""
     return next((code for kinds, code in _BY_ERROR if isinstance(error, kinds)), ExitCode.FAILED)
 
 
 @contextlib.contextmanager
 def boundary() -> Iterator[None]:
-    """The one place where a command's failure becomes a line and an exit code.
+    """Turn the failure of a command into a line on stderr and an exit code.
 
     Raises:
         SystemExit: for every expected failure. Anything else passes through as it is.
@@ -86,18 +86,18 @@ def boundary() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_when_interrupted(tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell`, which says what was done until then, where Ctrl-C ends the block."""
+def on_interrupt(report: Callable[[], None]) -> Iterator[None]:
+    """Call `report`, which prints the partial result, if Ctrl-C ends the block."""
     try:
         yield
     except (KeyboardInterrupt, BaseExceptionGroup) as error:
         if any(isinstance(leaf, KeyboardInterrupt) for leaf in _leaves(error)):
-            tell()
+            report()
         raise
 
 
 def _ended_by(error: BaseException) -> ExitCode | None:
-    """What an exception means for the exit code, after telling the user; None where it is a bug."""
+    """Print the failure, and return its exit code; None where the exception is a bug."""
     leaves = list(_leaves(error))
     if not all(isinstance(leaf, LinnError | KeyboardInterrupt | BrokenPipeError) or _is_full(leaf) for leaf in leaves):
         return None
@@ -115,7 +115,7 @@ def _ended_by(error: BaseException) -> ExitCode | None:
 
 
 def _is_full(error: BaseException) -> bool:
-    """Whether the file that the output goes to is on a full disk; linn's own files raise LinnErrors."""
+    """Tell whether the disk of a redirected output is full; linn's own files raise LinnErrors."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -128,13 +128,13 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def complain(text: str) -> None:
-    """One line on stderr, in the form of every failure of linn."""
+    """Print one line on stderr, in the form of every failure of linn."""
     with contextlib.suppress(OSError):
         print(f"linn: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def discard_output() -> None:
-    """Let what is still buffered for stdout go nowhere, so that the interpreter's own flush can't fail."""
+    """Discard what is buffered for stdout, so that the flush at exit can't fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -1,9 +1,11 @@
-"""Plugins as they are found: each loaded on its own, so that one that fails hides none of the others."""
+"""Installed plugins, each loaded on its own, so that a failure of one does not hide the others.
+
+Shared by `linn plugins` and `linn check`, and loaded only when one of them runs.
+"""
 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,12 +13,8 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import msgspec
-from rich.markup import escape
-from rich.text import Text
 
-from linn.cli.console import console
-from linn.cli.listener_trial import unmade
-from linn.cli.table import Cell, print_table, wide
+from linn.cli.doctor.listener_trial import unmade
 from linn.core.config.config import plugin_settings, read_toml
 from linn.core.config.decoder import encode_value, meta_of, unit_of
 from linn.core.config.kinds import Kind
@@ -34,24 +32,24 @@ _REGISTRIES = {
     "interceptors": "interceptor",
     "protocols": "protocol",
 }
-"""The manager's registries of kinds, and what a person calls what is in each."""
+"""Nouns for the kinds in each of the manager's registries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One plugin, loaded, blocked or failed."""
+    """Installed plugin and its state."""
 
     name: str
     module: str
     distribution: str
     state: str
-    """loaded, incomplete (something that it needs is not installed), blocked or failed."""
+    """loaded, incomplete (a dependency is not installed), blocked or failed."""
     error: str | None = None
     brings: Mapping[tuple[str, str], Kind | None] = field(default_factory=dict)
-    """(what a person calls it, name) -> the kind; None for an observer, which has no settings."""
+    """Kinds by noun and name; None for an observer, which has no settings."""
 
     def data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the document for `--json`."""
         return {
             "name": self.name,
             "module": self.module,
@@ -63,16 +61,16 @@ class Plugin:
 
 
 def found(config: str | None) -> list[Plugin]:
-    """Every installed plugin, and those that a configuration loads. Raises ConfigError."""
+    """Find every installed plugin, and those that a configuration loads. Raises ConfigError."""
     settings = PluginSettings() if config is None else plugin_settings(read_toml(config))
-    return [_look(entry, settings) for entry in _entries(settings)]
+    return [_load(entry, settings) for entry in _entries(settings)]
 
 
 def _entries(settings: PluginSettings) -> list[EntryPoint]:
     return [*installed(), *(EntryPoint(module, module, ENTRY_POINT_GROUP) for module in settings.load)]
 
 
-def _look(entry: EntryPoint, settings: PluginSettings) -> Plugin:
+def _load(entry: EntryPoint, settings: PluginSettings) -> Plugin:
     distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "listed in [plugins]"
     make = partial(Plugin, entry.name, entry.value, distribution)
     if entry.name in settings.block:
@@ -90,7 +88,7 @@ def _look(entry: EntryPoint, settings: PluginSettings) -> Plugin:
 
 
 def loadable(settings: PluginSettings) -> tuple[PluginManager, list[PluginError]]:
-    """A manager with all plugins that can be loaded, and what is wrong with the others, one error for each."""
+    """Make a manager with all plugins that can be loaded, and return it with the errors of the others."""
     try:
         return PluginManager(settings, installed()), []
     except PluginError as error:
@@ -118,21 +116,8 @@ def _brought(manager: PluginManager) -> Iterator[tuple[tuple[str, str], Kind | N
         yield ("observer", name), None
 
 
-def list_all(config: str | None, *, as_json: bool) -> bool:
-    """Print all plugins; whether a broker could load all that are not blocked. Raises ConfigError."""
-    plugins = found(config)
-    error = _together(config)
-    if as_json:
-        print(json.dumps({"plugins": [plugin.data() for plugin in plugins], "error": error}, indent=2))
-    else:
-        _show(plugins)
-        if error is not None and error not in (plugin.error for plugin in plugins):
-            console().print(escape(error), soft_wrap=True)
-    return error is None
-
-
-def _together(config: str | None) -> str | None:
-    """What keeps a broker from loading all of them: one that fails, or two that are at odds."""
+def load_error(config: str | None) -> str | None:
+    """Return the error that keeps a broker from loading all plugins together; None if there is none."""
     settings = PluginSettings() if config is None else plugin_settings(read_toml(config))
     try:
         PluginManager(settings, installed())
@@ -141,38 +126,8 @@ def _together(config: str | None) -> str | None:
     return None
 
 
-def _show(plugins: list[Plugin]) -> None:
-    rows: list[list[Cell]] = []
-    for plugin in plugins:
-        brings = ", ".join(f"{what} {name}" for what, name in plugin.brings)
-        colour = {"failed": "red", "incomplete": "yellow", "blocked": "yellow"}.get(plugin.state, "green")
-        rows.append([plugin.name, plugin.distribution, brings, Text(plugin.state, colour)])
-    print_table(["plugin", wide("from"), "brings", "state"], rows)
-    for plugin in plugins:
-        if plugin.error is not None:
-            console().print(escape(plugin.error), soft_wrap=True)
-
-
-def describe_one(name: str, config: str | None, *, as_json: bool) -> None:
-    """Print one plugin with the settings of what it brings. Raises ConfigError, PluginUnknown."""
-    plugin = _named(name, found(config))
-    if as_json:
-        settings = [_kind_data(what, kind_name, kind) for (what, kind_name), kind in plugin.brings.items()]
-        print(json.dumps(plugin.data() | {"brings": settings}, indent=2))
-        return
-    console().print(escape(f"{plugin.name}: {plugin.module}, {plugin.distribution}, {plugin.state}"), soft_wrap=True)
-    if plugin.error is not None:
-        console().print(escape(plugin.error), soft_wrap=True)
-    for (what, kind_name), kind in plugin.brings.items():
-        settings = _settings(kind)
-        if settings:
-            _show_settings(f"{what} {kind_name}", settings)
-        else:
-            console().print(escape(f"{what} {kind_name}: no settings"), soft_wrap=True)
-
-
-def _named(name: str, plugins: list[Plugin]) -> Plugin:
-    """The plugin of that name, or else the one that brings something of that name."""
+def plugin_named(name: str, plugins: Sequence[Plugin]) -> Plugin:
+    """Return the plugin of that name, or else the one that brings a kind of that name. Raises PluginUnknown."""
     by_name = {brought: plugin for plugin in plugins for _, brought in plugin.brings}
     by_name |= {plugin.name: plugin for plugin in plugins}
     if name not in by_name:
@@ -180,11 +135,8 @@ def _named(name: str, plugins: list[Plugin]) -> Plugin:
     return by_name[name]
 
 
-def _kind_data(what: str, name: str, kind: Kind | None) -> dict[str, Any]:
-    return {"what": what, "name": name, "settings": _settings(kind)}
-
-
-def _settings(kind: Kind | None) -> list[dict[str, Any]]:
+def kind_settings(kind: Kind | None) -> list[dict[str, Any]]:
+    """Describe the settings of a kind: key, default and help."""
     if kind is None or kind.settings is None:
         return []
     return [_setting(setting) for setting in msgspec.structs.fields(kind.settings)]
@@ -196,11 +148,3 @@ def _setting(setting: msgspec.structs.FieldInfo) -> dict[str, Any]:
         default = format_size_bytes(default)
     text = next((meta.description for meta in meta_of(setting) if meta.description), "")
     return {"key": setting.encode_name, "default": default, "help": inspect.cleandoc(text)}
-
-
-def _show_settings(title: str, settings: Sequence[Mapping[str, Any]]) -> None:
-    rows = [
-        [setting["key"], "" if setting["default"] is None else json.dumps(setting["default"]), setting["help"]]
-        for setting in settings
-    ]
-    print_table(["setting", "default", "what it says"], rows, title)

@@ -1,8 +1,7 @@
-"""What each command prints with `--json`: one shape per command. The reference page shows them, and tests hold to them.
+"""Shapes of the JSON that commands print, shown on the reference page and enforced by tests.
 
-A shape is written like the JSON itself, with what stands in a place instead of a value: "text", "number" or "boolean",
-or "any"; with a "?" behind it, it may be null. A key in capitals stands for any key, and a list holds any number of its
-one item.
+A shape is a JSON document with types in place of values: "text", "number", "boolean" or "any"; with "?" appended, null
+is allowed. A key in capitals stands for any key, and a list holds any number of its one item.
 """
 
 from __future__ import annotations
@@ -203,6 +202,7 @@ SHAPES: Mapping[str, Any] = {
         {
             "number": "number",
             "peer": "text",
+            "client": "text",
             "listener": "text",
             "protocol": "text",
             "open_s": "number",
@@ -211,6 +211,7 @@ SHAPES: Mapping[str, Any] = {
             "inflight_requests": "number",
             "unsent_bytes": "number",
             "held_bytes": "number",
+            "subscriptions": [{"topic": "text", "group": "text", "held": "number"}],
         }
     ],
     "linn ping": {"broker": "text", "version": "text", "round_trips_ms": ["number"]},
@@ -296,6 +297,26 @@ SHAPES: Mapping[str, Any] = {
         "full_first": "text?",
         "full_after_s": "number?",
     },
+    "linn definitions export": {
+        "exchanges": {"NAME": {"SETTING": "any"}},
+        "topics": {"NAME": {"SETTING": "any"}},
+    },
+    "linn definitions import": {
+        "file": "text",
+        "dry_run": "boolean",
+        "changes": [
+            {
+                "action": "text",
+                "noun": "text",
+                "name": "text",
+                "settings": ["text"],
+                "binding": "any",
+                "done": "boolean",
+            }
+        ],
+        "unchanged": {"NOUN": "number"},
+        "problems": [{"line": "number", "key": "text", "text": "text", "code": "text"}],
+    },
     "linn top": _TOP,
     "linn recover": [
         {
@@ -329,15 +350,15 @@ SHAPES: Mapping[str, Any] = {
         },
     },
 }
-"""By command, and by an option that makes it another one. Of a topic, `queue` is left out for a stream; of a binding of
-an exchange, `topic` or `exchange`."""
+"""Shapes by command, or by command and the option that changes the shape. A stream has no `queue`; a binding of an
+exchange has either `topic` or `exchange`."""
 
 OPTIONAL = ("queue", "topic", "exchange", "messages")
-"""Keys that may be missing where they do not apply."""
+"""Keys that are left out where they do not apply."""
 EACH_LINE = {
     "linn consume": "--format json",
     "linn browse": "--format json",
     "linn dump": "--json",
     "linn dump --records": "--json",
 }
-"""These print one such object a line, with this option."""
+"""Commands that print one object a line, by the option that makes them do so."""

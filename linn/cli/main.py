@@ -1,6 +1,6 @@
-"""The entry point of the command `linn`; the commands are in `linn.cli.app`.
+"""Entry point of the command `linn`; its commands are in `linn.cli.app`.
 
-Law: importing this loads nothing slow, so that Ctrl-C is Ctrl-C from the first moment on, and no traceback.
+Law: importing this module loads nothing slow, so that Ctrl-C at any moment ends the process without a traceback.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import warnings
 from linn.cli.standard_streams import open_closed_streams
 
 _INTERRUPTED = 130
-"""`exit_code.ExitCode.INTERRUPTED`, which may not have been loaded yet."""
+"""Value of `exit_code.ExitCode.INTERRUPTED`, which may not be loaded yet."""
 
 
 def main() -> None:
-    """Run a command. Ends the process with one of `exit_code.ExitCode`."""
-    # Ctrl-C may come between the making of a coroutine and its first step: that is no news for whoever pressed it.
+    """Run a command, and end the process with one of `exit_code.ExitCode`."""
+    # Ctrl-C may come between the creation of a coroutine and its first step, which is not worth a warning.
     warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)
     try:
         open_closed_streams()

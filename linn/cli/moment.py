@@ -1,4 +1,4 @@
-"""Moments as people name them (earliest, latest, an offset, a time, or a duration ago), and as they are printed."""
+"""Positions and times on the command line (earliest, latest, an offset, a time, a duration ago), and in output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def place_of(text: str, option: str) -> Place:
-    """What an option says: "10m" is ten minutes ago, "2026-01-31T12:00" is in local time unless it says its zone.
+    """Parse a position: "10m" is ten minutes ago, "2026-01-31T12:00" is in local time unless it has a zone.
 
     Raises BadParameter.
     """
@@ -38,7 +38,7 @@ def place_of(text: str, option: str) -> Place:
 
 
 def seconds_of(text: str, option: str) -> float:
-    """A duration such as "90s", "10m" or "8h" in seconds. Raises BadParameter."""
+    """Parse a duration such as "90s", "10m" or "8h". Raises BadParameter."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise typer.BadParameter(f"{text!r} is not a duration like 90s, 10m or 8h", param_hint=option)
@@ -46,7 +46,7 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def moment_text(timestamp_ms: int, zone: tzinfo | None = None, precision: str = "seconds") -> str:
-    """The time of a message, local without a zone; a number where it is in no calendar, which a producer may set."""
+    """Format the time of a message, by default in local time; as a number where it is outside the calendar."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, zone).isoformat(timespec=precision)
     except (ValueError, OverflowError, OSError):

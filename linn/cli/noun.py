@@ -1,4 +1,4 @@
-"""The grammar that all nouns share: `linn topics` lists, and `linn topics show` is `linn topics describe`."""
+"""Grammar of command groups: `linn topics` means `linn topics list`, and `show` means `describe`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import typer
 from typer.core import TyperGroup
 
 DEFAULT = "list"
-"""The verb of a noun that is given none."""
+"""Verb of a noun without one."""
 ALIASES = {"show": "describe"}
-"""Verbs that other tools have for what is called otherwise here."""
+"""Verbs that other tools use, and their names here."""
 
 
 class Noun(TyperGroup):
-    """A group of verbs: without one it lists, with the options of `list`."""
+    """Group of verbs; without a verb it runs `list`, with its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the verb in front of options that come without one. Raises UsageError where one follows them."""
+        """Insert the default verb in front of options. Raises UsageError where a verb follows them."""
         if (args and args[0].startswith("-") and args[0] not in ctx.help_option_names) or self._lists(ctx, args):
             verb = next((arg for arg in args if arg in self.commands or arg in ALIASES), None)
             if verb is not None:
@@ -27,15 +27,15 @@ class Noun(TyperGroup):
 
     @staticmethod
     def _lists(ctx: Any, args: list[str]) -> bool:
-        """Whether nothing follows the noun. A shell that asks what could follow is offered all verbs instead."""
+        """Tell whether nothing follows the noun. Shell completion is offered all verbs instead."""
         return not args and not ctx.resilient_parsing
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that a verb or an alias names."""
+        """Resolve a verb or an alias."""
         return super().resolve_command(ctx, [ALIASES.get(args[0], args[0]), *args[1:]])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Verbs, and the options of `list`."""
+        """Complete verbs, and the options of `list`."""
         found = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
             found += self.commands[DEFAULT].shell_complete(ctx, incomplete)
@@ -43,5 +43,5 @@ class Noun(TyperGroup):
 
 
 def noun(text: str) -> typer.Typer:
-    """The commands of a noun, to be filled; one of them is called "list"."""
+    """Make the group of a noun, to be filled with commands; one of them must be called "list"."""
     return typer.Typer(cls=Noun, help=f"{text} Without a command: list.", subcommand_metavar="[COMMAND]")

@@ -8,12 +8,25 @@ import typer
 
 DEFAULT_URL = "linn://127.0.0.1:5466"
 
-Url = Annotated[str, typer.Option("--url", envvar="LINN_URL", metavar="URL", help="The broker.", show_envvar=True)]
+Url = Annotated[
+    str, typer.Option("--url", envvar="LINN_URL", metavar="URL", help="URL of the broker.", show_envvar=True)
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 CountMax = Annotated[int | None, typer.Option("--count", min=1, metavar="COUNT", help="Stop after so many messages.")]
 Where = Annotated[
     str | None,
-    typer.Option("--where", metavar="PREDICATE", help="Only messages that this is true of: 'label.delay > 60'."),
+    typer.Option("--where", metavar="PREDICATE", help="Only messages that match the predicate: 'label.delay > 60'."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many messages it would be.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print how many messages would be moved.")]
+Rate = Annotated[str | None, typer.Option("--rate", metavar="RATE", help="Maximum rate: 100/s, 6000/m, 5/h.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="text: the value on a line; json: all fields on a line; pretty: all fields, indented, for people; or a "
+        'template: "{time} {offset} {label.origin} {value}".',
+    ),
+]
+Time = Annotated[bool, typer.Option("--time", help="With --format text: print the local time before each value.")]

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md, rendered from the commands themselves: `python -m linn.cli.reference`."""
+"""Generator of docs/reference/cli.md from the commands: `python -m linn.cli.reference`."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ _SHAPE_CHARACTERS = 110
 _INTRO = """\
 # The command line
 
-This page is made from the commands themselves: `python -m linn.cli.reference`.
+This page is generated from the commands: `python -m linn.cli.reference`.
 
-`linn COMMAND --help` says the same on a terminal; `python -m linn` is the same command. Commands that talk to a broker
-take its URL from `--url`, else from the environment variable `LINN_URL`, else `linn://127.0.0.1:5466`. URLs are
+`linn COMMAND --help` prints the same on a terminal; `python -m linn` is the same command. Commands that connect to a
+broker take its URL from `--url`, else from the environment variable `LINN_URL`, else `linn://127.0.0.1:5466`. URLs are
 `linn://HOST[:PORT]`, `linn://[V6][:PORT]` and `linn+unix:///PATH`.
 
-Results go to stdout, everything else to stderr. A failure that can be expected is one line, `linn: TEXT [CODE]`, and
-never a traceback; [errors](errors.md) says for each code what to do. Only what is wrong with the command line itself,
-which ends with 2, is a box of a few lines without a code. What would delete something or move a group asks first,
-unless `--yes` is given; where nobody answers, it is not done. What the broker would refuse is refused before the
-question.
+Results go to stdout, everything else to stderr. An expected failure is one line, `linn: TEXT [CODE]`, and never a
+traceback; [errors](errors.md) lists the remedy for each code. Only errors of the command line itself, which end with 2,
+are a box of a few lines without a code. Commands that delete something or move a group ask first, unless `--yes` is
+given; without an answer nothing is done. What the broker would refuse is refused before the question.
 
-A noun without a verb lists: `linn topics --json` is `linn topics list --json`. `show` is another word for `describe`.
-Options stand behind the verb.
+A noun without a verb lists: `linn topics --json` means `linn topics list --json`. `show` is an alias of `describe`.
+Options follow the verb.
 
-Names in tables fold and are never cropped: joined, the lines of a cell are the whole name. On a terminal of less than
-100 columns the least important columns are left out. In a pipe a row is one line, with all columns, whatever the
-terminal; the environment variable `COLUMNS` sets a width there, too. `--json` has everything.
+Names in tables fold and are never cropped: joining the lines of a cell gives the whole name. On a terminal of less than
+100 columns the least important columns are left out. In a pipe each row is one line, with all columns; the environment
+variable `COLUMNS` sets a width there as well. `--json` has everything.
 
-With `--json` a command prints what the page shows for it: `"text"`, `"number"`, `"boolean"` or `"any"` stand for
-values, a `?` for one that may be null, a key in capitals for any key; a list holds any number of its one item. A key
-that does not apply is left out: `queue` of a stream, `topic` or `exchange` of a binding, `messages` where no one topic
-was asked for. Later versions may add keys.
+With `--json` a command prints the shape shown on this page: `"text"`, `"number"`, `"boolean"` or `"any"` stand for
+values, a `?` for one that may be null, a key in capitals for any key; a list holds any number of its one item. Keys
+that do not apply are left out: `queue` of a stream, `topic` or `exchange` of a binding, `messages` unless a topic is
+given. Later versions may add keys.
 
 [Operate from the command line](../how-to/operate-from-the-command-line.md) shows the commands at work.
 
@@ -52,14 +51,14 @@ was asked for. Later versions may add keys.
 
 
 def page() -> str:
-    """The whole page."""
+    """Render the page."""
     codes = "".join(f"| {int(code)} | {meaning} |\n" for code, meaning in MEANINGS.items())
     sections = [_section(path, command) for path, command in commands()]
     return _INTRO + codes + "\n" + "\n".join(sections)
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command with its path, "linn topics create", groups included, in the order of `--help`."""
+    """Yield every command and group with its path, such as "linn topics create", in the order of `--help`."""
     yield from _walk("linn", get_command(app))
 
 
@@ -83,21 +82,21 @@ def _section(path: str, command: Any) -> str:
 
 
 def _shape(path: str) -> str:
-    """What the command prints for programs, if it does."""
+    """Render the shapes of the JSON that a command prints, if any."""
     shown = ""
     for known, shape in SHAPES.items():
         if known == path or known.startswith(f"{path} --"):
             option = known.removeprefix(path).strip()
             with_option = f" and `{option}`" if option else ""
             each = EACH_LINE.get(known)
-            said = f"Each line of `{each}`{with_option}:" if each else f"With `--json`{with_option}:"
+            intro = f"Each line of `{each}`{with_option}:" if each else f"With `--json`{with_option}:"
             lines = pprint.pformat(shape, width=_SHAPE_CHARACTERS, sort_dicts=False).replace("'", '"')
-            shown += f"\n{said}\n\n```json\n{lines}\n```\n"
+            shown += f"\n{intro}\n\n```json\n{lines}\n```\n"
     return shown
 
 
 def names(parameter: Any) -> str:
-    """How a parameter is written: "TOPIC", "--url URL" or "--follow / --no-follow"."""
+    """Return a parameter as it is written: "TOPIC", "--url URL" or "--follow / --no-follow"."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     written = " / ".join([*parameter.opts, *parameter.secondary_opts])

@@ -1,7 +1,9 @@
-"""What `linn dump` does: it walks through segment files, batch by batch, and goes on behind damage.
+"""Reader of segment files that continues behind damage, and its output for `linn dump`.
 
-Laws: it only reads, and takes no lock. A batch's size is believed where the batch is whole, or where another batch
-begins behind it; elsewhere the next batch is looked for, as an opening of the log does.
+Laws: it only reads, and takes no lock. The size of a batch is trusted where the batch is whole, or where another batch
+begins behind it; elsewhere the next batch is searched for, as the log does when it is opened.
+
+Separate from the command, which has to load without record batches and the segmented log.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Any, BinaryIO
 
 import typer
 
-from linn.cli.message_format import readable
 from linn.cli.moment import moment_text
+from linn.cli.render.message_format import readable
 from linn.core.batch.batch import Codec, Format, RecordBatch, sealed_crc
 from linn.core.batch.record import Record
 from linn.core.errors.texts import counted, one_line
@@ -32,30 +34,30 @@ _ROW = "{:>12}  {:>12}  {:>7}  {:>10}  {:<19}  {:<6}  {}"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A batch, or bytes that are none, up to where the next one begins."""
+    """Batch, or damaged bytes, up to the start of the next batch."""
 
     byte: int
     size: int
     batch: RecordBatch | None
-    """None where nothing looks like the head of one. Its numbers are to be believed as far as the CRCs are right."""
+    """Batch; None where no valid head was found. Its fields can be trusted as far as the CRCs match."""
     stamp_ok: bool = False
     body_ok: bool = False
     damage: str | None = None
 
 
 class SegmentFile:
-    """One file, open for reading."""
+    """Segment file, open for reading."""
 
     def __init__(self, path: Path, file: BinaryIO, next_offset: int | None) -> None:
-        """`next_offset`: of the first batch, where that is known."""
+        """`next_offset`: offset of the first batch, if known."""
         self._file = file
         self.next_offset = _offset_in_name(path) if next_offset is None else next_offset
-        """The end of what was read so far; None where that is not known, as behind damage."""
+        """End offset of the batches read so far; None where it is not known, as behind damage."""
         self._floor = self.next_offset or 0
-        """No batch that comes has a lower offset. What seems to be one lies within a message."""
+        """Lower bound of the offsets that follow. What looks like a batch below it lies within a message."""
 
     def parts(self) -> Iterator[Part]:
-        """Everything in the file as it is now, in order. Raises OSError."""
+        """Yield the contents of the file in order. Raises OSError."""
         position, end = 0, self._size()
         while position < end:
             part = self._part_at(position)
@@ -79,7 +81,7 @@ class SegmentFile:
         return Part(position, behind - position, batch, stamp_ok, body_ok, f"the CRC of {wrong} does not match")
 
     def _message_at(self, position: int) -> memoryview:
-        """The bytes of the batch that begins there. Raises BatchMalformed."""
+        """Read the batch at a position. Raises BatchMalformed."""
         head, left = self._read(position, HEAD_BYTES), self._size() - position
         size = batch_bytes(memoryview(head), 0) if len(head) == HEAD_BYTES else HEAD_BYTES
         if size > left:
@@ -93,12 +95,12 @@ class SegmentFile:
         return Part(position, batch.size, batch, stamp_ok=True, body_ok=True, damage=damage)
 
     def _can_follow(self, position: int) -> bool:
-        """Whether the file ends there, or another batch begins."""
+        """Tell whether the file ends at a position, or another batch begins there."""
         head = self._read(position, HEAD_BYTES)
         return not head or (len(head) == HEAD_BYTES and _has_right_stamp(memoryview(head)))
 
     def _next_batch(self, damaged: int) -> int:
-        """Where the next stamp with a right CRC is behind the damage, or the file's end."""
+        """Find the next stamp with a matching CRC behind the damage, or the end of the file."""
         position = damaged + 8
         while data := self._read(position, SCAN_BYTES):
             for at, head in stamps_in(data):
@@ -123,14 +125,14 @@ def _has_right_stamp(view: memoryview) -> bool:
 
 
 def _offset_in_name(path: Path) -> int | None:
-    """The offset that a segment is named after."""
+    """Parse the offset in the name of a segment."""
     stem = path.stem
     is_named = path.suffix == ".log" and len(stem) == _NAME_DIGITS and stem.isascii() and stem.isdigit()
     return int(stem) if is_named else None
 
 
 def dump_segments(paths: Sequence[Path], *, with_records: bool, as_json: bool) -> bool:
-    """Print what is in files and folders; whether nothing is damaged. Raises BadParameter, StorageError."""
+    """Print files and folders; return whether nothing is damaged. Raises BadParameter, StorageError."""
     chains = [_segments_at(path) for path in paths]
     dump = SegmentDump(with_records=with_records, as_json=as_json)
     for chain in chains:
@@ -141,7 +143,7 @@ def dump_segments(paths: Sequence[Path], *, with_records: bool, as_json: bool) -
 
 
 def _segments_at(path: Path) -> list[Path]:
-    """A file, or the segments of a folder in order. Raises BadParameter."""
+    """Return the file, or the segments of the folder in order. Raises BadParameter."""
     if not path.is_dir():
         return [path]
     found = sorted(inner for inner in path.iterdir() if _offset_in_name(inner) is not None)
@@ -155,16 +157,16 @@ def _segments_at(path: Path) -> list[Path]:
 
 
 class SegmentDump:
-    """The output, file by file."""
+    """Output of `linn dump`."""
 
     def __init__(self, *, with_records: bool, as_json: bool) -> None:
         self.damages = 0
-        """So many parts were damaged."""
+        """Number of damaged parts."""
         self._with_records = with_records
         self._as_json = as_json
 
     def print_file(self, path: Path, next_offset: int | None) -> int | None:
-        """Print a file. `next_offset`: where the one before ended; returned for the one behind. Raises StorageError."""
+        """Print a file. Takes the end offset of the previous file, and returns its own. Raises StorageError."""
         try:
             with path.open("rb") as file:
                 segment = SegmentFile(path, file, next_offset)
@@ -197,7 +199,7 @@ class SegmentDump:
             print(f"{whole}, {counted(size, 'byte')}, {damaged}")
 
     def _records_of(self, part: Part) -> tuple[list[Record], str | None]:
-        """The records to be printed, and the damage, which may show only now."""
+        """Return the records to print, and the damage, which may be found only by decoding them."""
         batch = part.batch
         if not self._with_records or batch is None or not part.body_ok or batch.format != Format.NATIVE:
             return [], part.damage
@@ -263,7 +265,7 @@ def _body_name(batch: RecordBatch) -> str:
 
 
 def _shortened(data: bytes | None) -> str:
-    """A value for a line: text in quotes, or else hexadecimal; and its size where that is not all of it."""
+    """Format a value for a line: text in quotes, or hexadecimal; with its size if it is truncated."""
     if data is None:
         return "none"
     text = data.decode(errors="replace")

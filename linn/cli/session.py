@@ -1,20 +1,20 @@
-"""One client for the time of a command."""
+"""Client session of one command.
+
+The client is loaded on first use, so that the files of all commands may import this one.
+"""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import anyio
 import typer
 
-import linn
-from linn.client.client import Client
-from linn.client.url import address_of
-from linn.core.env.address import parse_address
 from linn.core.errors.tree import AddressInvalid, ConnectFailed, MessageInvalid, RequestUnknown
+
+if TYPE_CHECKING:
+    from linn.client.client import Client
 
 T = TypeVar("T")
 RETRIES_MAX = 2
@@ -22,21 +22,25 @@ RETRIES_MAX = 2
 
 
 def with_client(
-    url: str, work: Callable[[Client], Awaitable[T]], *, comes_back: bool = False, timeout_s: float = math.inf
+    url: str, work: Callable[[Client], Awaitable[T]], *, reconnects: bool = False, timeout_s: float = math.inf
 ) -> T:
-    """Connect, do the work, disconnect.
+    """Connect, run `work` with the client, disconnect, and return the result.
 
-    `comes_back`: where the connection is lost the client says so on stderr and waits for the broker; otherwise it gives
-    up soon, as a command shall that is to answer.
+    `reconnects`: wait for the broker where the connection is lost, and log that to stderr; by default the command
+    fails soon.
 
-    Raises BadParameter where the URL is none; ConnectFailed where it takes longer than `timeout_s`; LinnError, alone
-    or in groups; KeyboardInterrupt as usual.
+    Raises BadParameter for an invalid URL; ConnectFailed after `timeout_s`; LinnError, alone or in groups;
+    KeyboardInterrupt as usual.
     """
+    import anyio
+
+    import linn
+
     broker_address(url)
 
     async def main() -> T:
-        retries_max = None if comes_back else RETRIES_MAX
-        if not comes_back:
+        retries_max = None if reconnects else RETRIES_MAX
+        if not reconnects:
             mute_client()
         async with linn.connect(url, name="linn-cli", retries_max=retries_max) as client:
             try:
@@ -45,7 +49,7 @@ def with_client(
                 error.text += f"; the broker at {url} is older than this command"
                 raise
             except UnicodeEncodeError as error:
-                # What Python makes of arguments that are not UTF-8 can't be sent as a name.
+                # Python decodes arguments that are not UTF-8 to surrogates, which can't be sent in a name.
                 raise MessageInvalid("an argument that must be text is not valid Unicode") from error
 
     async def in_time() -> T:
@@ -57,12 +61,17 @@ def with_client(
 
 
 def mute_client() -> None:
-    """Keep the client's log lines off stderr, where what follows says the same."""
+    """Keep the client's log off stderr; the command's own error says the same."""
+    import logging
+
     logging.getLogger("linn.client").setLevel(logging.CRITICAL)
 
 
 def broker_address(url: str) -> str:
-    """The address that `--url`, or LINN_URL, names. Raises BadParameter."""
+    """Return the address in `--url` or LINN_URL. Raises BadParameter."""
+    from linn.client.connection.url import address_of
+    from linn.core.env.address import parse_address
+
     try:
         address = address_of(url)
         parse_address(address)

@@ -1,4 +1,4 @@
-"""Settings as options: `linn topics create NAME --kind stream` is `linn topics create NAME kind=stream`."""
+"""Settings given as options: `linn topics create NAME --kind stream` means `linn topics create NAME kind=stream`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from linn.core.errors.texts import did_you_mean
 
 
 class SettingsCommand(TyperCommand):
-    """A command with [KEY=VALUE]... as its last argument: `--KEY VALUE` and `--KEY=VALUE` work as well."""
+    """Command whose last argument is [KEY=VALUE]..., and that accepts `--KEY VALUE` and `--KEY=VALUE` as well."""
 
     @abstractmethod
     def setting_keys(self) -> Iterable[str]:
-        """The settings that may be options. Called only where there is such an option: it may import what is slow."""
+        """Return the settings that may be options. Called only for such an option: may import slow modules."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Rewrite options that are settings. Raises UsageError for one that is none, or has no value."""
+        """Rewrite options that are settings. Raises UsageError for an unknown option, or one without a value."""
         options = [name for parameter in self.get_params(ctx) for name in parameter.opts]
         kept, settings = [], []
         rest = iter(args)
@@ -35,7 +35,7 @@ class SettingsCommand(TyperCommand):
                 ctx.fail(f"{unknown}{did_you_mean(key, [*self.setting_keys(), *(name[2:] for name in options)])}")
             else:
                 settings.append(f"{key}={value if equals else self._value(ctx, option, key, rest)}")
-        # Behind the arguments, which may stand behind the options: the name comes first.
+        # Behind the arguments, which may follow the options: the name comes first.
         return super().parse_args(ctx, [*kept, *settings])
 
     @staticmethod
@@ -47,10 +47,10 @@ class SettingsCommand(TyperCommand):
 
 
 class TopicSettingsCommand(SettingsCommand):
-    """A command that takes settings of a topic."""
+    """Command that takes settings of a topic."""
 
     def setting_keys(self) -> Iterable[str]:
-        """All settings of topics."""
+        """Return all settings of topics."""
         from linn.core.config.decoder import known_keys
         from linn.core.config.topic_settings import TopicSettings
 
@@ -58,8 +58,8 @@ class TopicSettingsCommand(SettingsCommand):
 
 
 class ExchangeSettingsCommand(SettingsCommand):
-    """A command that takes settings of an exchange."""
+    """Command that takes settings of an exchange."""
 
     def setting_keys(self) -> Iterable[str]:
-        """The settings that all exchanges have; those of one type are KEY=VALUE only."""
+        """Return the settings common to all exchanges; those of one type can be given as KEY=VALUE only."""
         return ("type", "alternate")

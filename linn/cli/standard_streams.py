@@ -1,6 +1,6 @@
-"""stdin, stdout and stderr of a command whose starter has closed them (`>&-`, a daemon): Python has None for them.
+"""Standard streams that were closed by the parent (`>&-`, a daemon): Python sets them to None.
 
-Law: afterwards all three are there, and their numbers are taken: no log and no socket gets what is printed.
+Law: afterwards all three are open, so that no log or socket gets their descriptors, and with them the output.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 def open_closed_streams() -> None:
-    """Let what is closed be the null device. To be called before anything else is opened."""
+    """Open closed streams on the null device. To be called before anything else is opened."""
     for name, mode in _MODES.items():
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)
-            os.set_inheritable(number, True)  # Processes that are started here get it as well.
+            os.set_inheritable(number, True)  # Child processes inherit it as well.
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))

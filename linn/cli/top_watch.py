@@ -1,7 +1,9 @@
-"""`linn top` at work: reads the broker's metrics again and again, and shows what they say.
+"""Loop of `linn top`: read the broker's metrics, show them, and wait.
 
-Laws: a broker that is not there at first is a failure of the command; one that goes away later is waited for. The
-terminal is as it was when the command ends, however it ends.
+Laws: a broker that can't be reached at first is a failure of the command; one that goes away later is waited for. The
+terminal is restored when the command ends, however it ends.
+
+Separate from the command because nearly every function needs trio, which the command has to load without.
 """
 
 from __future__ import annotations
@@ -19,28 +21,28 @@ import trio
 from rich.live import Live
 
 import linn
-from linn.cli.console import console
+from linn.cli.render.console import console, print_json
+from linn.cli.render.top_screen import screen
+from linn.cli.render.top_view import NAMES, Reading, View, view_of
 from linn.cli.session import RETRIES_MAX, broker_address, mute_client
-from linn.cli.top_screen import screen
-from linn.cli.top_view import NAMES, Reading, View, view_of
 from linn.client.client import Client
 from linn.core.errors.tree import BrokerStopping, ConnectionLost, RequestTimeout, RequestUnknown
 
 _KEYS_BYTES = 64
-_GONE = (ConnectionLost, RequestTimeout, BrokerStopping)
+_UNREACHABLE = (ConnectionLost, RequestTimeout, BrokerStopping)
 
 Show = Callable[[View], None]
 
 
 def watch(url: str, *, interval_s: float, once: bool, as_json: bool) -> None:
-    """Show the broker until it is enough. Raises BadParameter, LinnError; KeyboardInterrupt as usual."""
+    """Show a broker until stopped. Raises BadParameter, LinnError; KeyboardInterrupt as usual."""
     broker_address(url)
     mute_client()
     if once:
         view = trio.run(_second_view, url, interval_s)
-        print(json.dumps(view.data(), indent=2)) if as_json else console().print(screen(view, console().width))
+        print_json(view.data()) if as_json else _print_tables(view)
     elif as_json:
-        trio.run(Follower(url, interval_s, _print_json).run)
+        trio.run(Follower(url, interval_s, _print_line).run)
     elif console().is_terminal:
         _watch_on_terminal(url, interval_s)
     else:
@@ -48,7 +50,7 @@ def watch(url: str, *, interval_s: float, once: bool, as_json: bool) -> None:
 
 
 async def _second_view(url: str, interval_s: float) -> View:
-    """The first view that has rates."""
+    """Return the first view that has rates."""
     async with linn.connect(url, name="linn-top", retries_max=RETRIES_MAX) as client:
         before = await _read(client)
         await trio.sleep(interval_s)
@@ -64,7 +66,7 @@ async def _read(client: Client) -> Reading:
     return Reading(trio.current_time(), report)
 
 
-def _print_json(view: View) -> None:
+def _print_line(view: View) -> None:
     print(json.dumps(view.data()), flush=True)
 
 
@@ -90,7 +92,7 @@ def _watch_on_terminal(url: str, interval_s: float) -> None:
 
 @contextlib.contextmanager
 def _keys(stdin: int) -> Iterator[int | None]:
-    """The terminal's keys as they are pressed, without waiting for Enter; None where stdin is no terminal."""
+    """Yield the descriptor of a terminal that delivers keys without Enter; None where stdin is no terminal."""
     if not os.isatty(stdin):
         yield None
         return
@@ -111,7 +113,7 @@ async def _until_q(keys: int) -> None:
 
 
 class Follower:
-    """Shows one reading after the other; where the broker goes away, the last one, until it is back."""
+    """Loop that shows one view per interval; while the broker is away, the last one with the reason."""
 
     def __init__(self, url: str, interval_s: float, show: Show) -> None:
         self._url = url
@@ -120,12 +122,12 @@ class Follower:
         self._last: View | None = None
 
     async def run(self) -> None:
-        """Until cancelled. Raises LinnError: the broker could not be read even once, or is none of ours any more."""
+        """Run until cancelled. Raises LinnError where the first reading fails, or another version answers."""
         while True:
             try:
                 async with linn.connect(self._url, name="linn-top", retries_max=RETRIES_MAX) as client:
                     await self._follow(client)
-            except _GONE as error:
+            except _UNREACHABLE as error:
                 if self._last is None:
                     raise
                 self._show(dataclasses.replace(self._last, trouble=f"{error}: trying again"))

@@ -1,8 +1,9 @@
-"""`name=value` on the command line, as TOML reads values: 4, 2.5, true and "text" have types; what is none is text."""
+"""Values on the command line: NAME=VALUE with TOML's types (4, 2.5, true, "text"; the rest is text), and rates."""
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable
 from typing import Any
@@ -12,10 +13,12 @@ import typer
 from linn.core.batch.record import LabelValue
 
 _INT64 = range(-(1 << 63), 1 << 63)
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(?:/(s|m|h))?")
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def named_values(pairs: Iterable[str], option: str) -> dict[str, Any]:
-    """{name: typed value}. Raises BadParameter for what has no name, or a name twice."""
+    """Parse NAME=VALUE pairs. Raises BadParameter where a name is missing or given twice."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -28,7 +31,7 @@ def named_values(pairs: Iterable[str], option: str) -> dict[str, Any]:
 
 
 def labels(pairs: Iterable[str]) -> dict[str, LabelValue]:
-    """Labels. Raises BadParameter where a value is an array or a table."""
+    """Parse labels. Raises BadParameter where a value is an array or a table."""
     found = named_values(pairs, "--label")
     for name, value in found.items():
         if not isinstance(value, str | int | float | bool):
@@ -37,7 +40,7 @@ def labels(pairs: Iterable[str]) -> dict[str, LabelValue]:
 
 
 def headers(pairs: Iterable[str]) -> list[tuple[str, bytes]]:
-    """Headers: names may repeat, values are taken as they are."""
+    """Parse headers: names may repeat, values are not typed. Raises BadParameter."""
     found: list[tuple[str, bytes]] = []
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -48,7 +51,7 @@ def headers(pairs: Iterable[str]) -> list[tuple[str, bytes]]:
 
 
 def typed(text: str) -> Any:
-    """The TOML value that `text` is, or `text` itself: "14d" and "nan" and dates are text."""
+    """Parse a TOML value; "14d", "nan" and dates, among others, are text."""
     if "\n" in text:
         return text
     try:
@@ -60,3 +63,11 @@ def typed(text: str) -> Any:
     if isinstance(value, int) and value not in _INT64:
         return text
     return value if isinstance(value, str | int | float | bool | list | dict) else text
+
+
+def rate_per_s(text: str, option: str = "--rate") -> float:
+    """Parse a rate: "100", "100/s", "6000/m" or "5/h". Raises BadParameter."""
+    found = _RATE.fullmatch(text)
+    if found is None or not float(found[1]):
+        raise typer.BadParameter(f"{text!r} is not a rate like 100/s, 6000/m or 5/h", param_hint=option)
+    return float(found[1]) / _UNITS_S[found[2] or "s"]

@@ -1,10 +1,11 @@
-"""The Python client: async on anyio, under trio and asyncio. Begin with `connect`; `client` is the map."""
+"""The Python client: async on anyio, under trio and asyncio. Start at `connect`; `linn.client.client` is the map."""
 
 from linn.client.admin import Admin
 from linn.client.admin_types import (
     BindingDescription,
     BrokerDescription,
     ConnectionDescription,
+    ConnectionSubscription,
     ExchangeDescription,
     GroupDescription,
     GroupOffset,
@@ -19,14 +20,13 @@ from linn.client.admin_types import (
     TopicDescription,
     TopicSettings,
 )
-from linn.client.any_env import AnyEnv, ClientEnv
 from linn.client.client import Client, connect
-from linn.client.consumer import Consumer
-from linn.client.fetched import FetchedBatches
-from linn.client.message import Batch, Message
+from linn.client.connection.any_env import AnyEnv, ClientEnv
+from linn.client.consume.consumer import Consumer
+from linn.client.consume.message import Batch, FetchedBatches, Message
 from linn.client.options import ClientOptions
-from linn.client.producer import Producer
-from linn.client.receipt import BulkReceipt, Offsets, Receipt
+from linn.client.produce.producer import Producer
+from linn.client.produce.receipt import BulkReceipt, Offsets, Receipt
 
 __all__ = [
     "Admin",
@@ -39,6 +39,7 @@ __all__ = [
     "ClientEnv",
     "ClientOptions",
     "ConnectionDescription",
+    "ConnectionSubscription",
     "Consumer",
     "ExchangeDescription",
     "FetchedBatches",

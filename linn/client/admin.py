@@ -1,7 +1,7 @@
-"""Admin: topics, exchanges, bindings and groups, made and shown while the broker runs.
+"""Admin: creates, changes and describes topics, exchanges, bindings and groups while the broker runs.
 
 Settings have the names and values of the TOML tables: `lease="30s"`, `retention="14d"`, `kind="stream"`. Each method
-raises what the broker refuses with, ConnectionLost and RequestTimeout. Cancellation: the change may have been made.
+raises the broker's refusal, ConnectionLost or RequestTimeout. Cancellation: the change may have been made.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from linn.client.admin_types import (
     BrokerDescription,
@@ -23,30 +23,27 @@ from linn.client.admin_types import (
     TopicDescription,
     TopicSettings,
 )
-from linn.client.arguments import checked_text
-from linn.client.starting_place import timestamp_ms_of
+from linn.client.arguments import checked_text, timestamp_ms_of
+from linn.client.connection.connector import Connector
 from linn.core.errors.tree import ConfigError, ProtocolError
 from linn.wire.messages import Administer, Administered
 
-if TYPE_CHECKING:
-    from linn.client.client import Client
-
 
 class Admin:
-    """`client.admin`.
+    """The admin interface of a client, `client.admin`.
 
     Example:
         await client.admin.create_topic("invoices", kind="both", retention="14d")
         await client.admin.delete_topic("invoices")
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
 
     async def perform(self, /, verb: str, **arguments: Any) -> Any:
-        """Carry out any verb of the broker's.
+        """Perform any admin verb of the broker and return its result.
 
-        Raises ConfigError where an argument is not JSON, MessageInvalid where a text is not valid Unicode.
+        Raises ConfigError if an argument is not JSON, MessageInvalid if a text is not valid Unicode.
 
         Example:
             print(await client.admin.perform("topic.show", name="orders"))
@@ -58,7 +55,7 @@ class Admin:
             raise ConfigError(f"the arguments of {verb} can't be written as JSON: {error}") from error
         checked_text(encoded, f"an argument of {verb}")
         shown = verb.partition(".")[2] in ("show", "list")
-        answer = (await self._client._request(Administer(verb, encoded), repeat=shown)).message
+        answer = (await self._connector.request(Administer(verb, encoded), repeat=shown)).message
         if not isinstance(answer, Administered):
             raise ProtocolError(f"the broker answered {verb} with {type(answer).__name__}")
         return json.loads(answer.result)
@@ -66,7 +63,7 @@ class Admin:
     # --- topics ---
 
     async def create_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> bool:
-        """Make a topic; False where it is there already, with the same settings. Raises TopicExists, ConfigError.
+        """Create a topic; return False if it exists with the same settings. Raises TopicExists, ConfigError.
 
         Example:
             created = await client.admin.create_topic("invoices", kind="queue", lease="30s")
@@ -74,7 +71,7 @@ class Admin:
         return bool((await self.perform("topic.create", name=name, settings=settings))["created"])
 
     async def alter_topic(self, /, name: str, **settings: Unpack[TopicSettings]) -> list[str]:
-        """Change settings of a topic; those that differed. Raises TopicUnknown, ConfigNotLive, ConfigError.
+        """Change settings of a topic; return the names that differed. Raises TopicUnknown, ConfigNotLive, ConfigError.
 
         Example:
             changed = await client.admin.alter_topic("orders", lease="1m")
@@ -91,7 +88,7 @@ class Admin:
         await self.perform("topic.delete", name=name)
 
     async def purge_topic(self, name: str) -> int:
-        """Settle all that waits in a queue; how many records. Raises TopicUnknown, SubscriptionWrongKind.
+        """Settle all records of a queue; return how many. Raises TopicUnknown, SubscriptionWrongKind.
 
         Example:
             settled = await client.admin.purge_topic("orders")
@@ -99,7 +96,7 @@ class Admin:
         return int((await self.perform("topic.purge", name=name))["purged"])
 
     async def topics(self) -> list[TopicDescription]:
-        """All topics, as `topic` shows one.
+        """Describe all topics, each as `topic` does.
 
         Example:
             print([topic["name"] for topic in await client.admin.topics()])
@@ -108,7 +105,7 @@ class Admin:
         return found
 
     async def topic(self, name: str) -> TopicDescription:
-        """A topic's settings, the bounds of its partitions, and what waits in its queue. Raises TopicUnknown.
+        """Describe a topic: settings, bounds of its partitions, counts of its queue. Raises TopicUnknown.
 
         Example:
             print((await client.admin.topic("orders"))["queue"]["unsettled"])
@@ -128,13 +125,13 @@ class Admin:
         bindings: Sequence[Mapping[str, Any]] = (),
         **settings: Any,
     ) -> bool:
-        """Make an exchange; False where it is there. Raises TopicExists, ConfigError.
+        """Create an exchange; return False if it exists. Raises TopicExists, ConfigError.
 
         Args:
             type: direct, fanout, topic, headers, content, consistent-hash, or a plugin's.
-            alternate: the exchange that takes messages which no binding of this one matches.
-            bindings: what other exchanges send here; each with `exchange`, `key`, and what that one's type takes.
-            settings: those of the exchange's type.
+            alternate: exchange for messages that no binding of this one matches.
+            bindings: bindings of other exchanges to this one; each with `exchange`, `key`, and arguments of its type.
+            settings: settings of the exchange's type.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")
@@ -144,7 +141,7 @@ class Admin:
         return bool((await self.perform("exchange.create", name=name, settings=asked))["created"])
 
     async def delete_exchange(self, name: str) -> None:
-        """Delete an exchange that has no bindings and is nobody's alternate. Raises ExchangeUnknown, TopicError.
+        """Delete an exchange without bindings that is no other's alternate. Raises ExchangeUnknown, TopicError.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")
@@ -153,7 +150,7 @@ class Admin:
         await self.perform("exchange.delete", name=name)
 
     async def exchange(self, name: str) -> ExchangeDescription:
-        """An exchange's type, alternate, settings and bindings. Raises ExchangeUnknown.
+        """Describe an exchange: type, alternate, settings and bindings. Raises ExchangeUnknown.
 
         Example:
             print((await client.admin.exchange("news"))["bindings"])
@@ -162,7 +159,7 @@ class Admin:
         return found
 
     async def exchanges(self) -> list[ExchangeDescription]:
-        """All exchanges, as `exchange` shows one.
+        """Describe all exchanges, each as `exchange` does.
 
         Example:
             print([exchange["name"] for exchange in await client.admin.exchanges()])
@@ -171,7 +168,7 @@ class Admin:
         return found
 
     async def bind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> bool:
-        """Have an exchange send to a topic what `key` fits; whether this is new.
+        """Bind a topic to an exchange, for messages that match `key`; return whether the binding is new.
 
         Raises ExchangeUnknown, TopicUnknown, BindingInvalid.
 
@@ -182,7 +179,7 @@ class Admin:
         return bool((await self.perform("exchange.bind", **asked))["created"])
 
     async def unbind(self, /, exchange: str, topic: str, key: str = "", **arguments: Any) -> bool:
-        """Take a binding back; whether there was one. Raises ExchangeUnknown, TopicUnknown.
+        """Remove a binding; return whether there was one. Raises ExchangeUnknown, TopicUnknown.
 
         Example:
             await client.admin.unbind("news", "prices", "price.*")
@@ -191,9 +188,9 @@ class Admin:
         return bool((await self.perform("exchange.unbind", **asked))["deleted"])
 
     async def bind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> bool:
-        """Have an exchange send to another one what `key` fits; whether this is new.
+        """Bind exchange `target` to an exchange, for messages that match `key`; return whether the binding is new.
 
-        Raises ExchangeUnknown, BindingInvalid for a circle.
+        Raises ExchangeUnknown, BindingInvalid for a cycle.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")
@@ -203,7 +200,7 @@ class Admin:
         return bool((await self.perform("exchange.bind", **asked))["created"])
 
     async def unbind_exchange(self, /, exchange: str, target: str, key: str = "", **arguments: Any) -> bool:
-        """Take a binding to another exchange back; whether there was one. Raises ExchangeUnknown.
+        """Remove a binding to another exchange; return whether there was one. Raises ExchangeUnknown.
 
         Example:
             await client.admin.create_exchange("alerts", type="fanout")
@@ -216,7 +213,7 @@ class Admin:
     # --- groups, broker ---
 
     async def groups(self, topic: str | None = None) -> list[GroupDescription]:
-        """The consumer groups of a topic, or of all: members, generation and lag. Raises TopicUnknown.
+        """Describe the consumer groups of one topic or of all: members, generation and lag. Raises TopicUnknown.
 
         Example:
             print([group["group"] for group in await client.admin.groups("prices")])
@@ -226,7 +223,9 @@ class Admin:
         return found
 
     async def group_offsets(self, topic: str, group: str) -> list[GroupOffset]:
-        """Committed offset, lag and member by partition. Raises TopicUnknown, GroupUnknown, SubscriptionWrongKind.
+        """Describe a group's offset, lag and member by partition.
+
+        Raises TopicUnknown, GroupUnknown, SubscriptionWrongKind.
 
         Example:
             for row in await client.admin.group_offsets("prices", "dashboard"):
@@ -238,9 +237,9 @@ class Admin:
     async def reset_group(
         self, topic: str, group: str, to: Literal["earliest", "latest"] | int | datetime, partitions: Sequence[int] = ()
     ) -> list[GroupOffset]:
-        """Have a group that nobody reads with go on elsewhere, in all partitions or in some; as `group_offsets` after.
+        """Move the offsets of a group without members, in all partitions or in some; return the new `group_offsets`.
 
-        An offset that a partition does not have becomes the nearest one that it has.
+        An offset outside a partition's bounds becomes the nearest one within.
 
         Raises TopicUnknown, PartitionUnknown, GroupUnknown, GroupBusy, SubscriptionWrongKind.
 
@@ -256,7 +255,7 @@ class Admin:
         return found
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Forget a group that nobody reads with, and its offsets. Raises TopicUnknown, GroupUnknown, GroupBusy.
+        """Delete a group without members, and its offsets. Raises TopicUnknown, GroupUnknown, GroupBusy.
 
         Example:
             await client.admin.delete_group("prices", "dashboard")
@@ -264,7 +263,7 @@ class Admin:
         await self.perform("group.delete", topic=topic, group=group)
 
     async def subscriptions(self) -> list[QueueDescription]:
-        """The queues: records that are ready, leased, delayed or dead, and how many consumers compete.
+        """Describe all queues: records that are ready, leased, delayed or dead, and the number of consumers.
 
         Example:
             print([queue["topic"] for queue in await client.admin.subscriptions()])
@@ -273,7 +272,7 @@ class Admin:
         return found
 
     async def subscription(self, topic: str) -> QueueDetails:
-        """One queue, also by partition and by consumer. Raises TopicUnknown, SubscriptionWrongKind.
+        """Describe one queue, also by partition and by consumer. Raises TopicUnknown, SubscriptionWrongKind.
 
         Example:
             print(await client.admin.subscription("orders"))
@@ -282,9 +281,9 @@ class Admin:
         return found
 
     async def metrics(self, *names: str) -> list[MetricDescription]:
-        """The broker's metrics whose names begin so, all without one: name, kind, labels and samples.
+        """Return the broker's metrics whose names begin with one of `names`, or all: name, kind, labels and samples.
 
-        Raises LimitExceeded where that is too much for one answer.
+        Raises LimitExceeded if they do not fit into one answer.
 
         Example:
             print(await client.admin.metrics("linn_topic"))
@@ -293,16 +292,17 @@ class Admin:
         return found
 
     async def connections(self) -> list[ConnectionDescription]:
-        """The open connections of all listeners, the oldest first.
+        """Describe the open connections of all listeners, the oldest first: who, and what each reads and holds.
 
         Example:
-            print([connection["peer"] for connection in await client.admin.connections()])
+            for connection in await client.admin.connections():
+                print(connection["client"], connection["peer"], connection["subscriptions"])
         """
         found: list[ConnectionDescription] = await self.perform("connection.list")
         return found
 
     async def close_connection(self, number: int, reason: str = "") -> None:
-        """Close a connection; its client is told the reason, and its leases end. A linn client connects again.
+        """Close a connection; its client is told the reason, and its leases end. A linn client reconnects.
 
         Raises ConnectionUnknown.
 
@@ -314,7 +314,7 @@ class Admin:
         await self.perform("connection.close", number=number, reason=reason)
 
     async def broker(self) -> BrokerDescription:
-        """The broker's name, listeners, and counts of what it has.
+        """Describe the broker: name, version, listeners, and numbers of connections, topics and exchanges.
 
         Example:
             print((await client.admin.broker())["name"])

@@ -1,4 +1,4 @@
-"""Settings that `Admin` takes and descriptions that it returns, as an editor and a type checker see them.
+"""Types of the settings that `Admin` takes and the descriptions that it returns.
 
 All are plain dicts at run time. A key that a topic or a binding does not have is left out.
 """
@@ -15,7 +15,7 @@ Size = int | str
 
 
 class TopicSettings(TypedDict, total=False):
-    """The keys of `[topics.NAME]`, as `create_topic` and `alter_topic` take them; each may be left out."""
+    """Keys of `[topics.NAME]` for `create_topic` and `alter_topic`; each may be left out."""
 
     kind: Literal["queue", "stream", "both"]
     partitions: int
@@ -23,9 +23,9 @@ class TopicSettings(TypedDict, total=False):
     storage: str
     delivery: str
     retention: Duration
-    """ "forever": never dropped for their age."""
+    """ "forever": records are never dropped for their age."""
     retention_bytes: Size
-    """ "unlimited": never dropped for their size."""
+    """ "unlimited": records are never dropped for their size."""
     max_deliveries: int
     dead_letter: str
     lease: Duration
@@ -38,11 +38,11 @@ class TopicSettings(TypedDict, total=False):
     overflow: Literal["block", "reject", "drop-head"]
     interceptors: Sequence[str]
     bindings: Sequence[dict[str, Any]]
-    """Each with `exchange`, `key` and what the exchange's type takes besides."""
+    """Bindings with `exchange`, `key` and arguments of the exchange's type."""
 
 
 class PartitionBounds(TypedDict):
-    """One partition: its first offset, the one behind its last record, and the bytes that it holds."""
+    """One partition: its first offset, the offset behind its last record, and its size."""
 
     start: int
     end: int
@@ -50,7 +50,7 @@ class PartitionBounds(TypedDict):
 
 
 class QueueCounts(TypedDict):
-    """Records of a queue that are not settled, those of them that are leased, and how many consumers compete."""
+    """Numbers of a queue's unsettled records, of those that are leased, and of its consumers."""
 
     unsettled: int
     leased: int
@@ -67,7 +67,7 @@ class TopicDescription(TypedDict):
 
 
 class BindingDescription(TypedDict):
-    """What an exchange sends on; it leads to a `topic` or to an `exchange`."""
+    """One binding of an exchange, to a `topic` or to another `exchange`."""
 
     topic: NotRequired[str]
     exchange: NotRequired[str]
@@ -96,7 +96,7 @@ class GroupDescription(TypedDict):
 
 
 class GroupOffset(TypedDict):
-    """A group's place in one partition, the partition's bounds, and the member that reads it."""
+    """A group's offset and lag in one partition, the partition's bounds, and the member that reads it."""
 
     partition: int
     offset: int | None
@@ -139,7 +139,7 @@ class QueuePartition(RecordStates):
 
 
 class QueueConsumer(TypedDict):
-    """One consumer of a queue, and how many records it holds."""
+    """One consumer of a queue, and the number of records that it holds."""
 
     consumer: int
     leased: int
@@ -161,11 +161,23 @@ class MetricDescription(TypedDict):
     samples: list[Any]
 
 
+class ConnectionSubscription(TypedDict):
+    """A subscription of a connection: its topic, its group or "", and how many records are leased to it."""
+
+    topic: str
+    group: str
+    held: int
+
+
 class ConnectionDescription(TypedDict):
-    """One open connection: its number, who and where, for how long, and what it has carried and holds."""
+    """One open connection: number, client, peer, listener, age, traffic, memory that it holds, and subscriptions.
+
+    `client` is the `name` that the client connected with. At most 100 subscriptions are listed.
+    """
 
     number: int
     peer: str
+    client: str
     listener: str
     protocol: str
     open_s: float
@@ -174,10 +186,11 @@ class ConnectionDescription(TypedDict):
     inflight_requests: int
     unsent_bytes: int
     held_bytes: int
+    subscriptions: list[ConnectionSubscription]
 
 
 class BrokerDescription(TypedDict):
-    """The broker: its name, the version of linn that it runs, the addresses of its listeners by name, and counts."""
+    """The broker: its name and version, the addresses of its listeners by name, and counts."""
 
     name: str
     version: str

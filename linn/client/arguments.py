@@ -1,6 +1,8 @@
-"""Checks of arguments, so that a wrong one is refused by its name where it is passed."""
+"""Argument checks: a wrong argument is refused by its name in the call that passes it."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 from linn.core.errors.tree import MessageInvalid
 
@@ -12,7 +14,7 @@ _SHOWN_CHARACTERS_MAX = 80
 
 
 def shown(value: object) -> str:
-    """A value for an error's line."""
+    """Return a value's `repr`, shortened for an error text."""
     try:
         return repr(value)[:_SHOWN_CHARACTERS_MAX]
     except ValueError:  # An int of more digits than Python writes.
@@ -20,7 +22,7 @@ def shown(value: object) -> str:
 
 
 def checked_number(number: object, what: str, highest: int, lowest: int = 0, or_none: str = "") -> int:
-    """An int from `lowest` to `highest`; `or_none`: what None would mean, for the error. Raises MessageInvalid."""
+    """Check an int from `lowest` to `highest`; `or_none`: the meaning of None, for the error. Raises MessageInvalid."""
     if not isinstance(number, int) or isinstance(number, bool) or not lowest <= number <= highest:
         none = f", or None, which {or_none}" if or_none else ""
         raise MessageInvalid(f"{what} is a whole number from {lowest} to {highest}{none}; not {shown(number)}")
@@ -28,8 +30,8 @@ def checked_number(number: object, what: str, highest: int, lowest: int = 0, or_
 
 
 def checked_span(span: object, what: str) -> float:
-    """A length of time, in whatever unit: an int or float from 0 on; infinity is one too. Raises MessageInvalid."""
-    if not isinstance(span, int | float) or not span >= 0:  # NaN is neither.
+    """Check a length of time in any unit: a number from 0 to infinity. Raises MessageInvalid."""
+    if not isinstance(span, int | float) or not span >= 0:  # NaN fails this as well.
         raise MessageInvalid(f"{what} is a number from 0 on, not {shown(span)}")
     try:
         return float(span)
@@ -38,7 +40,7 @@ def checked_span(span: object, what: str) -> float:
 
 
 def checked_wait(wait_s: object) -> float:
-    """Seconds that a broker can be asked to wait. Raises MessageInvalid."""
+    """Check a number of seconds that a broker can be asked to wait. Raises MessageInvalid."""
     span = checked_span(wait_s, "wait_s")
     if span > _WAIT_S_MAX:
         raise MessageInvalid(f"wait_s is at most {_WAIT_S_MAX:g} seconds, not {shown(wait_s)}")
@@ -46,12 +48,12 @@ def checked_wait(wait_s: object) -> float:
 
 
 def checked_timeout(timeout_s: object) -> float | None:
-    """Seconds after which a call gives up; None: never. Raises MessageInvalid."""
+    """Check a time limit of a call in seconds; None: no limit. Raises MessageInvalid."""
     return None if timeout_s is None else checked_span(timeout_s, "timeout_s")
 
 
 def checked_text(text: object, what: str) -> str:
-    """Text that can be sent. Raises MessageInvalid."""
+    """Check that a text can be sent. Raises MessageInvalid."""
     if not isinstance(text, str):
         raise MessageInvalid(f"{what} is text, not {type(text).__name__}")
     try:
@@ -59,3 +61,11 @@ def checked_text(text: object, what: str) -> str:
     except UnicodeEncodeError as error:
         raise MessageInvalid(f"{what} is not valid Unicode") from error
     return text
+
+
+def timestamp_ms_of(moment: datetime) -> int:
+    """Convert to milliseconds since 1970. Raises MessageInvalid if the machine can't."""
+    try:
+        return int(moment.timestamp() * 1000)
+    except (OverflowError, ValueError, OSError) as error:
+        raise MessageInvalid(f"{moment.isoformat()} is no time that can be told since 1970: {error}") from error

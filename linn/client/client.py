@@ -1,257 +1,66 @@
-"""Client: the connection to a broker that comes back, and everything that is made from it.
+"""Client: the connection to a broker, and the producers and consumers that share it.
 
-Read on: `link` (one connection), `producer` with `shipping` (out), `consumer` with `subscription` (in), `admin`.
+Read on: `connection.connector` (staying connected), `connection.connection` (one connection), `produce.producer` with
+`produce.accumulator` and `produce.sender`, `consume.consumer` with `consume.subscription`, `admin`.
 
-Laws: all tasks live in one task group that `connect` owns, and none outlives its block. One task, `_stay_connected`,
-makes links; when one is lost it tells the producers and consumers, and connects again with growing waits, for as long
-as the client is open. Where it gives up (after `retries_max` attempts, or where the broker speaks another version),
-whatever waits is failed, and it tries again only when somebody wants a link.
+Law: all tasks live in one task group that `connect` owns, and none outlives its block.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import anyio
-import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from linn.client.admin import Admin
-from linn.client.answer import Answer, again
-from linn.client.any_env import AnyEnv, ClientEnv
 from linn.client.arguments import I64_MAX, U32_MAX, checked_number, checked_span, checked_text, checked_wait, shown
-from linn.client.consumer import Consumer, Mode
-from linn.client.fetched import FetchedBatches
-from linn.client.link import Link
-from linn.client.message import Batch
+from linn.client.connection import metadata
+from linn.client.connection.any_env import AnyEnv, ClientEnv
+from linn.client.connection.connector import Connector
+from linn.client.connection.url import address_of
+from linn.client.consume.consumer import Consumer, Mode
+from linn.client.consume.message import Batch, FetchedBatches
+from linn.client.consume.start_position import Start, check_start
 from linn.client.options import ClientOptions
-from linn.client.outage import Outage
-from linn.client.own_loop import OwnLoop
-from linn.client.producer import AcksName, Producer
-from linn.client.starting_place import Start, check_start
-from linn.client.timers import Timers
-from linn.client.url import address_of
+from linn.client.produce.producer import AcksName, Producer
 from linn.core.batch.batch import Codec
-from linn.core.errors.tree import (
-    ClientClosed,
-    ConnectFailed,
-    ConnectionLost,
-    LinnError,
-    MessageInvalid,
-    ProtocolError,
-    RequestTimeout,
-)
-from linn.wire import messages
-from linn.wire.messages import Describe, Description, Fetch, FindOffset, Message
+from linn.core.errors.tree import MessageInvalid, ProtocolError
+from linn.wire.messages import Description, Fetch, Fetched
 
 BATCH_BYTES_MAX = 256 << 10
-"""A producer's batches, about: beyond this size the cost per record no longer falls."""
+"""Default size of a producer's batches: beyond it the cost per record no longer falls."""
 BUFFER_BYTES_MAX = 32 << 20
 RENEWAL_MAX_S = 3_600.0
-"""Long enough for a long job; what hangs for longer is to be tried elsewhere."""
+"""Default limit on lease renewal: long enough for a long job; one that hangs is tried elsewhere after it."""
 IN_FLIGHT_MAX = 8
 
 
 class Client:
-    """Made by `linn.connect`.
+    """A client of one broker, made by `linn.connect`.
 
     Example:
         async with linn.connect("linn://127.0.0.1:5466") as client:
             print([topic.name for topic in (await client.describe()).topics])
     """
 
-    def __init__(self, address: str, options: ClientOptions, env: ClientEnv, tasks: TaskGroup) -> None:
-        self._address = address
-        self.options = options
-        self.env = env
-        self._timers = Timers(env.clock)
-        self._own_loop = OwnLoop()
-        self.admin = Admin(self)
-        self._producers: list[Producer] = []
-        self._consumers: list[Consumer] = []
-        self._closed = False
-        self._tasks = tasks
-        self._link: Link | None = None
-        self._wanted = anyio.Event()
-        self._news = anyio.Event()
-        """Set, and replaced, when a link is up or was given up."""
-        self._gave_up: LinnError | None = None
-        self._outage: Outage | None = None
-        """While there is no connection, but for the first."""
-
-    # --- connections ---
+    def __init__(self, connector: Connector) -> None:
+        self.env = connector.env
+        self.admin = Admin(connector)
+        self._connector = connector
 
     @property
-    def _usable_link(self) -> Link | None:
-        """The connection, while there is one."""
-        link = self._link
-        return link if link is not None and link.error is None else None
+    def options(self) -> ClientOptions:
+        """The options that the client was made with."""
+        return self._connector.options
 
     @property
     def broker(self) -> str:
-        """What the broker calls itself; "" while there is no connection."""
-        return self._link.welcome.broker if self._link is not None else ""
+        """The broker's name; "" while there is no connection."""
+        return self._connector.broker
 
-    def _want_link(self) -> None:
-        """Have the client connect again where it had given up."""
-        self._wanted.set()
-
-    async def _start(self) -> None:
-        """Connect, once. Raises ConnectFailed, ConnectionLost, VersionUnsupported, ProtocolError."""
-        link = await self._open_link()
-        self._tasks.start_soon(self._timers.run)
-        self._link = link
-        self._tasks.start_soon(self._stay_connected, link)
-
-    async def _open_link(self) -> Link:
-        link: Link | None = None
-        timeout_s = self.options.connect_timeout_s
-        try:
-            with anyio.move_on_after(timeout_s):
-                link = Link(await self.env.net.connect(self._address), self.env.clock)
-                await link.greet(self.options.name)
-                return link
-            raise ConnectFailed(f"{self._address} did not answer within {timeout_s:g} s")
-        except BaseException:
-            if link is not None:
-                await link.aclose()
-            raise
-
-    async def _stay_connected(self, link: Link) -> None:
-        ended_early = 0
-        while True:
-            began = self.env.clock.monotonic()
-            self._link = link
-            self._tell_news(None)
-            for producer in self._producers:
-                producer._link_up()
-            for consumer in self._consumers:
-                self._tasks.start_soon(consumer._link_up, link)
-            error = await link.run()
-            self._link = None
-            self._outage = Outage(self._address, self.env.clock, error)
-            for consumer in self._consumers:
-                consumer._link_down()
-            # A connection that ends as soon as it is made is no better than one that fails: back off all the same.
-            lived_s = self.env.clock.monotonic() - began
-            ended_early = ended_early + 1 if lived_s < self.options.backoff_max_s else 0
-            if ended_early > 1:
-                await self.env.clock.sleep(self._backoff_of(ended_early - 2))
-            link = await self._connect_again(self._outage)
-            self._outage.is_over()
-            self._outage = None
-
-    def _tell_news(self, gave_up: LinnError | None) -> None:
-        self._gave_up = gave_up
-        news, self._news = self._news, anyio.Event()
-        news.set()
-
-    async def _connect_again(self, outage: Outage) -> Link:
-        while True:
-            attempts = 0
-            while not self.options._is_used_up(attempts + 1):
-                if attempts:
-                    await self.env.clock.sleep(self._backoff_of(attempts - 1))
-                attempts += 1
-                try:
-                    return await self._open_link()
-                except LinnError as failure:
-                    outage.goes_on(failure)
-                    if not failure.retriable:
-                        break
-            self._wanted = anyio.Event()
-            self._give_up(outage.error)
-            await self._wanted.wait()
-
-    def _give_up(self, error: LinnError) -> None:
-        self._tell_news(error)
-        for producer in list(self._producers):
-            producer._give_up(error)
-        for consumer in list(self._consumers):
-            consumer._give_up(error)
-
-    def _backoff_of(self, attempt: int) -> float:
-        """Seconds to wait after so many attempts before this one."""
-        return self.options._backoff_of(attempt, self.env.rng.uniform(0.0, 1.0))
-
-    async def _ready_link(self) -> Link:
-        """A link that takes requests, waiting for one.
-
-        Raises what the client gave up with, RequestTimeout, ClientClosed, ClientUnreachable.
-        """
-        self._own_loop.check()
-        if self._link is not None and self._link.ready:
-            return self._link
-        with self._time_limit("connect"):
-            while True:
-                if self._closed:
-                    raise ClientClosed("the client is closed")
-                link = self._usable_link
-                if link is None:
-                    self._want_link()
-                    await self._news.wait()
-                    if self._gave_up is not None:
-                        raise again(self._gave_up)
-                elif link.ready:
-                    return link
-                else:
-                    changed = anyio.Event()
-                    link.when_ready(changed.set)
-                    await changed.wait()
-
-    @contextmanager
-    def _time_limit(self, what: str, extra_s: float = 0.0) -> Iterator[None]:
-        """Raise RequestTimeout where the block takes longer than `request_timeout_s` and `extra_s`."""
-        timeout_s = self.options.request_timeout_s + extra_s
-        with anyio.move_on_after(timeout_s) as scope:
-            yield
-        if scope.cancelled_caught and self._outage is not None:
-            raise RequestTimeout(f"{what}: no connection within {timeout_s:g} s: {self._outage.error.text}")
-        if scope.cancelled_caught:
-            raise RequestTimeout(f"{what}: no answer from {self._address} within {timeout_s:g} s")
-
-    async def _request(self, message: Message, *, repeat: bool = False, extra_s: float = 0.0) -> Answer:
-        """Send a request and wait for its answer; `repeat`: again where its link was lost, at most `retries_max` times.
-
-        Raises what the broker refuses with, MessageInvalid, ConnectionLost, RequestTimeout.
-        Cancellation: it may have been carried out.
-        """
-        lost = 0
-        with self._time_limit(type(message).__name__.lower(), extra_s):
-            while True:
-                link = await self._ready_link()
-                answer = Answer()
-                correlation = link.ask(answer, message)
-                try:
-                    await answer.wait()
-                    return answer
-                except ConnectionLost:
-                    # It may be this request that the broker closes the connection for.
-                    lost += 1
-                    if not repeat or self._closed or self.options._is_used_up(lost):
-                        raise
-                    await self._until_lost(link)
-                finally:
-                    link.forget(correlation)
-        raise AssertionError("a time limit that passes raises")
-
-    async def _until_lost(self, link: Link) -> None:
-        while self._link is link:
-            await anyio.lowlevel.checkpoint()
-
-    def _close(self) -> None:
-        """Fail whatever waits."""
-        self._closed = True
-        self._give_up(ClientClosed("the client is closed"))
-
-    async def _goodbye(self) -> None:
-        """Close the connection."""
-        if self._link is not None:
-            await self._link.aclose()
-
-    # --- what users make ---
+    # --- producers and consumers ---
 
     def producer(
         self,
@@ -265,18 +74,18 @@ class Client:
         in_flight_max: int = IN_FLIGHT_MAX,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> Producer:
-        """A producer for one topic or one exchange; enter it with `async with`.
+        """Make a producer for one topic or one exchange; enter it with `async with`.
 
         Args:
-            acks: "leader": confirmed when stored as the topic's durability asks for; "all": by every in-sync replica;
-                "none": handed to the connection, never asked about again.
-            linger_ms: how long a message may wait for others to share a batch with; 0: see `producer`.
-            batch_bytes_max: a batch is sent when it has this size, about.
-            codec: how batches are compressed, where the broker can tell.
-            in_flight_max: batches sent and not confirmed. 1: order is kept also where the broker refuses one for now.
-            buffer_bytes_max: of batches that are not confirmed; beyond it `publish` waits, `publish_nowait` refuses.
+            acks: "leader": confirmed when stored as durably as the topic asks for; "all": by every in-sync replica;
+                "none": handed to the connection and not confirmed.
+            linger_ms: time that a message may wait for others to share its batch; 0: see `Producer`.
+            batch_bytes_max: approximate size at which a batch is sent.
+            codec: compression of batches, if the broker supports it.
+            in_flight_max: batches sent and not confirmed. 1: order is kept even if the broker refuses one for now.
+            buffer_bytes_max: size of unconfirmed batches beyond which `publish` waits and `publish_nowait` refuses.
 
-        Raises MessageInvalid where the arguments make no sense.
+        Raises MessageInvalid if an argument is wrong.
 
         Example:
             async with client.producer("orders", linger_ms=5, codec="zstd") as producer:
@@ -294,7 +103,7 @@ class Client:
         for name, limit in (limits | {"buffer_bytes_max": buffer_bytes_max}).items():
             checked_number(limit, name, I64_MAX, lowest=1)
         return Producer(
-            self,
+            self._connector,
             target,
             exchange is not None,
             acks,
@@ -315,20 +124,20 @@ class Client:
         start: Start = "earliest",
         renewal_max_s: float = RENEWAL_MAX_S,
     ) -> Consumer:
-        """A consumer of one topic; enter it with `async with`.
+        """Make a consumer of one topic; enter it with `async with`.
 
         Args:
-            group: on a stream, the group whose members share the partitions and whose place is kept. None: on a queue,
-                one of the consumers that compete; on a stream, a reader of its own whose place nobody keeps.
-            prefetch: records that may be on their way or with the application: unsettled ones where they are leased.
-                None: 4,096 of a stream; of a queue a few at first, then as many as the application is quick.
-            mode: "push": the broker sends as far as `prefetch` goes; "pull": it sends when it is asked.
-            start: where a stream is read from where nothing is committed: "earliest", "latest", an offset, or a
-                datetime (the first batch with a timestamp not before it).
-            renewal_max_s: how long the leases of what the application works on are renewed, from the delivery on;
-                0: never. What it refers to no longer is not renewed.
+            group: on a stream, the group whose members share the partitions and whose offsets are kept. None: on a
+                queue, a competing consumer; on a stream, an independent reader whose offsets are not kept.
+            prefetch: records that may be on their way or with the application; leased records count until they are
+                settled. None: 4,096 of a stream; of a queue a few at first, then as the application's speed allows.
+            mode: "push": the broker sends up to `prefetch` records; "pull": it sends when it is asked.
+            start: position in a stream without committed offsets: "earliest", "latest", an offset, or a datetime (the
+                first batch with a timestamp not before it).
+            renewal_max_s: time after a delivery for which its lease is renewed while the application refers to its
+                records; 0: never.
 
-        Raises MessageInvalid where the arguments make no sense.
+        Raises MessageInvalid if an argument is wrong.
 
         Example:
             async with client.consumer("prices", group="dashboard", start="earliest") as consumer:
@@ -342,7 +151,7 @@ class Client:
         if mode not in ("push", "pull"):
             raise MessageInvalid(f'mode is "push" or "pull", not {shown(mode)}')
         check_start(start)
-        return Consumer(self, topic, group or "", prefetch, mode, start, renewal_max_s)
+        return Consumer(self._connector, topic, group or "", prefetch, mode, start, renewal_max_s)
 
     async def fetch(
         self,
@@ -365,9 +174,9 @@ class Client:
         """
         wait_s = checked_wait(wait_s)
         request = Fetch(topic, partition, offset, bytes_min, bytes_max, int(wait_s * 1000))
-        answer = await self._request(request, repeat=True, extra_s=wait_s)
+        answer = await self._connector.request(request, repeat=True, extra_s=wait_s)
         fetched = answer.message
-        if not isinstance(fetched, messages.Fetched):
+        if not isinstance(fetched, Fetched):
             raise ProtocolError(f"the broker answered fetch with {type(fetched).__name__}")
         batches = []
         for records in answer.batches:
@@ -377,7 +186,7 @@ class Client:
         return FetchedBatches(batches, fetched.start_offset, fetched.high_watermark)
 
     async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
-        """The offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
 
         Raises MessageInvalid, TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
@@ -386,13 +195,10 @@ class Client:
             yesterday = datetime.now() - timedelta(days=1)
             offset = await client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
         """
-        found = (await self._request(FindOffset(topic, partition, timestamp_ms), repeat=True)).message
-        if not isinstance(found, messages.FoundOffset):
-            raise ProtocolError(f"the broker answered find offset with {type(found).__name__}")
-        return found.offset
+        return await metadata.find_offset(self._connector, topic, partition, timestamp_ms)
 
     async def describe(self, *topics: str) -> Description:
-        """Kind, partitions and bounds of topics; of all where none is named. An unknown topic's kind is "".
+        """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".
 
         Raises MessageInvalid, ConnectionLost, RequestTimeout. Cancellation: nothing is changed.
 
@@ -400,11 +206,7 @@ class Client:
             (prices,) = (await client.describe("prices")).topics
             print(prices.kind, len(prices.partitions))
         """
-        asked = [checked_text(topic, "a topic") for topic in topics]
-        found = (await self._request(Describe(asked), repeat=True)).message
-        if not isinstance(found, Description) or (topics and len(found.topics) != len(topics)):
-            raise ProtocolError("the broker did not describe what it was asked for")
-        return found
+        return await metadata.describe(self._connector, topics)
 
 
 @asynccontextmanager
@@ -420,16 +222,16 @@ async def connect(
     metadata_age_max_s: float = 60.0,
     env: ClientEnv | None = None,
 ) -> AsyncIterator[Client]:
-    """A client of the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
+    """Connect to the broker at `url`, under trio or asyncio: `async with linn.connect("linn://127.0.0.1") as client`.
 
-    URLs are linn://HOST[:PORT] (5466 where there is none) and linn+unix:///PATH. See `ClientOptions` for the rest;
-    `env` is another world to live in, such as a simulated one.
+    URLs are linn://HOST[:PORT] (default port 5466) and linn+unix:///PATH. See `ClientOptions` for the other options;
+    `env` replaces clock, randomness and network, for example by simulated ones.
 
     Raises:
-        MessageInvalid: an option makes no sense. AddressInvalid: the URL is none of ours. ConnectFailed: nobody is
-            there. VersionUnsupported: an older or newer broker. ProtocolError: what answered is no linn broker.
-    What the block raises leaves it as it is, not in a group. Leaving the block fails what its producers and consumers
-    have not finished; they flush when their own blocks are left.
+        MessageInvalid: an option is wrong. AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens
+            there. VersionUnsupported: an older or newer broker. ProtocolError: the peer is no linn broker.
+    An exception of the block is raised as it is, not in a group. Leaving the block fails what its producers and
+    consumers have not finished; they flush when their own blocks are left.
 
     Example:
         async with linn.connect("linn://127.0.0.1:5466", name="shop") as client:
@@ -447,17 +249,17 @@ async def connect(
     address = address_of(url)
     raised: BaseException | None = None
     async with anyio.create_task_group() as tasks:
-        client = Client(address, options, env if env is not None else AnyEnv(), tasks)
+        connector = Connector(address, options, env if env is not None else AnyEnv(), tasks)
         try:
-            await client._start()
-            yield client
+            await connector.start()
+            yield Client(connector)
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
             raised = error
         finally:
-            client._close()
-            await client._goodbye()
+            connector.close()
+            await connector.aclose()
             tasks.cancel_scope.cancel()
     if raised is not None:
         raise raised

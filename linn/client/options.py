@@ -1,4 +1,4 @@
-"""What a user may set on a client as a whole."""
+"""ClientOptions: the settings of a client as a whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from linn.client.arguments import I64_MAX, checked_number, checked_span, checked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Keyword arguments of `linn.connect`.
+    """Options of a client, the keyword arguments of `linn.connect`.
 
     Example:
         async with linn.connect("linn://127.0.0.1:5466", request_timeout_s=5, retries_max=3) as client:
@@ -17,25 +17,25 @@ class ClientOptions:
     """
 
     name: str = "linn-python"
-    """What the broker's logs call this client."""
+    """Name of this client in the broker's logs and in `linn connections`, which shows up to 200 characters of it."""
     connect_timeout_s: float = 5.0
-    """For one attempt: to connect and to be welcomed."""
+    """Time limit of one attempt to connect and be welcomed."""
     request_timeout_s: float = 30.0
-    """For a request and its answer, and for a publish from the time its batch is whole, over any number of
+    """Time limit of a request and its answer, and of a publish from the time its batch is whole, over any number of
     connections."""
     retries_max: int | None = None
-    """Attempts to reconnect before whatever waits is failed, and attempts to send one batch again.
+    """Attempts to reconnect before everything that waits fails, and attempts to send one batch again.
 
-    None: the client tries for as long as it is open; a request or a publish then fails when its timeout is over."""
+    None: the client tries for as long as it is open; a request or a publish fails when its timeout is over."""
     backoff_s: float = 0.05
-    """The wait before the second attempt; it doubles from one to the next, less up to half of it at random."""
+    """Wait before the second attempt; it doubles from one to the next, less up to half of it at random."""
     backoff_max_s: float = 2.0
-    """The longest such wait."""
+    """Longest such wait."""
     metadata_age_max_s: float = 60.0
-    """How long a producer may go on without asking whether its topic has more partitions."""
+    """Age at which a producer asks again how many partitions its topic has."""
 
     def __post_init__(self) -> None:
-        """Raises MessageInvalid."""
+        """Check all options. Raises MessageInvalid."""
         checked_text(self.name, "name")
         if self.retries_max is not None:
             checked_number(self.retries_max, "retries_max", I64_MAX, or_none="tries for as long as the client is open")
@@ -43,10 +43,10 @@ class ClientOptions:
             checked_span(getattr(self, name), name)
 
     def _is_used_up(self, attempts: int) -> bool:
-        """Whether so many attempts are more than there may be."""
+        """Tell whether this number of attempts exceeds the limit."""
         return self.retries_max is not None and attempts > self.retries_max
 
     def _backoff_of(self, attempt: int, fraction: float) -> float:
-        """The wait before attempt `attempt` + 1, in seconds; `fraction` in [0, 1] is the random part."""
+        """Return the wait in seconds before attempt `attempt` + 1; `fraction` in [0, 1] is the random part."""
         longest = min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempt, 30))
         return longest * (1 - fraction / 2)

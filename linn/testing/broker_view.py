@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import trio
 
-from linn.client.message import Batch, Message
+from linn.client.consume.message import Batch, Message
 from linn.core.broker.broker import Broker
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import SubscriptionWrongKind

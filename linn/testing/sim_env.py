@@ -77,9 +77,6 @@ class SimProcess:
     def processor_s(self) -> float:
         return 0.0
 
-    def thread_processor_s(self) -> float:
-        return 0.0
-
 
 class SimEnv:
     """One process of a simulated node.

@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from linn.cli.recovering import damaged_logs
+from linn.cli.commands.recover import damaged_logs
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
@@ -92,9 +92,9 @@ class RawClient:
         self._connection = Connection()
         self._correlation = 0
 
-    async def greet(self) -> m.Welcome:
+    async def greet(self, name: str = "raw") -> m.Welcome:
         """Say hello."""
-        answer = await self.call(hello("raw"))
+        answer = await self.call(hello(name))
         self._connection.allow_frames(1 << 26)
         assert isinstance(answer, m.Welcome)
         return answer
@@ -225,10 +225,10 @@ class RawClient:
         return refused
 
 
-async def connected(env: Env, address: str = ADDRESS) -> RawClient:
+async def connected(env: Env, address: str = ADDRESS, *, name: str = "raw") -> RawClient:
     """A client that has said hello."""
     client = RawClient(await env.net.connect(address))
-    await client.greet()
+    await client.greet(name)
     return client
 
 

@@ -1,6 +1,4 @@
-"""Tests of the loop's load: between two turns of other tasks only a few of a crowd's tasks run, whether they end, work
-long, or are busy.
-"""
+"""Tests of turns: of tasks that leave, do long work or have much to do, few run between two turns of others."""
 
 from __future__ import annotations
 
@@ -21,11 +19,8 @@ from linn.core.batch.steps import TURN_S
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.env.real.env import RealEnv
 from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
-from linn.core.loop.close_throttle import LEAVING_AT_ONCE_MAX, WAITING_MAX, CloseThrottle
+from linn.core.loop.fair_turns import FIRST_TOGETHER
 from linn.core.loop.long_work import (
-    LONG_STEP_S,
-    REST,
-    REST_S_MAX,
     TURNS_OF_OTHERS,
     TURNS_OF_OTHERS_MAX,
     let_others_on,
@@ -58,14 +53,6 @@ async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
     return max(sum(first <= at < first + turns for at in went_on) for first in went_on)
 
 
-def test_few_of_many_ending_connections_are_torn_down_in_a_turn() -> None:
-    async def scenario(env: SimEnv) -> None:
-        out = CloseThrottle(env.clock.monotonic)
-        assert await most_in_turns(lambda: out.pass_through(object()), TURNS_OF_OTHERS) <= 2 * LEAVING_AT_ONCE_MAX
-
-    run_simulation(0, scenario)
-
-
 def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path) -> None:
     async def scenario() -> None:
         config, plugins = BrokerSetup().load(str(tmp_path))
@@ -81,46 +68,7 @@ def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path
                 while broker.listening.connections:
                     await trio.lowlevel.checkpoint()
                     closed.append(CROWD - broker.listening.connections)
-            assert max(after - before for before, after in pairwise(closed)) <= 2 * LEAVING_AT_ONCE_MAX
-
-    trio.run(scenario)
-
-
-def test_new_connections_wait_while_many_are_torn_down() -> None:
-    async def scenario(env: SimEnv) -> None:
-        out = CloseThrottle(env.clock.monotonic)
-        assert not out.is_crowded
-        async with trio.open_nursery() as nursery:
-            for _ in range(WAITING_MAX + LEAVING_AT_ONCE_MAX):
-                nursery.start_soon(out.pass_through, object())
-            for _ in range(2):  # Once all of them have had a turn.
-                await trio.lowlevel.checkpoint()
-            assert out.is_crowded
-        assert not out.is_crowded
-
-    run_simulation(0, scenario)
-
-
-def test_while_many_connections_close_one_is_accepted_for_several_that_leave(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        config, plugins = BrokerSetup().load(str(tmp_path))
-        async with running_broker(config, RealEnv(), plugins) as broker, trio.open_nursery() as nursery:
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            host, port = broker.listening.addresses["native"].rsplit(":", 1)
-            out = broker.connections.closing
-            for _ in range(4 * WAITING_MAX):
-                nursery.start_soon(out.pass_through, object())
-            for _ in range(2):  # Once all of them have had a turn.
-                await trio.lowlevel.checkpoint()
-            with ExitStack() as stack, trio.fail_after(10):
-                for _ in range(10):
-                    stack.enter_context(socket.create_connection((host, int(port))))
-                turns = 0
-                while broker.listening.connections < 10 and out.is_crowded:
-                    await trio.lowlevel.checkpoint()
-                    turns += 1
-                assert broker.listening.connections == 10
-                assert turns > 2 * 10
+            assert max(after - before for before, after in pairwise(closed)) <= FIRST_TOGETHER
 
     trio.run(scenario)
 
@@ -169,21 +117,6 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
     run_simulation(0, scenario)
 
 
-def test_after_an_overlong_step_others_have_time_for_their_next_request() -> None:
-    async def scenario(env: SimEnv) -> None:
-        async with broker_on(env, "") as broker:
-            for step_s in (LONG_STEP_S, 5 * LONG_STEP_S, 1_000 * LONG_STEP_S, LONG_STEP_S / 2):
-                work = broker.long_work.task()
-                await work.give_turn()
-                await env.clock.sleep(step_s)
-                ended_s = env.clock.monotonic()
-                await work.give_turn()
-                rest_s = env.clock.monotonic() - ended_s
-                assert rest_s == pytest.approx(min(REST * step_s, REST_S_MAX) if step_s >= LONG_STEP_S else 0)
-
-    run_simulation(0, scenario)
-
-
 def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
@@ -211,7 +144,7 @@ def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time() -> Non
 
 
 class SlowTurns:
-    """A clock that goes on by 8 ms each time somebody looks: each turn of the loop is that long."""
+    """A clock that advances by 8 ms each time it is read: each turn of the loop is that long."""
 
     now_s = 0.0
 
@@ -221,7 +154,7 @@ class SlowTurns:
 
 
 class Turns:
-    """Watchers of one partition that count who was told in which turn."""
+    """Watchers of one partition that record who was notified in which turn."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.watchers = Watchers(nursery.start_soon)
@@ -331,8 +264,7 @@ def test_few_of_many_readers_waiting_for_a_record_get_it_in_a_turn(tmp_path: Pat
     trio.run(on_loopback)
 
 
-@pytest.mark.parametrize("work", ["long work", "leaving"])
-def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more(work: str) -> None:
+def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more() -> None:
     async def scenario(env: SimEnv) -> None:
         monotonic, turns = SlowTurns().monotonic, 0
 
@@ -346,34 +278,9 @@ def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more(work:
             nursery.start_soon(count)
             await trio.lowlevel.checkpoint()
             before = turns
-            await (let_others_on(monotonic) if work == "long work" else CloseThrottle(monotonic).pass_through(None))
+            await let_others_on(monotonic)
             assert turns - before <= 2
             nursery.cancel_scope.cancel()
-
-    run_simulation(0, scenario)
-
-
-def test_when_all_leave_they_leave_as_they_come() -> None:
-    async def scenario(env: SimEnv) -> None:
-        out = CloseThrottle(env.clock.monotonic)
-        out.open_wide()
-        assert await most_in_turns(lambda: out.pass_through(object()), 2) == CROWD
-
-    run_simulation(0, scenario)
-
-
-def test_a_second_pass_returns_at_once() -> None:
-    async def scenario(env: SimEnv) -> None:
-        out, who = CloseThrottle(env.clock.monotonic), object()
-        await out.pass_through(who)
-        async with trio.open_nursery() as nursery:
-            for _ in range(CROWD):
-                nursery.start_soon(out.pass_through, object())
-            for _ in range(2):  # Once all of them have had a turn.
-                await trio.lowlevel.checkpoint()
-            assert out.is_crowded
-            await out.pass_through(who)
-            assert out.is_crowded
 
     run_simulation(0, scenario)
 

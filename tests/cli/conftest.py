@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from linn.cli.app import app
-from linn.cli.console import console
+from linn.cli.render.console import console
 from linn.testing.process import BrokerProcess
 
 Linn = Callable[..., "subprocess.CompletedProcess[str]"]

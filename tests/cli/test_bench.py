@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from linn.cli.fleet import is_well
-from linn.cli.saturation import Sample, first_full, shares
-from linn.cli.soak import Soak
-from linn.client.message import Batch
+from linn.bench.coordinator import is_well
+from linn.bench.saturation import Sample, first_saturated, utilization
+from linn.bench.soak import SoakTest
+from linn.client.consume.message import Batch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.testing.process import BrokerProcess
@@ -188,23 +188,23 @@ def sampled(at_s: float, processor_s: float | None, load_s: float = 0.0) -> Samp
 def test_the_first_limit_is_told_apart_from_later_ones() -> None:
     heard = [sampled(0, 0), sampled(1, 0.5), sampled(2, 1.45), sampled(3, 2.45)]
     seen = [sampled(0, None), sampled(3, None, 2.9)]
-    assert first_full((heard, seen), None) == ("broker_processor", 2)
-    assert first_full((heard[:2], seen), None) == ("load_processor", 3)
-    assert first_full((heard[:2], seen[:1]), None) is None
-    assert shares(heard[0], heard[-1], None)["broker_descriptors"] == 0.1
+    assert first_saturated((heard, seen), None) == ("broker_processor", 2)
+    assert first_saturated((heard[:2], seen), None) == ("load_processor", 3)
+    assert first_saturated((heard[:2], seen[:1]), None) is None
+    assert utilization(heard[0], heard[-1], None)["broker_descriptors"] == 0.1
 
 
 @pytest.fixture
-def soak() -> Soak:
-    return Soak(duration_s=1, rate=None, size=20, consumers=1, settings={})
+def soak() -> SoakTest:
+    return SoakTest(duration_s=1, rate_per_s=None, size=20, consumers=1, settings={})
 
 
-async def test_lost_damaged_and_duplicate_messages_are_found(soak: Soak) -> None:
+async def test_lost_damaged_and_duplicate_messages_are_found(soak: SoakTest) -> None:
     soak._published = 4
     soak._confirmed.add(0, 3)
     damaged = bytearray(soak._value(3))
     damaged[0] ^= 1
     values = [soak._value(0), soak._value(0), soak._value(2), bytes(damaged), b"short"]
     soak._take(Batch("t", 0, build_from_records([Record(value=value) for value in values], base_id=1)))
-    found = soak._data()
+    found = soak.data()
     assert (found["lost"], found["duplicates"], found["damaged"], found["unknown"], found["ok"]) == (1, 1, 2, 1, False)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from linn.cli.collector import GROWTH_BYTES_MIN, Collector
-from linn.cli.log import Log
-from linn.cli.server import THREAD_SWITCH_S, Server
+from linn.cli.server.collector import GROWTH_BYTES_MIN, Collector
+from linn.cli.server.log import Log
+from linn.cli.server.server import THREAD_SWITCH_S, Server
 
 
 class Memory:
@@ -122,7 +122,7 @@ def test_a_broker_sets_a_short_switch_interval_and_freezes_loaded_objects(
 
 
 def test_writing_the_log_loads_no_rich() -> None:
-    loaded = "from linn.cli.log import load_structlog; import sys; load_structlog(); print(*sys.modules)"
+    loaded = "from linn.cli.server.log import load_structlog; import sys; load_structlog(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, timeout=60, check=True)
     modules = {name.split(".")[0] for name in done.stdout.split()}
     assert "structlog" in modules

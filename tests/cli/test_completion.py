@@ -137,6 +137,7 @@ def test_every_argument_that_names_something_on_the_broker_is_completed() -> Non
     """Names of new objects, files and values are excepted."""
     no_names = {"serve", "init", "check", "doctor", "recover", "completion", "plugins describe", "plugins new", "demo"}
     no_names |= {"topics create", "exchanges create", "route diff", "dump", "connections close"}
+    no_names |= {"definitions export", "definitions import"}
     bare = {
         path.removeprefix("linn ")
         for path, command in commands()

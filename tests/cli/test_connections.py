@@ -5,7 +5,7 @@ import json
 import pytest
 
 import linn.sync
-from linn.client import outage
+from linn.client.connection import connector
 from linn.errors import ConnectionUnknown
 
 
@@ -25,6 +25,25 @@ def test_a_client_is_listed_while_it_is_there(quick, broker) -> None:
         assert any(mine["number"] not in numbers for numbers in lists)
 
 
+@pytest.mark.parametrize("columns", [None, "80"])
+def test_a_client_is_listed_by_its_name_with_what_it_reads_and_holds(
+    quick, broker, monkeypatch: pytest.MonkeyPatch, columns: str | None
+) -> None:
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    with linn.sync.connect(broker.url, name="billing") as client:
+        client.admin.create_topic("bills", lease="1h")
+        with client.producer("bills") as producer, client.consumer("bills") as consumer:
+            producer.publish(b"bill")
+            message = next(consumer)
+            (mine,) = [one for one in client.admin.connections() if one["client"] == "billing"]
+            assert mine["subscriptions"] == [{"topic": "bills", "group": "", "held": 1}]
+            shown = quick("connections").stdout
+            (row,) = [line for line in shown.splitlines() if "billing" in line]
+            assert "bills (1 held)" in row
+            message.ack().wait()
+
+
 def number_of(client: linn.sync.Client, others: set[int]) -> int:
     (mine,) = {one["number"] for one in client.admin.connections()} - others
     return mine
@@ -32,7 +51,7 @@ def number_of(client: linn.sync.Client, others: set[int]) -> int:
 
 def test_a_closed_connection_releases_its_leases_at_once(within, broker, monkeypatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(outage.logger, "warning", lambda text, about: told.append(text % about))
+    monkeypatch.setattr(connector.logger, "warning", lambda text, about: told.append(text % about))
     with linn.sync.connect(broker.url) as watching:
         watching.admin.create_topic("held", lease="1h")
         others = {one["number"] for one in watching.admin.connections()}

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from linn.cli import capacity, capacity_trial, disk_trial, kernel_trial
-from linn.cli.machine import DiskSpace, FileLimits, memory_bytes
+from linn.cli.doctor import capacity, capacity_trial, disk_trial, kernel_trial
+from linn.cli.doctor.machine import DiskSpace, memory_bytes
+from linn.core.env.real.file_limits import FileLimits
 from linn.testing.process import BrokerProcess
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from linn.cli.initial_config import initial_config
+from linn.cli.commands.init import initial_config
 from linn.core.config.config import check_config
 from linn.core.config.toml_source import TomlSource
 from linn.core.plugins.reference import built_in

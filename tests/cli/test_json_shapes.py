@@ -69,6 +69,8 @@ SCENE = [
     ("bench", "soak", "--producers", "3", "--duration", "300ms", "--json"),
     ("init", "new.toml", "--json"),
     ("check", "odd.toml", "--json"),
+    ("definitions", "export", "--json"),
+    ("definitions", "import", "odd.toml", "--json"),
     ("doctor", "odd.toml", "--json"),
     ("recover", "--config", "odd.toml", "--json"),
     ("dump", "segment.log", "--json"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from linn.cli import config_lint
-from linn.cli.machine import DiskSpace, existing_part, file_limits, memory_bytes
+from linn.cli.doctor.machine import DiskSpace, existing_part, memory_bytes
+from linn.core.env.real.file_limits import file_limits
 
 EXCHANGE = '[exchanges.x]\ntype = "{type}"\n[topics.t]\n[[topics.t.bindings]]\nexchange = "x"\n{binding}\n'
 

@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 import linn.sync
-from linn.cli.moving import PULLED_MAX
+from linn.cli.commands.move import PULLED_MAX
 from linn.testing.process import BrokerProcess
 
 MANY = 20_000

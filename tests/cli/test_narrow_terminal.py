@@ -69,7 +69,7 @@ WITHOUT_A_TABLE = {
     *(f"exchanges {verb}" for verb in ("create", "delete")),
     *(f"bindings {verb}" for verb in ("create", "delete")),
     *(f"groups {verb}" for verb in ("reset", "delete")),
-    *("connections close", "ping"),
+    *("connections close", "ping", "definitions export", "definitions import"),
     *("dead-letters replay", "plugins new", "demo"),
 }
 """Commands that print lines, or as the demo a picture of their own."""

@@ -16,11 +16,11 @@ import pytest
 import typer
 
 import linn.sync as linn_client
-from linn.cli.message_format import FIELDS
 from linn.cli.moment import place_of, seconds_of
-from linn.cli.outgoing import Outgoing, from_json
-from linn.cli.pace import rate_of
-from linn.client.bulk import BulkColumns
+from linn.cli.outgoing_message import OutgoingMessage, message_from_json
+from linn.cli.render.message_format import FIELDS
+from linn.cli.typed_value import rate_per_s
+from linn.client.produce.bulk import BulkColumns
 from linn.core.errors.tree import MessageInvalid, MessageTooLarge
 from linn.testing.process import BrokerProcess
 
@@ -82,7 +82,7 @@ def test_json_output_of_consume_can_be_published_again_unchanged(linn, quick, st
 )
 def test_a_line_that_is_no_message_is_reported_with_its_number_and_reason(line: bytes, said: str) -> None:
     with pytest.raises(MessageInvalid) as caught:
-        from_json(line, 7, Outgoing(None))
+        message_from_json(line, 7, OutgoingMessage(None))
     assert caught.value.text.startswith("line 7: ")
     assert said in caught.value.text
 
@@ -216,7 +216,7 @@ def test_a_topic_takes_every_mandatory_message(quick, stream: str) -> None:
 
 @pytest.mark.parametrize(("text", "per_s"), [("5", 5), ("5/s", 5), ("30/m", 0.5), ("36/h", 0.01), ("0.5/s", 0.5)])
 def test_rates(text: str, per_s: float) -> None:
-    assert rate_of(text) == pytest.approx(per_s)
+    assert rate_per_s(text) == pytest.approx(per_s)
 
 
 # --- consume ---------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from linn.cli.route_map import RouteMap, map_of_config, map_of_description
-from linn.cli.route_trace import trace_of
+from linn.cli.routing.route_map import RouteMap, map_of_config, map_of_description
+from linn.cli.routing.route_trace import trace_of
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.errors.tree import PluginUnknown
@@ -240,8 +240,8 @@ def test_an_explained_route_is_the_route_that_a_broker_takes(
     taken = [topic for topic, _ in routes.router(exchange).route(build_from_records([record], base_id=1))]
     assert sorted(trace.topics) == sorted(taken)
     for step in trace.steps:
-        for judged in step.judged:
-            assert (judged.explanation.truth is True) is judged.matched
+        for evaluation in step.evaluations:
+            assert (evaluation.explanation.truth is True) is evaluation.matched
 
 
 # --- diff ------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_it_is_ready_soon_and_small(tmp_path: Path) -> None:
 
 
 def test_it_starts_without_what_it_does_not_need() -> None:
-    code = "import sys, linn.cli.app, linn.cli.server; print('\\n'.join(sys.modules))"
+    code = "import sys, linn.cli.app, linn.cli.server.server; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "linn.core.broker.broker" in loaded
     for unwanted in ("linn.client", "rich", "anyio", "linn.cli.demo.story", "linn.testing.process"):

@@ -142,8 +142,8 @@ def impatient(client: Client, request_timeout_s: float = 0.1) -> Iterator[None]:
     It looks at the time as often as it did before: a quarter of its own `request_timeout_s` may pass.
     """
     patient = client.options
-    client.options = replace(patient, request_timeout_s=request_timeout_s)
+    client._connector.options = replace(patient, request_timeout_s=request_timeout_s)
     try:
         yield
     finally:
-        client.options = patient
+        client._connector.options = patient

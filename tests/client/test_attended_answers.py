@@ -1,4 +1,4 @@
-"""A publisher that is alone on its link reads its own answer; nobody else waits for anything because of that."""
+"""A publisher that is alone on its connection reads its own answer; nobody else waits for anything because of that."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from scripted_peer import Peer, impatient, running_peer
 
 import linn
 from linn.client.client import Client
-from linn.client.confirmation import Confirmation
-from linn.client.producer import Producer
+from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.producer import Producer
 from linn.core.errors.tree import ConnectionLost, RequestTimeout, TopicUnknown
 from linn.wire import messages as m
 
@@ -26,8 +26,8 @@ async def warm(client: Client, producer: Producer) -> None:
     """Publish until the publisher reads."""
     for _ in range(ALONE):
         await producer.publish(b"warm")
-    assert client._usable_link is not None
-    assert client._usable_link.attended_count > 0
+    assert client._connector.usable is not None
+    assert client._connector.usable.attended_count > 0
 
 
 async def answer_late(peer: Peer) -> None:
@@ -43,8 +43,8 @@ async def test_publishes_one_after_the_other_are_confirmed_in_order(broker: str,
         async with client.producer(name) as producer:
             receipts = [await producer.publish(b"%d" % number) for number in range(100)]
             assert [receipt.offset for receipt in receipts] == list(range(100))
-            assert client._usable_link is not None
-            assert client._usable_link.attended_count > 50
+            assert client._connector.usable is not None
+            assert client._connector.usable.attended_count > 50
         fetched = await client.fetch(name, 0, 0)
         messages = [message for batch in fetched.batches for message in batch]
         assert [message.value for message in messages] == [b"%d" % number for number in range(100)]
@@ -143,7 +143,7 @@ async def test_a_refusal_reaches_the_publisher_that_reads() -> None:
 
 @on_both_loops
 async def test_a_consumer_gets_its_messages_at_once_though_a_publisher_reads_the_link(broker: str, name: str) -> None:
-    """Publishing, a subscription, and publishing again over one link."""
+    """Publishing, a subscription, and publishing again over one connection."""
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="queue")
         async with client.producer(name) as producer:
@@ -159,18 +159,18 @@ async def test_a_consumer_gets_its_messages_at_once_though_a_publisher_reads_the
 
 @on_both_loops
 async def test_unsolicited_messages_are_read_after_the_last_publish() -> None:
-    """The link's own task goes on reading when the last publisher has gone."""
+    """The connection's own task goes on reading when the last publisher has gone."""
 
     async def goodbye(peer: Peer) -> None:
         await peer.sessions[0].send(m.Goodbye("soon"))
 
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
-        link = client._usable_link
-        assert link is not None
+        connection = client._connector.usable
+        assert connection is not None
         await goodbye(peer)
         with anyio.fail_after(30):
-            while link.ready:
+            while connection.ready:
                 await anyio.sleep(0.001)
 
 
@@ -179,15 +179,15 @@ async def test_unsolicited_messages_are_read_after_the_last_publish() -> None:
 async def test_two_publishers_do_not_both_read_when_one_is_answered_first(turns: int) -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
-        link = client._usable_link
-        assert link is not None
-        while link._recall is not None:
+        connection = client._connector.usable
+        assert connection is not None
+        while connection._recall is not None:
             await anyio.sleep(0.001)
         answer = peer.answers.pop(m.Publish)
         answered_soon = Confirmation()
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(link.attend, answered_soon)
+                tasks.start_soon(connection.attend, answered_soon)
                 for _ in range(turns):
                     await anyio.lowlevel.checkpoint()
                 answered_soon.settle(m.Placement(0, 0, 1))
@@ -197,7 +197,7 @@ async def test_two_publishers_do_not_both_read_when_one_is_answered_first(turns:
                 await answer_late(peer)
             peer.answers[m.Publish] = answer
             await producer.publish(b"next")
-        assert client._usable_link is link
+        assert client._connector.usable is connection
 
 
 @on_both_loops
@@ -206,16 +206,16 @@ async def test_a_publish_that_times_out_while_it_is_being_sent_leaves_the_link_a
         peer.message_bytes_max = 64 << 20
         async with linn.connect(peer.url, request_timeout_s=8) as client, client.producer("t") as producer:
             await warm(client, producer)
-            link = client._usable_link
+            connection = client._connector.usable
             peer.reading = anyio.Event()
             with pytest.raises(RequestTimeout), anyio.fail_after(30), impatient(client):
                 await producer.publish(bytes(32 << 20))
             peer.reading.set()
             with anyio.fail_after(30):
-                while link is not None and not link.drained:
+                while connection is not None and not connection.drained:
                     await anyio.sleep(0.001)
                 await producer.publish(b"heard")
-            assert client._usable_link is link
+            assert client._connector.usable is connection
 
 
 @on_both_loops
@@ -235,10 +235,10 @@ async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once
 
             tasks.start_soon(publish)
             await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
-            assert client._usable_link is not None
-            client._usable_link.lose(ConnectionLost("the line is cut"))
-            for _ in range(6):  # The time is up before the link has told those who wait.
-                producer._shipping._watch_time()
+            assert client._connector.usable is not None
+            client._connector.usable.lose(ConnectionLost("the line is cut"))
+            for _ in range(6):  # The time is up before the connection has told those who wait.
+                producer._sender._watch_time()
         peer.answers[m.Publish] = answer
         with anyio.fail_after(30):
             await producer.publish(b"heard")
@@ -246,7 +246,7 @@ async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once
 
 @on_both_loops
 async def test_a_blocked_loop_during_a_hand_over_of_reading_blocks_nobody_for_ever() -> None:
-    """The link's own task may have gone back to reading before the publisher gets its turn."""
+    """The connection's own task may have gone back to reading before the publisher gets its turn."""
 
     async def work() -> None:
         while True:
@@ -255,10 +255,10 @@ async def test_a_blocked_loop_during_a_hand_over_of_reading_blocks_nobody_for_ev
 
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
-        link = client._usable_link
-        assert link is not None
+        connection = client._connector.usable
+        assert connection is not None
         for _ in range(20):
-            while link._recall is not None:
+            while connection._recall is not None:
                 await anyio.sleep(0.001)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(work)
@@ -281,6 +281,6 @@ async def test_a_link_that_is_given_up_while_a_publisher_reads_is_replaced_at_on
                     tasks.start_soon(producer.publish, b"comes again")
                     await peer.until(lambda: len(peer.messages(m.Publish)) == ALONE + 1)
                     peer.answers[m.Publish] = answer
-                    assert client._usable_link is not None
-                    client._usable_link.lose(ConnectionLost("it has been silent"))
+                    assert client._connector.usable is not None
+                    client._connector.usable.lose(ConnectionLost("it has been silent"))
         serving.cancel_scope.cancel()

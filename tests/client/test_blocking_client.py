@@ -20,7 +20,7 @@ import trio
 import linn
 import linn.client
 import linn.sync
-from linn.client.loop_thread import LoopThread
+from linn.client.blocking.loop_thread import LoopThread
 from linn.core.errors.tree import AddressInvalid, ClientUnreachable, ConnectFailed, ConnectionLost, RequestTimeout
 from linn.testing.process import BrokerProcess
 

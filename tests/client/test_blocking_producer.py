@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import linn
-from linn.client.open_batch import RECORD_BYTES, OpenBatch
+from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch
 from linn.core.batch.key_hash import partition_of
 from linn.core.errors.tree import (
     LimitExceeded,

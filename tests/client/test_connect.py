@@ -10,7 +10,7 @@ from both_loops import on_both_loops
 from scripted_peer import running_peer
 
 import linn
-from linn.client.url import address_of
+from linn.client.connection.url import address_of
 from linn.core.errors.tree import AddressInvalid, ConnectFailed, ConnectionLost, ProtocolError, VersionUnsupported
 from linn.testing.process import BrokerProcess
 from linn.wire import messages as m

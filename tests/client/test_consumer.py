@@ -468,7 +468,7 @@ async def test_closing_waits_for_the_word_on_settlements_before_it_unsubscribes(
             message.ack()
             tasks.start_soon(consumer.aclose)
             await peer.until(lambda: len(peer.messages(m.Settle)) == 1)
-            await client._request(m.Ping())
+            await client._connector.request(m.Ping())
             assert peer.messages(m.Unsubscribe) == []
             asked = next(event.correlation for event in peer.events if type(event.message) is m.Settle)
             await peer.sessions[0].send(m.Settled([]), asked)
@@ -524,6 +524,23 @@ async def test_buffered_messages_are_not_handed_over_once_their_lease_has_ended(
             with pytest.raises(DeliveryNotCurrent, match="delivery 1 is over"):
                 await first_message.ack()
             assert len(peer.messages(m.Settle)) == asked, "it is known without asking"
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+@on_both_loops
+async def test_a_lease_is_renewed_only_while_the_application_has_records_of_it(taken: int) -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t", prefetch=100) as consumer:
+            await deliver(peer, 3)
+            await peer.sessions[0].send(m.Ping(), 9)
+            await peer.until(lambda: len(peer.messages(m.Pong)) == 1)
+            kept = [await anext(consumer) for _ in range(taken)]
+            subscription = consumer._subscriptions[0]
+            (lease,) = subscription._leases.values()
+            lease.until_s -= 20.0  # Less than half of its 30 seconds is left.
+            subscription._check_leases()
+        released, extended = (taken, 3, m.Verdict.RELEASE), (0, 1, m.Verdict.EXTEND)
+        assert settled(peer) == [released, *[extended for _ in kept]]
 
 
 @on_both_loops

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scripted_peer import Session, running_peer
 
 import linn
-from linn.client.batching import Batching
-from linn.client.client import Client
-from linn.client.open_batch import Prepared
+from linn.client.connection.connector import Connector
 from linn.client.options import ClientOptions
-from linn.client.properties import PLAIN
+from linn.client.produce.accumulator import Accumulator
+from linn.client.produce.open_batch import Prepared
+from linn.client.produce.properties import PLAIN
 from linn.core.batch.key_hash import partition_of
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -46,7 +46,7 @@ async def test_a_producer_asks_again_on_a_new_connection(name: str) -> None:
             peer.partitions = 3
             await peer.cut()
             await peer.until(lambda: len(peer.messages(m.Describe)) == 2)
-            while producer._batching.lanes[-1].partition != 2:
+            while producer._accumulator.buffers[-1].partition != 2:
                 await anyio.sleep(0.001)
             placed = {key: (await producer.publish(b"", key=key)).partition for key in KEYS}
     assert placed == {key: partition_of(key, 3) for key in KEYS}
@@ -75,7 +75,7 @@ async def test_a_broker_that_can_not_say_is_asked_again(name: str) -> None:
             await peer.until(lambda: len(peer.messages(m.Describe)) >= 3)
             assert (await producer.publish(b"")).partition == 0
             peer.partitions, peer.answers[m.Describe] = 2, peer.describe
-            while len(producer._batching.lanes) < 2:
+            while len(producer._accumulator.buffers) < 2:
                 await anyio.sleep(0.001)
 
 
@@ -92,7 +92,7 @@ async def test_a_topic_that_the_broker_makes_gets_its_keys_placed(name: str) -> 
             assert peer.messages(m.Publish)[-1].partition == partition_of(b"k", 4)  # type: ignore[attr-defined]
 
 
-# --- lanes, without a broker -----------------------------------------------------------------------------------------
+# --- buffers, without a broker ---------------------------------------------------------------------------------------
 
 
 def described(partitions: int, partitioner: str) -> m.TopicInfo:
@@ -104,13 +104,15 @@ class World:
     """A client that has no connection: what is published waits."""
 
     def __init__(self) -> None:
-        client = Client("127.0.0.1:1", ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
-        self.batching = Batching(client, "t", False, m.Acks.LEADER, 8, 60.0, lambda batch: lambda confirmation: None)
-        self.batching.bytes_max = 1_000_000
+        connector = Connector("127.0.0.1:1", ClientOptions(), SimEnv(1), None)  # type: ignore[arg-type]
+        self.accumulator = Accumulator(
+            connector, "t", False, m.Acks.LEADER, 8, 60.0, lambda batch: lambda confirmation: None
+        )
+        self.accumulator.bytes_max = 1_000_000
 
     def messages(self) -> int:
-        open_batches = [lane.open for lane in self.batching.lanes if lane.open]
-        ready = [shipment.batch.count for lane in self.batching.lanes for shipment in lane.ready]
+        open_batches = [buffer.open for buffer in self.accumulator.buffers if buffer.open]
+        ready = [batch.records.count for buffer in self.accumulator.buffers for batch in buffer.ready]
         return sum(len(batch.values) for batch in open_batches) + sum(ready)
 
 
@@ -124,33 +126,33 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=40))
 async def test_lanes_follow_a_topic_and_lose_nothing(steps: list[tuple[str, object, str]]) -> None:
     world, added = World(), 0
-    batching = world.batching
+    accumulator = world.accumulator
     for step, argument, partitioner in steps:
-        before = len(batching.lanes)
+        before = len(accumulator.buffers)
         if step == "follow":
             assert isinstance(argument, int)
-            batching.follow(described(argument, partitioner))
+            accumulator.follow(described(argument, partitioner))
         elif step == "seal":
             assert isinstance(argument, int)
-            batching.seal(batching.lane(argument))
+            accumulator.seal(accumulator.buffer(argument))
         else:
             assert argument is None or isinstance(argument, bytes)
             properties = PLAIN._replace(key=argument)
-            lane, _, _ = batching.add(Prepared(b"", properties, 0, False), waits=False)
+            buffer, _, _ = accumulator.add(Prepared(b"", properties, 0, False), waits=False)
             added += 1
-            if argument is not None and batching.keys_choose:
-                assert lane.partition == partition_of(argument, len(batching.lanes))
+            if argument is not None and accumulator.keys_choose:
+                assert buffer.partition == partition_of(argument, len(accumulator.buffers))
         assert world.messages() == added
-        assert batching.sticky in batching.lanes
-        numbers = [lane.partition for lane in batching.lanes]
+        assert accumulator.sticky in accumulator.buffers
+        numbers = [buffer.partition for buffer in accumulator.buffers]
         assert numbers in ([-1], list(range(len(numbers))))
         assert len(numbers) >= before or numbers == [-1]
 
 
 @pytest.mark.parametrize(("busy", "chosen"), [(False, 3), (True, 1)])
 async def test_lanes_chosen_by_the_broker_change_only_when_nothing_is_in_flight(busy: bool, chosen: int) -> None:
-    batching = World().batching
+    accumulator = World().accumulator
     if busy:
-        batching.add(Prepared(b"", PLAIN, 0, False), waits=False)
-    batching.follow(described(3, "murmur2"))
-    assert len(batching.lanes) == chosen
+        accumulator.add(Prepared(b"", PLAIN, 0, False), waits=False)
+    accumulator.follow(described(3, "murmur2"))
+    assert len(accumulator.buffers) == chosen

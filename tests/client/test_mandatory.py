@@ -8,7 +8,7 @@ from both_loops import on_both_loops
 from scripted_peer import Session, running_peer
 
 import linn
-from linn.client.returned import is_returned, places_returned
+from linn.client.produce.confirmation import is_returned, places_returned
 from linn.core.errors.tree import MessageInvalid, Unroutable
 from linn.wire import messages as m
 from linn.wire.connection import Event

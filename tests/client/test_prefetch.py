@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linn.client.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
+from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
 
 
 def run(cost_s: Callable[[int], float], records: int, *, lease_s: float = 30.0) -> tuple[AdaptivePrefetch, list[int]]:

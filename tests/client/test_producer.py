@@ -462,7 +462,7 @@ async def test_a_slow_broker_slows_publishers_down_and_bounds_the_buffer() -> No
 
 @on_both_loops
 async def test_many_large_messages_pass_a_slow_reader() -> None:
-    """The data exceeds the socket buffers: the link's writer has to wait, and everything arrives whole and in order."""
+    """The data exceeds the socket buffers: the writer has to wait, and everything arrives whole and in order."""
     async with running_peer() as peer:
         async with linn.connect(peer.url) as client, client.producer("t", in_flight_max=64) as producer:
             values = [b"%d" % number * 20_000 for number in range(300)]
@@ -519,7 +519,7 @@ async def test_closing_the_client_ends_a_wait_for_room_with_an_error() -> None:
             tasks.start_soon(publish)
             await anyio.wait_all_tasks_blocked()
             await peer.cut()
-            while client._usable_link is not None:
+            while client._connector.usable is not None:
                 await anyio.sleep(0.001)
         with anyio.fail_after(30):
             while len(failed) < 2:

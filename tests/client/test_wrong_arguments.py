@@ -14,7 +14,7 @@ import pytest
 from both_loops import on_both_loops
 
 import linn
-from linn.client.properties import checked_pair
+from linn.client.produce.properties import checked_pair
 from linn.core.batch.routes import decode_routes, encode_routes
 from linn.core.errors.tree import AddressInvalid, LinnError, MessageInvalid
 

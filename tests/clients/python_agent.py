@@ -22,10 +22,10 @@ import trio.testing
 
 import linn
 from linn.client.client import Client
-from linn.client.consumer import Consumer
-from linn.client.message import Batch, Message
-from linn.client.producer import Producer
-from linn.client.receipt import Receipt
+from linn.client.consume.consumer import Consumer
+from linn.client.consume.message import Batch, Message
+from linn.client.produce.producer import Producer
+from linn.client.produce.receipt import Receipt
 from linn.core.batch import schema
 from linn.core.batch.batch import STAMP_BYTES, BatchLimits, Codec, RecordBatch
 from linn.core.batch.builder import build_from_records

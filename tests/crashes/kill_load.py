@@ -17,7 +17,7 @@ import trio
 import linn
 import linn.sync
 from linn.client.client import Client
-from linn.client.message import Message
+from linn.client.consume.message import Message
 from linn.core.errors.tree import LinnError
 
 CONFIG = """

@@ -12,7 +12,7 @@ from small_disk import FileSizeQuota, Scarce, SmallDisk
 
 import linn
 from linn.client.client import IN_FLIGHT_MAX, Client
-from linn.client.message import Message
+from linn.client.consume.message import Message
 from linn.core.errors.tree import DiskFull
 from linn.testing import CrashableBroker
 from linn.testing.process import BrokerNotReady, BrokerProcess

@@ -30,7 +30,7 @@ _FILE = re.compile(r"([\w-]+\.\w+)(?: \(more\))?")
 _INSTALLED = re.compile(r"^(?:\$ )?(?:python3 -m venv|pip install (?!-e)).*\n", re.MULTILINE)
 """Commands that a page's environment was made by before it is read."""
 _LINN = re.compile(r"\.\./linn(?:\[(?P<extras>[\w,]+)\])?")
-PORTS = ("5466", "9466")
+PORTS = ("5466", "9466", "5467")
 """The ports that pages name. A reader has free ones in their place: tests run beside one another."""
 COMMAND_TIMEOUT_S = 200.0
 STOP_TIMEOUT_S = 20.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fresh_environment import WheelEnvironment, build_wheel
 
-from linn.cli.plugin_new import KINDS
+from linn.cli.commands.plugin_new import KINDS
 
 ROOT = Path(__file__).parents[2]
 

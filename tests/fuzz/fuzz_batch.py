@@ -11,7 +11,7 @@ from dataclasses import replace
 import zstandard
 from fuzz_budget import outcome, within_budget
 
-from linn.client.received import ReceivedBatch, ReceivedMessage
+from linn.client.consume.received import ReceivedBatch, ReceivedMessage
 from linn.core.batch import flat_message
 from linn.core.batch.batch import NUMBER_BYTES, SEALED, BatchLimits, Codec, RecordBatch, seal
 from linn.core.batch.builder import build_from_records, slice_batch, take_batch

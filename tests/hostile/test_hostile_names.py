@@ -12,7 +12,7 @@ from attack import Attack, WatchedBroker, attacked, request
 from typer.testing import CliRunner
 
 from linn.cli.app import app
-from linn.cli.console import console
+from linn.cli.render.console import console
 from linn.wire import messages as m
 from linn.wire.connection import hello
 

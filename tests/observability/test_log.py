@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from linn.cli.log import Log, LogFormatter
+from linn.cli.server.log import Log, LogFormatter
 from linn.core.config.tables import LogSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import DiskFull
@@ -218,4 +218,4 @@ def test_only_the_command_line_imports_structlog() -> None:
     found = [
         path.relative_to(ROOT).as_posix() for path in (ROOT / "linn").rglob("*.py") if "structlog" in path.read_text()
     ]
-    assert found == ["linn/cli/log.py", "linn/cli/server.py"]
+    assert found == ["linn/cli/server/log.py", "linn/cli/server/server.py"]

@@ -8,7 +8,7 @@ import trio.testing
 from metric_samples import samples, value
 from raw_client import ALWAYS, HEAD, Refused, after_power_loss, broker_on, connected, records, simulated
 
-from linn.core.loop.fair_turns import FIRST_AT_ONCE, TurnSlot
+from linn.core.loop.fair_turns import FIRST_TOGETHER, TurnSlot
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics import report as metric_report
 from linn.core.publish.publisher import BATCH_BYTES, WAITING_BYTES
@@ -281,11 +281,11 @@ async def test_a_blocked_loop_shows_as_lag(env: SimEnv) -> None:
 async def test_connections_that_wait_for_their_turn_are_counted(env: SimEnv) -> None:
     async with broker_on(env, "") as broker, trio.open_nursery() as nursery:
         assert value(broker, "linn_turns_waiting") == 0
-        for _ in range(2 * FIRST_AT_ONCE):
+        for _ in range(2 * FIRST_TOGETHER):
             nursery.start_soon(TurnSlot(broker.turns).next_turn, trio.lowlevel.checkpoint)
         for _ in range(2):
             await trio.lowlevel.checkpoint()
-        assert 0 < value(broker, "linn_turns_waiting") <= FIRST_AT_ONCE
+        assert 0 < value(broker, "linn_turns_waiting") <= FIRST_TOGETHER
         await trio.sleep(1)
         assert value(broker, "linn_turns_waiting") == 0
 

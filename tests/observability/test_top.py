@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from linn.cli import top_view
-from linn.cli.top_screen import _TOPIC_COLUMNS, screen
-from linn.cli.top_view import NAMES, Reading, View, view_of
+from linn.cli.render import top_view
+from linn.cli.render.top_screen import _TOPIC_COLUMNS, screen
+from linn.cli.render.top_view import NAMES, Reading, View, view_of
 from linn.core.metrics.registry import METRICS
 from linn.testing.process import BrokerProcess
 
@@ -151,7 +151,7 @@ def test_problems_come_first() -> None:
 
 def test_it_requests_the_metrics_that_it_shows_and_the_broker_has_them() -> None:
     source = Path(top_view.__file__).read_text(encoding="utf-8")
-    shown_names = set(re.findall(r'"(linn_\w+[a-z])"', source.partition('"""The metrics that')[2]))
+    shown_names = set(re.findall(r'"(linn_\w+[a-z])"', source.partition("\nLabels = ")[2]))
     assert shown_names <= {metric.name for metric in METRICS}
     assert len(shown_names) > 20
     assert [name for name in sorted(shown_names) if not name.startswith(NAMES)] == []

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from linn.cli.plugin_new import KINDS
-from linn.cli.plugin_skeleton import FACTS, PluginSkeleton, name_mistake
+from linn.cli.commands.plugin_new import FACTS, KINDS, PluginSkeleton, name_problem
 from linn.core.config.config import check_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.plugins import hookspecs
@@ -111,12 +110,12 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["Tape", "a_b", "a--b", "-a", "a-", "1a", "", "ä", "linn-tape", "linn", "a" * 61])
 def test_invalid_names_are_refused(name: str) -> None:
-    assert name_mistake(name)
+    assert name_problem(name)
 
 
 @pytest.mark.parametrize("name", ["dram", "topic", "capnp", "sticky", "exchanges"])
 def test_a_name_that_linn_itself_uses_is_refused(name: str) -> None:
-    assert name_mistake(name) == "is taken by what linn brings itself"
+    assert name_problem(name) == "is taken by what linn brings itself"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class PythonConsumer:
         batch = message.batch
         subscription = batch._subscription
         assert subscription is not None
-        life = int(subscription.link.welcome.broker)
+        life = int(subscription.connection.welcome.broker)
         delivery = batch._delivery
         id = delivery.delivery_id if delivery is not None else 0
         attempt = delivery.attempt if delivery is not None else 0

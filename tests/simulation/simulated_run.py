@@ -25,7 +25,7 @@ from sim_reading import Watcher, drain, read_through, tell_recovered
 from sim_time import SimTime
 from sim_world import World
 
-from linn.cli.recovering import damaged_logs
+from linn.cli.commands.recover import damaged_logs
 from linn.core.broker.broker import Broker, running_broker
 from linn.core.config.config import load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource

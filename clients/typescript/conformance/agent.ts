@@ -163,7 +163,8 @@ class Agent {
     const start = (command["start"] ?? -2n) as bigint;
     const consumer = await this.#connected.consumer(command["topic"] as string, {
       group: (command["group"] ?? "") as string,
-      credit: Number(command["credit"] ?? 4096n),
+      ...(command["credit"] === undefined ? {} : { prefetch: Number(command["credit"]) }),
+      renewalMaxMs: 0, // The agent refers to all deliveries for as long as it lives.
       start: STARTS.get(start) ?? start,
     });
     this.#readings.push({ consumer, deliveries: new Map() });
@@ -199,7 +200,6 @@ class Agent {
       partition,
       deliveryId,
       attempt: 0,
-      unsettled: 0,
     };
     const [first, end] = [command["first"] as bigint, command["end"] as bigint];
     try {

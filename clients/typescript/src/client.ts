@@ -1,14 +1,15 @@
-// Client: one connection to a broker, and everything that is made from it.
+// Client: the connection to a broker that comes back, and everything that is made from it.
 //
-// Law: a connection that is lost is not made again. Everything that waits fails with connection.lost, and so does
-// what is asked for later; the application connects anew, and knows what it had not settled.
+// Read on: `session` (the connection that comes back), `connection` (one connection), `producer` (out), `consumer` with
+// `subscription` (in).
 
 import { randomBytes } from "node:crypto";
 import { Consumer, type ConsumerOptions } from "./consumer.js";
 import { invalid, LinnError } from "./errors.js";
-import { Link } from "./link.js";
 import { Batch } from "./message.js";
+import type { ConnectionEvent } from "./outage.js";
 import { Producer, type ProducerOptions } from "./producer.js";
+import { Session, TIMER_MS_MAX } from "./session.js";
 import type { Struct } from "./struct.js";
 import { addressOf } from "./url.js";
 import { nodeZstd, type Zstd } from "./zstd.js";
@@ -16,10 +17,22 @@ import { nodeZstd, type Zstd } from "./zstd.js";
 export interface ClientOptions {
   /** What the broker's log calls this client. */
   name?: string;
-  /** For connecting and being welcomed. */
+  /** For one attempt to connect and be welcomed. Default: 5,000. */
   connectTimeoutMs?: number;
-  /** For an answer. */
+  /** For a request until its answer, and for a publish until its confirmation, including waits for a connection.
+   * Default: 30,000. */
   requestTimeoutMs?: number;
+  /** Attempts to connect again before what waits is failed, and times that a batch or a request is sent again. Default:
+   * Infinity, as many as it takes. */
+  retriesMax?: number;
+  /** The wait before the second attempt to connect; it doubles from one to the next, less up to half of it at random.
+   * Default: 50. */
+  backoffMs?: number;
+  /** The longest such wait. Default: 2,000. */
+  backoffMaxMs?: number;
+  /** Called when the connection is lost, every 30 s while there is none, and when there is one again. Default: prints
+   * the event's text with `console.warn`. */
+  onConnection?: (event: ConnectionEvent) => void;
   /** Where Node has no zstd of its own (before 22.15). */
   zstd?: Zstd;
 }
@@ -48,41 +61,56 @@ export type TopicInfo = Struct<"TopicInfo">;
 const NAME = "linn-typescript";
 const CONNECT_TIMEOUT_MS = 5_000;
 const REQUEST_TIMEOUT_MS = 30_000;
+const BACKOFF_MS = 50;
+const BACKOFF_MAX_MS = 2_000;
 const FETCH_BYTES_MAX = 1 << 20;
 
-/** Connect to a broker. URLs: linn://HOST[:PORT] (5466), linn://[V6]:PORT, linn+unix:///PATH.
+/** Connect to a broker, once. URLs: linn://HOST[:PORT] (5466), linn://[V6]:PORT, linn+unix:///PATH. A connection that
+ * is lost later is made again for as long as the client is open.
  *
  * Rejects with listener.address_invalid, connection.failed, connection.lost, protocol.version_unsupported,
- * protocol.malformed (what answered is no broker). */
+ * protocol.malformed (what answered is no broker), message.invalid (an option makes no sense). */
 export async function connect(url: string, options: ClientOptions = {}): Promise<Client> {
-  const { name = NAME, connectTimeoutMs = CONNECT_TIMEOUT_MS, zstd = nodeZstd() } = options;
-  const link = await Link.open(url, addressOf(url), { name, connectTimeoutMs, zstd });
-  return new Client(link, options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS);
+  const session = await Session.open(url, addressOf(url), {
+    name: options.name ?? NAME,
+    zstd: options.zstd ?? nodeZstd(),
+    connectTimeoutMs: checked("connectTimeoutMs", options.connectTimeoutMs ?? CONNECT_TIMEOUT_MS),
+    requestTimeoutMs: checked("requestTimeoutMs", options.requestTimeoutMs ?? REQUEST_TIMEOUT_MS),
+    retriesMax: checked("retriesMax", options.retriesMax ?? Infinity, Infinity),
+    backoffMs: checked("backoffMs", options.backoffMs ?? BACKOFF_MS),
+    backoffMaxMs: checked("backoffMaxMs", options.backoffMaxMs ?? BACKOFF_MAX_MS),
+    onConnection: options.onConnection ?? (({ text }) => console.warn(text)),
+  });
+  return new Client(session);
+}
+
+/** Throws message.invalid. */
+function checked(name: string, value: number, most = TIMER_MS_MAX): number {
+  if (typeof value === "number" && value >= 0 && value <= most) return value;
+  throw invalid(`${name} is a number from 0 to ${most}, not ${String(value)}`);
 }
 
 /** Made by `connect`. */
 export class Client {
-  readonly #link: Link;
-  readonly #requestTimeoutMs: number;
+  readonly #session: Session;
 
-  constructor(link: Link, requestTimeoutMs: number) {
-    this.#link = link;
-    this.#requestTimeoutMs = requestTimeoutMs;
+  constructor(session: Session) {
+    this.#session = session;
   }
 
   /** What the broker calls itself. */
   get broker(): string {
-    return this.#link.welcome.broker;
+    return this.#session.welcome.broker;
   }
 
   /** The version of the protocol that both speak. */
   get version(): number {
-    return this.#link.welcome.version;
+    return this.#session.welcome.version;
   }
 
-  /** Why the connection is over; undefined while it is not. */
+  /** Why there is no connection now; undefined while there is one. */
   get error(): LinnError | undefined {
-    return this.#link.error;
+    return this.#session.error;
   }
 
   /** A producer for a topic or an exchange. Throws message.invalid, message.unsupported (zstd, and none at hand). */
@@ -92,17 +120,17 @@ export class Client {
       throw invalid("a producer has either a topic or an exchange, by name");
     }
     const world = {
-      link: this.#link,
-      requestTimeoutMs: this.#requestTimeoutMs,
+      session: this.#session,
       now: () => Date.now(),
       random: () => randomBytes(16),
     };
     return new Producer(world, name, kind === "exchange", options);
   }
 
-  /** A consumer of a topic. Rejects with topic.unknown, delivery.wrong_kind, connection.lost, request.timeout. */
+  /** A consumer of a topic. Rejects with topic.unknown, delivery.wrong_kind, request.timeout, connection.lost after
+   * `retriesMax` attempts. */
   consumer(topic: string, options: ConsumerOptions = {}): Promise<Consumer> {
-    return Consumer.open(this.#link, topic, options, this.#requestTimeoutMs);
+    return Consumer.open(this.#session, topic, options);
   }
 
   /** Read a partition from an offset on, at one's own pace.
@@ -112,8 +140,9 @@ export class Client {
   async fetch(topic: string, partition: number, offset: bigint | number, options: FetchOptions = {}): Promise<Fetched> {
     const { bytesMin = 1, bytesMax = FETCH_BYTES_MAX, waitMs = 0 } = options;
     const content = { topic, partition, offset: BigInt(offset), bytesMin, bytesMax, waitMaxMs: waitMs };
-    const timeoutMs = this.#requestTimeoutMs + waitMs;
-    const { message, batches } = await this.#link.request({ member: "fetch", content }, "fetched", timeoutMs);
+    const { message, batches } = await this.#session.request({ member: "fetch", content }, "fetched", {
+      extraMs: waitMs,
+    });
     const delivery = { partition, deliveryId: 0n, attempt: 0 };
     const found: Batch[] = [];
     for (const records of batches) {
@@ -129,35 +158,30 @@ export class Client {
   /** The offset of the first batch with a timestamp not before `timestampMs`; -1: the end, -2: the start. */
   async findOffset(topic: string, partition: number, timestampMs: bigint | number): Promise<bigint> {
     const content = { topic, partition, timestampMs: BigInt(timestampMs) };
-    const { message } = await this.#link.request(
-      { member: "findOffset", content },
-      "foundOffset",
-      this.#requestTimeoutMs,
-    );
+    const { message } = await this.#session.request({ member: "findOffset", content }, "foundOffset");
     return message.content.offset;
   }
 
   /** Kind, partitions and bounds of these topics; of all, where none is named. */
   async describe(...topics: string[]): Promise<TopicInfo[]> {
     const request = { member: "describe", content: { topics } } as const;
-    return (await this.#link.request(request, "description", this.#requestTimeoutMs)).message.content.topics;
+    return (await this.#session.request(request, "description")).message.content.topics;
   }
 
   /** Carry out a verb of administration, docs/reference/protocol.md; its result.
    *
+   * Where the connection is lost before the answer it may or may not have been carried out: it is not asked again.
    * Numbers in the result are JavaScript's: offsets beyond 2^53 lose their last digits. */
   async administer(verb: string, args: Readonly<Record<string, unknown>> = {}): Promise<unknown> {
     const content = { verb, arguments: JSON.stringify(args) };
-    const { message } = await this.#link.request(
-      { member: "administer", content },
-      "administered",
-      this.#requestTimeoutMs,
-    );
+    const { message } = await this.#session.request({ member: "administer", content }, "administered", {
+      repeats: false,
+    });
     return JSON.parse(message.content.result);
   }
 
-  /** Say goodbye and close the connection. Flush producers and close consumers before. */
+  /** Say goodbye, close the connection, and fail whatever waits. Flush producers and close consumers before. */
   close(): Promise<void> {
-    return this.#link.close();
+    return this.#session.close();
   }
 }

@@ -1,99 +1,149 @@
 // Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
 //
-// Laws: credit is given back for what was handed over, so that no more than the credit waits here; of records with leases
-// the broker counts what is held, and says when a lease is over: what waits here of it is dropped. What was refused or failed is thrown by the next step, after which reading may go on, unless the
-// subscription or the connection is over.
+// Laws: records of a partition come in order, but for those that are delivered again. What was refused or failed is
+// thrown by the next step, after which reading may go on, unless the subscription is over for good. After a
+// reconnection the consumer subscribes again: a queue delivers again what was not settled, a group goes on where it
+// committed, a reader behind what it has read.
 
-import type { RecordBatch } from "./batch.js";
-import type { Message as ControlMessage } from "./codec.js";
-import { again, goneBy, invalid, LinnError, protocolError } from "./errors.js";
-import type { Caller, Link, Taker } from "./link.js";
-import { Batch, Message, type Delivery, type Settler } from "./message.js";
-import { merged, Settling, type Settled, type Verdict } from "./settling.js";
+import type { Caller, Connection } from "./connection.js";
+import { again, invalid, LinnError, protocolError } from "./errors.js";
+import { Batch, Message, type Delivery } from "./message.js";
+import { PREFETCH_MAX } from "./prefetch.js";
+import { TIMER_MS_MAX, type Session, type SessionUser } from "./session.js";
+import type { Settled, Verdict } from "./settling.js";
 import type { Struct } from "./struct.js";
+import {
+  firstCredit,
+  Subscription,
+  subscriptionOf,
+  U32_MAX,
+  type Limits,
+  type SubscriptionKind,
+  type SubscriptionOwner,
+  type Unread,
+} from "./subscription.js";
 
 export type Start = "earliest" | "latest" | bigint | number;
-export type SubscriptionKind = "shared" | "group" | "reader";
 
 export interface ConsumerOptions {
   /** On a stream: the group whose members share the partitions and whose place is kept. */
   group?: string;
-  /** Records that may be on their way or with the application; leased ones count until they are settled. */
-  credit?: number;
+  /** Records that may be on their way or with the application; leased ones count until they are settled. Default: 4,096
+   * of a stream; of a queue a few at first, and more while the application is fast. */
+  prefetch?: number;
   /** Of a stream, where nothing is committed. */
   start?: Start;
   /** Of a stream without a group: only these. */
   partitions?: readonly number[];
+  /** Of a queue: how long after its delivery a lease is renewed while the application has records of it; 0: never.
+   * Default: an hour. */
+  renewalMaxMs?: number;
 }
 
-const KINDS: readonly SubscriptionKind[] = ["shared", "group", "reader"];
-const CREDIT = 4_096;
+/** Long enough for a long job; what hangs for longer is to be tried elsewhere. */
+const RENEWAL_MAX_MS = 3_600_000;
 const STARTS = { earliest: -2n, latest: -1n };
-/** How long a settlement that nobody awaits may wait for more: far below any lease. */
-const SETTLE_LINGER_MS = 5;
-/** Settlements that wait together. */
-const SETTLINGS_MAX = 1_024;
-const MS_MAX = 0xffffffff;
+
+interface Wanted extends Limits {
+  readonly group: string;
+  readonly start: bigint;
+  readonly partitions: readonly number[];
+}
 
 /** Made by `Client.consumer`. Iterate over it, or over `batches()`. */
-export class Consumer implements Taker, Settler, AsyncIterable<Message> {
+export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<Message> {
   readonly topic: string;
-  readonly kind: SubscriptionKind;
-  /** How long a lease lasts, in ms; 0 where there are none. */
-  readonly leaseMs: number;
-  readonly #link: Link;
-  readonly #timeoutMs: number;
-  readonly #id: number;
-  readonly #chunk: number;
-  #spent = 0;
+  readonly #session: Session;
+  readonly #wanted: Wanted;
+  #subscription: Subscription | undefined;
+  /** The latest, over or not. */
+  #latest!: Subscription;
+  /** Readers: where they go on. */
+  #positions = new Map<number, bigint>();
   #arrived: Batch[] = [];
-  #current: { batch: Batch; messages: Iterator<Message> } | undefined;
-  #owned: Set<number> | undefined;
-  /** Members of groups: where reading goes on after a nack, by partition. */
-  readonly #positions = new Map<number, bigint>();
-  #open: Settling[] = [];
-  readonly #unanswered = new Set<Settling>();
-  #flushTimer: NodeJS.Timeout | undefined;
+  #current: { batch: Batch; index: number } | undefined;
   #refusals: LinnError[] = [];
+  /** What the session gave up with, until it is thrown or there is a connection again. */
+  #outageError: LinnError | undefined;
+  /** Why the subscription is over for good. */
   #broken: LinnError | undefined;
+  #isClosing = false;
   #isClosed = false;
   readonly #wakers = new Set<() => void>();
 
-  private constructor(link: Link, topic: string, credit: number, timeoutMs: number, subscribed: Struct<"Subscribed">) {
+  private constructor(session: Session, topic: string, wanted: Wanted) {
     this.topic = topic;
-    const kind = KINDS[subscribed.kind];
-    if (kind === undefined) throw protocolError(`a subscription of kind ${subscribed.kind}`);
-    this.kind = kind;
-    this.leaseMs = subscribed.leaseMs;
-    this.#link = link;
-    this.#timeoutMs = timeoutMs;
-    this.#id = subscribed.subscription;
-    this.#chunk = Math.max(1, credit >> 1);
-    link.subscriptions.set(this.#id, this);
+    this.#session = session;
+    this.#wanted = wanted;
   }
 
-  /** Subscribe. Rejects with topic.unknown, delivery.wrong_kind and other refusals, connection.lost,
-   * request.timeout. */
-  static async open(link: Link, topic: string, options: ConsumerOptions, timeoutMs: number): Promise<Consumer> {
-    const { group = "", credit = CREDIT, start = "earliest", partitions = [] } = options;
-    if (!Number.isInteger(credit) || credit < 1 || credit > MS_MAX)
-      throw invalid(`credit is a positive number, not ${credit}`);
-    const content = { topic, group, credit, start: startOf(start), partitions: [...partitions] };
-    return new Promise<Consumer>((resolve, reject) => {
+  /** Subscribe. Rejects with topic.unknown, delivery.wrong_kind and other refusals, message.invalid, request.timeout,
+   * connection.lost after `retriesMax` attempts. */
+  static async open(session: Session, topic: string, options: ConsumerOptions): Promise<Consumer> {
+    const consumer = new Consumer(session, topic, wantedOf(options));
+    const until = performance.now() + session.options.requestTimeoutMs;
+    for (let attempts = 1; ; attempts++) {
+      const connection = await session.ready("subscribe", until - performance.now());
+      try {
+        await consumer.#subscribe(connection, until);
+      } catch (error) {
+        if (connection.error === undefined || session.isUsedUp(attempts)) throw error;
+        continue;
+      }
+      session.users.add(consumer);
+      // It may have been lost, and made again, before this consumer could be told.
+      if (connection.error !== undefined && session.connection !== undefined) consumer.connected(session.connection);
+      return consumer;
+    }
+  }
+
+  get kind(): SubscriptionKind {
+    return this.#latest.kind;
+  }
+
+  /** How long a lease lasts, in ms; 0 where there are none. */
+  get leaseMs(): number {
+    return this.#latest.leaseMs;
+  }
+
+  /** The partitions that a member of a group owns now; undefined where there is no group, or none is known. */
+  get partitions(): number[] | undefined {
+    const owned = this.#subscription?.owned;
+    return owned && [...owned];
+  }
+
+  // --- subscribing ---
+
+  async #subscribe(connection: Connection, until: number): Promise<void> {
+    const { group, start, partitions } = this.#wanted;
+    const positions = await this.#startingOffsets(connection, until);
+    const starts: bigint[] = [];
+    for (const [partition, offset] of positions) starts[partition] = offset;
+    const credit = firstCredit(this.#wanted);
+    const content = { topic: this.topic, group, credit, start, partitions: [...partitions], starts };
+    const timeoutMs = until - performance.now();
+    await new Promise<void>((resolve, reject) => {
+      let isLate = false;
       const timer = setTimeout(() => {
-        link.forget(correlation);
-        reject(new LinnError("request.timeout", `subscribe: no answer from ${link.peer} within ${timeoutMs} ms`));
+        isLate = true;
+        reject(new LinnError("request.timeout", `subscribe: no answer from ${connection.peer} in time`));
       }, timeoutMs);
       const caller: Caller = {
         // Made here, before anything that is pushed to it is looked at.
         answered: (message) => {
           clearTimeout(timer);
-          try {
-            if (message.member !== "subscribed")
-              throw protocolError(`the broker answered subscribe with ${message.member}`);
-            resolve(new Consumer(link, topic, credit, timeoutMs, message.content));
-          } catch (error) {
-            reject(error as LinnError);
+          if (message.member !== "subscribed") {
+            reject(protocolError(`the broker answered subscribe with ${message.member}`));
+          } else if (isLate || this.#isClosed) {
+            connection.tell({ member: "unsubscribe", content: { subscription: message.content.subscription } });
+            resolve();
+          } else {
+            try {
+              this.#subscribed(connection, message.content, positions);
+              resolve();
+            } catch (error) {
+              reject(error as LinnError);
+            }
           }
         },
         failed: (error) => {
@@ -101,121 +151,122 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
           reject(error);
         },
       };
-      const correlation = link.ask(caller, { member: "subscribe", content });
+      connection.ask(caller, { member: "subscribe", content });
     });
   }
 
-  /** The partitions that a member of a group owns now; undefined where there is no group, or none is known yet. */
-  get partitions(): number[] | undefined {
-    return this.#owned && [...this.#owned];
+  #subscribed(connection: Connection, content: Struct<"Subscribed">, positions: Map<number, bigint>): void {
+    this.#positions = positions;
+    this.#subscription = this.#latest = new Subscription(this, connection, content, this.#wanted, positions);
   }
 
-  get #leased(): boolean {
-    return this.kind === "shared" && this.leaseMs > 0;
+  /** Where a reader begins, by partition: behind what it has read, or, for "latest", at the end that there was when it
+   * began, so that nothing is skipped where the connection is lost before its first record. Empty where the broker
+   * decides. */
+  async #startingOffsets(connection: Connection, until: number): Promise<Map<number, bigint>> {
+    const { group, start } = this.#wanted;
+    if (group !== "" || (this.#positions.size === 0 && start !== STARTS.latest)) return new Map();
+    const request = { member: "describe" as const, content: { topics: [this.topic] } };
+    const { message } = await connection.request(request, "description", until - performance.now());
+    const [topic] = message.content.topics;
+    if (topic?.kind !== "stream") return new Map(); // Without a group it is read as a queue.
+    return new Map(
+      topic.partitions.map(({ highWatermark }, partition) => {
+        const first = this.#positions.size === 0 ? highWatermark : start >= 0n ? start : STARTS.earliest;
+        return [partition, this.#positions.get(partition) ?? first];
+      }),
+    );
   }
 
-  // --- what the broker sends ---
+  // --- told by its session and its subscriptions ---
 
-  pushed(message: ControlMessage, batches: RecordBatch[]): void {
-    if (this.#isClosed) return;
-    switch (message.member) {
-      case "deliver":
-        this.#delivered(message.content, batches);
+  disconnected(subscription: Subscription): void {
+    if (this.#subscription === subscription) this.#subscription = undefined;
+    this.dropUnwanted();
+    this.#wake();
+  }
+
+  /** Subscribe again. What the broker refuses for good is thrown by the next step. */
+  connected(connection: Connection): void {
+    this.#outageError = undefined;
+    void this.#subscribeAgain(connection);
+  }
+
+  async #subscribeAgain(connection: Connection): Promise<void> {
+    const isNeeded = (): boolean => !this.#isClosed && this.#broken === undefined && connection.error === undefined;
+    for (let attempts = 0; isNeeded(); attempts++) {
+      try {
+        await this.#subscribe(connection, performance.now() + this.#session.options.requestTimeoutMs);
         break;
-      case "assigned":
-        this.#owned = new Set(message.content.partitions);
-        this.#dropUnwanted();
-        break;
-      case "leaseEnded":
-        this.#leaseEnded(message.content);
-        break;
-      case "ended":
-        this.#end(new LinnError(message.content.code, message.content.text));
+      } catch (error) {
+        if (!(error instanceof LinnError)) throw error;
+        if (connection.error !== undefined) return; // `connected` is called again for the next one.
+        if (!error.retriable || this.#session.isUsedUp(attempts + 1)) {
+          this.#broken = error;
+          break;
+        }
+        await new Promise((resolve) => setTimeout(resolve, this.#session.backoffMs(attempts)).unref());
+      }
     }
     this.#wake();
   }
 
-  #delivered(deliver: Struct<"Deliver">, batches: RecordBatch[]): void {
-    const { partition, deliveryId, attempt } = deliver;
-    const delivery: Delivery = { partition, deliveryId, attempt };
-    for (const records of batches) {
-      const first = this.#skipped(partition, records);
-      if (first > 0) this.#spend(first);
-      if (first < records.count) this.#arrived.push(new Batch(this.topic, delivery, records, first, this));
+  /** The next step throws the error, and the one after that has the client try again. */
+  gaveUp(error: LinnError): void {
+    if (error.code === "client.closed") this.#broken ??= error;
+    else this.#outageError = error;
+    this.#wake();
+  }
+
+  arrived(batches: readonly Batch[]): void {
+    if (this.#isClosed) return;
+    for (const batch of batches) this.#arrived.push(batch);
+    this.#wake();
+  }
+
+  dropUnwanted(): void {
+    const arrived = this.#arrived;
+    this.#arrived = arrived.filter((batch) => isWanted(batch));
+    if (this.#arrived.length < arrived.length) {
+      for (const batch of arrived) if (!isWanted(batch)) handedOver(batch);
     }
+    if (this.#current !== undefined && !isWanted(this.#current.batch)) this.#current = undefined;
+    this.#wake();
   }
 
-  /** Drop what waits here of a lease that is over: the broker gives it to whoever is next. */
-  #leaseEnded({ partition, deliveryId }: Struct<"LeaseEnded">): void {
-    const isOver = (batch: Batch): boolean =>
-      batch.partition === partition && batch.delivery.deliveryId === deliveryId;
-    this.#arrived = this.#arrived.filter((batch) => !isOver(batch));
-    if (this.#current !== undefined && isOver(this.#current.batch)) this.#current = undefined;
-  }
-
-  /** How many records of a batch are not wanted (any more). */
-  #skipped(partition: number, records: RecordBatch): number {
-    if (this.#owned !== undefined && !this.#owned.has(partition)) return records.count;
-    const position = this.#positions.get(partition);
-    if (position === undefined) return 0;
-    const { baseOffset } = records.header;
-    // On its way when reading was set back.
-    if (position < baseOffset || position >= records.endOffset) return records.count;
-    this.#positions.delete(partition);
-    return Number(position - baseOffset);
-  }
-
-  #isWanted(batch: Batch): boolean {
-    if (this.#owned !== undefined && !this.#owned.has(batch.partition)) return false;
-    return !this.#positions.has(batch.partition);
-  }
-
-  /** Drop what arrived of partitions that were lost, or in which reading was set back. */
-  #dropUnwanted(): void {
-    for (const partition of this.#positions.keys()) {
-      if (this.#owned !== undefined && !this.#owned.has(partition)) this.#positions.delete(partition);
+  takeUnread(isTaken: (batch: Batch) => boolean): Unread[] {
+    const unread: Unread[] = [];
+    if (this.#current !== undefined && isTaken(this.#current.batch)) {
+      const { batch, index } = this.#current;
+      const first = batch.records.header.baseOffset + BigInt(index);
+      unread.push({ delivery: batch.delivery, first, end: batch.endOffset });
+      this.#current = undefined;
     }
     const arrived = this.#arrived;
-    this.#arrived = arrived.filter((batch) => this.#isWanted(batch));
-    for (const batch of arrived) if (!this.#isWanted(batch)) this.#handedOver(batch);
-    if (this.#current !== undefined && !this.#isWanted(this.#current.batch)) this.#current = undefined;
+    this.#arrived = [];
+    for (const batch of arrived) {
+      if (isTaken(batch)) {
+        handedOver(batch);
+        unread.push({ delivery: batch.delivery, first: batch.startOffset, end: batch.endOffset });
+      } else this.#arrived.push(batch);
+    }
+    return unread;
   }
 
-  /** The link is over. */
-  lost(error: LinnError): void {
-    this.#end(goneBy(error));
+  refused(error: LinnError): void {
+    this.#refusals.push(error);
     this.#wake();
   }
 
-  #end(error: LinnError): void {
-    if (this.#broken !== undefined) return;
-    this.#broken = error;
-    this.#link.subscriptions.delete(this.#id);
-    // What was leased comes again elsewhere.
-    if (this.#leased || this.kind === "group") this.#arrived = [];
-    const settlings = [...this.#unanswered, ...this.#open];
-    this.#open = [];
-    this.#unanswered.clear();
-    this.#finish(settlings, tooLate());
+  ended(error: LinnError): void {
+    this.#broken ??= error;
+    this.#subscription = undefined;
+    this.dropUnwanted();
   }
 
   #wake(): void {
     for (const wake of this.#wakers) wake();
     this.#wakers.clear();
-  }
-
-  // --- credit ---
-
-  #handedOver(batch: Batch): void {
-    if (!this.#leased) this.#spend(batch.length);
-  }
-
-  #spend(records: number): void {
-    if (this.#broken !== undefined || this.#isClosed) return;
-    this.#spent += records;
-    if (this.#spent < this.#chunk) return;
-    this.#link.tell({ member: "credit", content: { subscription: this.#id, records: this.#spent } });
-    this.#spent = 0;
   }
 
   // --- reading ---
@@ -236,40 +287,48 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
   async next(timeoutMs?: number): Promise<Message | undefined> {
     const refusal = this.#refusals.shift();
     if (refusal !== undefined) throw again(refusal);
-    const message = this.#current?.messages.next();
-    if (message?.done === false) return message.value;
+    const current = this.#current;
+    if (current !== undefined && isWanted(current.batch)) return this.#messageOf(current.batch, current.index);
     this.#current = undefined;
     const batch = await this.nextBatch(timeoutMs);
-    if (batch === undefined) return undefined;
-    const messages = batch[Symbol.iterator]();
-    this.#current = { batch, messages };
-    const first: IteratorResult<Message> = messages.next();
-    return first.done === true ? undefined : first.value;
+    return batch && this.#messageOf(batch, batch.first);
+  }
+
+  #messageOf(batch: Batch, index: number): Message {
+    // The last one leaves nothing here that would keep its lease from ending.
+    this.#current = index + 1 < batch.records.count ? { batch, index: index + 1 } : undefined;
+    return new Message(batch, index);
   }
 
   /** The next batch; undefined when `timeoutMs` has passed, or when the consumer was closed.
    *
-   * Rejects with the refusal of a settlement that nobody awaited, or batch.corrupt where a batch is damaged,
-   * after which reading may go on; and each time where the subscription is over (topic.unknown where the topic
-   * was deleted) or the connection is (connection.lost). */
+   * Rejects with the refusal of a settlement that nobody awaited, batch.corrupt where a batch is damaged, or
+   * connection.failed where no broker was found in `retriesMax` attempts; reading may go on after these. Rejects each
+   * time where the subscription is over for good (topic.unknown where the topic was deleted), or the client was
+   * closed. */
   async nextBatch(timeoutMs?: number): Promise<Batch | undefined> {
     const until = timeoutMs === undefined ? Infinity : performance.now() + timeoutMs;
     for (;;) {
       const refusal = this.#refusals.shift();
       if (refusal !== undefined) throw again(refusal);
       const batch = this.#arrived.shift();
-      if (batch !== undefined) return this.#checked(batch);
+      if (batch !== undefined) {
+        handedOver(batch);
+        if (!isWanted(batch)) continue; // Its lease ended while it waited here.
+        batch.records.verify();
+        return batch;
+      }
       if (this.#isClosed) return undefined;
       if (this.#broken !== undefined) throw again(this.#broken);
-      this.flush();
-      if (!(await this.#changed(until))) return undefined;
+      const outageError = this.#outageError;
+      this.#outageError = undefined;
+      if (outageError !== undefined) throw again(outageError);
+      if (this.#session.connection === undefined) this.#session.want();
+      this.#subscription?.waits();
+      const changed = await this.#changed(until);
+      this.#subscription?.waited();
+      if (!changed) return undefined;
     }
-  }
-
-  #checked(batch: Batch): Batch {
-    this.#handedOver(batch);
-    batch.records.verify();
-    return batch;
   }
 
   /** Wait for something to happen; false where the time has passed. */
@@ -285,105 +344,60 @@ export class Consumer implements Taker, Settler, AsyncIterable<Message> {
         this.#wakers.delete(wake);
         resolve(false);
       };
-      const timer = until === Infinity ? undefined : setTimeout(timeUp, left);
+      const timer = until === Infinity ? undefined : setTimeout(timeUp, Math.min(left, TIMER_MS_MAX));
       this.#wakers.add(wake);
     });
   }
 
   // --- settling ---
 
-  /** Settle a range of offsets of a delivery; see `Batch` and `Message`. Throws message.invalid. */
+  /** Settle a range of offsets of a delivery by its numbers; see `Batch` and `Message`. Throws message.invalid. */
   settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
-    if (!Number.isInteger(ms) || ms < 0 || ms > MS_MAX) throw invalid(`milliseconds from 0 to ${MS_MAX}, not ${ms}`);
-    const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
-    if (verdict === "ack" && !this.#leased && this.kind !== "group") {
-      settling.finish(undefined);
-    } else if (this.#broken !== undefined || this.#isClosed) {
-      this.#finish([settling], tooLate());
-    } else {
-      this.#add(settling);
-    }
-    return settling;
-  }
-
-  #add(settling: Settling): void {
-    const { partition } = settling.delivery;
-    this.#open.push(settling);
-    if (settling.verdict === "nack" && this.kind === "group") {
-      this.#positions.set(partition, settling.first);
-      this.#dropUnwanted();
-    }
-    if (this.#open.length >= SETTLINGS_MAX || settling.end - settling.first >= this.#chunk) this.flush();
-    else this.#flushTimer ??= setTimeout(() => this.flush(), SETTLE_LINGER_MS);
+    return (subscriptionOf(delivery) ?? this.#latest).settle(delivery, first, end, verdict, ms);
   }
 
   /** Send all settlements that wait. */
   flush(): void {
-    clearTimeout(this.#flushTimer);
-    this.#flushTimer = undefined;
-    const settlings = this.#open;
-    this.#open = [];
-    if (settlings.length === 0) return;
-    for (const settling of settlings) this.#unanswered.add(settling);
-    const entries = merged(settlings);
-    const content = { subscription: this.#id, entries: entries.map(({ entry }) => entry) };
-    const caller: Caller = {
-      answered: (message) => {
-        const refused = message.member === "settled" ? message.content.refused : [];
-        const byEntry = new Map(refused.map(({ entry, code, text }) => [entry, new LinnError(code, text)]));
-        entries.forEach((entry, index) => this.#answered(entry.settlings, byEntry.get(index)));
-      },
-      failed: (error) => {
-        const outcome = error.code === "connection.lost" || error.code === "client.closed" ? tooLate() : error;
-        this.#answered(settlings, outcome);
-      },
-    };
-    this.#link.ask(caller, { member: "settle", content });
+    this.#subscription?.flush();
   }
 
-  #answered(settlings: readonly Settling[], error: LinnError | undefined): void {
-    const open = settlings.filter((settling) => this.#unanswered.delete(settling));
-    for (const { verdict, delivery } of open) {
-      // What comes from now on was read after reading was set back.
-      if (verdict === "nack") this.#positions.delete(delivery.partition);
-    }
-    this.#finish(open, error);
-  }
-
-  #finish(settlings: readonly Settling[], error: LinnError | undefined): void {
-    for (const settling of settlings) settling.finish(error);
-    if (error === undefined || settlings.length === 0 || settlings.some((settling) => settling.awaited)) return;
-    this.#refusals.push(error);
-    this.#wake();
-  }
-
-  /** Wait for the broker's answers to settlements, as long as for any answer. */
-  async #answeredAll(): Promise<void> {
-    let timer: NodeJS.Timeout | undefined;
-    const timeUp = new Promise<void>((resolve) => (timer = setTimeout(resolve, this.#timeoutMs)));
-    await Promise.race([Promise.all([...this.#unanswered].map((settling) => settling.done)), timeUp]);
-    clearTimeout(timer);
-  }
-
-  /** Settle what waits to be settled, and unsubscribe. What was not settled goes back to a queue.
+  /** Settle what waits to be settled, and unsubscribe. What was not read goes back to a queue as if it had not been
+   * delivered; what was read and not settled goes back as well, and the attempt counts.
    *
    * Rejects with the refusal of a settlement that nobody awaited. */
   async close(): Promise<void> {
-    if (this.#isClosed) return;
-    this.flush();
-    await this.#answeredAll();
+    if (this.#isClosing) return;
+    this.#isClosing = true;
+    const until = performance.now() + this.#session.options.requestTimeoutMs;
+    await this.#subscription?.untilSettled(until - performance.now());
     this.#isClosed = true;
+    this.#session.users.delete(this);
+    const left = this.#subscription?.leave(until - performance.now());
     this.#arrived = [];
     this.#current = undefined;
     this.#wake();
-    if (this.#broken === undefined) {
-      const content = { subscription: this.#id };
-      await this.#link.request({ member: "unsubscribe", content }, "done", this.#timeoutMs);
-      this.#link.subscriptions.delete(this.#id);
-    }
+    await left;
     const refusal = this.#refusals.shift();
     if (refusal !== undefined) throw again(refusal);
   }
+}
+
+function isWanted(batch: Batch): boolean {
+  return !(batch.settler instanceof Subscription) || batch.settler.wants(batch);
+}
+
+function handedOver(batch: Batch): void {
+  if (batch.settler instanceof Subscription) batch.settler.handedOver(batch);
+}
+
+function wantedOf(options: ConsumerOptions): Wanted {
+  const { group = "", prefetch, start = "earliest", partitions = [], renewalMaxMs = RENEWAL_MAX_MS } = options;
+  if (prefetch !== undefined && (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > U32_MAX)) {
+    throw invalid(`prefetch is a whole number from 1 to ${U32_MAX}, not ${prefetch}`);
+  }
+  if (!(renewalMaxMs >= 0)) throw invalid(`renewalMaxMs is a number from 0 on, not ${renewalMaxMs}`);
+  const adapts = prefetch === undefined && group === "";
+  return { group, prefetch: prefetch ?? PREFETCH_MAX, adapts, start: startOf(start), partitions, renewalMaxMs };
 }
 
 function startOf(start: Start): bigint {
@@ -394,11 +408,6 @@ function startOf(start: Start): bigint {
     if (offset >= 0n && offset < 1n << 63n) return offset;
   }
   throw invalid(`start is "earliest", "latest" or an offset, not ${start}`);
-}
-
-function tooLate(): LinnError {
-  const text = "the subscription that the records came by is over; the broker may deliver them again";
-  return new LinnError("delivery.not_current", text);
 }
 
 function iterate<T>(step: () => Promise<T | undefined>): AsyncIterator<T, undefined> {

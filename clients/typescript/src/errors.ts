@@ -71,7 +71,7 @@ export function clientClosed(text: string): LinnError {
   return new LinnError("client.closed", text);
 }
 
-/** What they hear who wait for a link that is over because of `error`. */
+/** What they hear who wait for a connection that is over because of `error`. */
 export function goneBy(error: LinnError): LinnError {
   return error.code === "client.closed" ? again(error) : connectionLost(error.message);
 }

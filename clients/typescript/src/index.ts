@@ -2,9 +2,10 @@
 
 export { RecordBatch, LIMITS, type BatchHeader, type BatchLimits } from "./batch.js";
 export { Client, connect, type ClientOptions, type Fetched, type FetchOptions, type TopicInfo } from "./client.js";
-export { Consumer, type ConsumerOptions, type Start, type SubscriptionKind } from "./consumer.js";
+export { Consumer, type ConsumerOptions, type Start } from "./consumer.js";
 export { LinnError, Unroutable } from "./errors.js";
 export { Batch, Message, type Delivery } from "./message.js";
+export type { ConnectionEvent } from "./outage.js";
 export { partitionOf } from "./partitioner.js";
 export {
   Producer,
@@ -17,4 +18,5 @@ export {
 } from "./producer.js";
 export type { Headers, Labels, LabelValue, RecordInput } from "./record.js";
 export type { Settled, Verdict } from "./settling.js";
+export type { SubscriptionKind } from "./subscription.js";
 export type { Zstd } from "./zstd.js";

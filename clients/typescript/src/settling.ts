@@ -7,7 +7,7 @@ import { again, type LinnError } from "./errors.js";
 import type { Delivery } from "./message.js";
 import type { Struct } from "./struct.js";
 
-export const VERDICTS = ["ack", "nack", "reject", "extend"] as const;
+export const VERDICTS = ["ack", "nack", "reject", "extend", "release"] as const;
 export type Verdict = (typeof VERDICTS)[number];
 /** Await it for the broker's word, or let it be: it is sent all the same, and a refusal comes with the consumer's
  * next step. */

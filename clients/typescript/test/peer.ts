@@ -32,9 +32,12 @@ export const WELCOME: Request = {
 
 export class Peer {
   readonly heard: Heard[] = [];
+  /** The latest connection: what is said goes there. */
   #socket: Socket | undefined;
+  readonly #sockets = new Set<Socket>();
   #waiting: Heard | undefined;
   #wakers: (() => void)[] = [];
+  #port = 0;
 
   private constructor(
     readonly server: Server,
@@ -56,6 +59,9 @@ export class Peer {
 
   #serve(socket: Socket): void {
     this.#socket = socket;
+    this.#sockets.add(socket);
+    socket.on("close", () => this.#sockets.delete(socket));
+    this.#waiting = undefined;
     const cutter = new FrameCutter(1 << 24);
     socket.on("error", () => {});
     socket.on("data", (chunk: Buffer) => {
@@ -94,8 +100,22 @@ export class Peer {
     }
   }
 
+  /** Close all connections. */
   hangUp(): void {
-    this.#socket?.destroy();
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  /** Close all connections, and take no other. */
+  async goAway(): Promise<void> {
+    this.hangUp();
+    this.#port = (this.server.address() as { port: number }).port;
+    await new Promise((resolve) => this.server.close(resolve));
+  }
+
+  /** Take connections again, at the same port. */
+  async comeBack(): Promise<void> {
+    this.server.listen(this.#port, "127.0.0.1");
+    await once(this.server, "listening");
   }
 
   async close(): Promise<void> {

@@ -1,4 +1,4 @@
-"""The configuration of the demo's broker: one exchange, a queue and two streams."""
+"""Configuration of the demo's broker: one exchange, a queue and two streams."""
 
 from __future__ import annotations
 

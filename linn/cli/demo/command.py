@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 Flights = Annotated[
-    int | None, typer.Option("--flights", min=5000, metavar="COUNT", help="So many flights only, not the whole year.")
+    int | None,
+    typer.Option("--flights", min=5000, metavar="COUNT", help="Number of flights, instead of all."),
 ]
 
 

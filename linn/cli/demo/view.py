@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture on a terminal, lines elsewhere; and the tables at the end."""
+"""Output of the demo: a live picture on a terminal or lines elsewhere, and the tables at the end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rich.text import Text
 
 from linn.cli.demo.progress import Progress, Stretch
 from linn.cli.demo.tally import Count
-from linn.cli.table import Cell, numbers, print_table
+from linn.cli.render.table import Cell, numbers, print_table
 
 LINE_INTERVAL_S = 2.0
-"""How often a view without a terminal says where things stand."""
+"""Interval of progress lines without a terminal."""
 
 
 class View:
-    """Says what happens as it happens. `tick` is called a few times a second; it prints where there is no picture."""
+    """Live output of the demo. `tick` is called a few times a second, and prints lines where there is no picture."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
         self._console = console
@@ -29,13 +29,13 @@ class View:
         self._started_at = self._told_at = time.monotonic()
 
     def say(self, text: str) -> None:
-        """One line about something that happened."""
+        """Print a line about an event."""
         elapsed_s = time.monotonic() - self._started_at
         self._console.print(Text(f"{elapsed_s:6.2f} s  {text}"), soft_wrap=True)
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """While inside, the picture is up to date, where the output is a terminal."""
+        """Keep the picture up to date for the time of the block, on a terminal."""
         if not self._console.is_terminal:
             yield
             return
@@ -51,7 +51,7 @@ class View:
             yield
 
     def tick(self) -> None:
-        """Without a picture: a line now and then."""
+        """Print a progress line when it is due, without a terminal."""
         now = time.monotonic()
         if self._console.is_terminal or now - self._told_at < LINE_INTERVAL_S:
             return
@@ -65,7 +65,7 @@ class View:
 
 
 def picture(progress: Progress) -> Group:
-    """Everything at a glance."""
+    """Draw the progress."""
     bars = Table.grid(padding=(0, 2))
     for stretch in progress.stretches:
         name, bar, share, rate = _bar(stretch)
@@ -86,7 +86,7 @@ def _bar(stretch: Stretch) -> tuple[str, ProgressBar, str, str]:
 
 
 def show_counts(counts: Sequence[Count]) -> None:
-    """Print every count beside what the file says."""
+    """Print every count beside that of the file."""
     marks = {True: Text("ok", "green"), False: Text("WRONG", "bold red")}
     rows: list[list[Cell]] = [
         [count.what, f"{count.expected:,}", f"{count.found:,}", marks[count.right]] for count in counts
@@ -95,7 +95,7 @@ def show_counts(counts: Sequence[Count]) -> None:
 
 
 def show_rates(progress: Progress) -> None:
-    """Print how fast each part went."""
+    """Print the rate of each phase."""
     rows = [
         [stretch.name, f"{stretch.done:,}", f"{stretch.elapsed_s:.2f}", f"{stretch.rate:,.0f}"]
         for stretch in progress.stretches

@@ -1,7 +1,7 @@
-"""A consumer of the queue in a process of its own: `python -m linn.cli.demo.worker URL TOPIC [HOLD_AFTER]`.
+"""Worker process that consumes the queue: `python -m linn.cli.demo.worker URL TOPIC [HOLD_AFTER]`.
 
-It works through deliveries, acks them and reports both on stdout. With HOLD_AFTER it stops acking once it has acked
-that many, but goes on receiving: it is about to be killed, and shall die with leases in hand.
+It acks deliveries, and reports deliveries and acks on stdout. With HOLD_AFTER it stops acking after that many acks, but
+goes on receiving, so that it holds leases when it is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linn.cli.demo.report import Report, encode
 from linn.cli.exit_code import boundary
 
 PREFETCH = 500
-"""Few, so that the work is spread, and because a worker that dies has these in hand."""
+"""Small, so that the work is spread, and few deliveries are held by a worker that is killed."""
 
 _read = msgspec.json.Decoder(Flight).decode
 
@@ -46,7 +46,7 @@ async def work(url: str, topic: str, hold_after: int | None) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Ends the process as commands of linn end."""
+    """Run a worker; the process ends with the exit codes of commands."""
     url, topic, *hold_after = arguments
     with boundary():
         anyio.run(work, url, topic, int(hold_after[0]) if hold_after else None, backend="trio")

@@ -1,4 +1,4 @@
-"""A worker as the demo sees it: a child process, its reports, and its end."""
+"""Child process of a worker, with its reports and its end."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _LINE_BYTES_MAX = 16 << 20
 
 
 class WorkerFailed(LinnError):
-    """A worker ended that nobody had killed."""
+    """A worker ended without having been killed."""
 
     code = "demo.worker_failed"
 
 
 class WorkerProcess:
-    """One child. Its reports go into the progress' ledger."""
+    """Child process, whose reports are entered in the ledger."""
 
     def __init__(self, name: str, folder: Path, progress: Progress) -> None:
         self.name = name
         self.holding = anyio.Event()
-        """It holds deliveries that it will not ack."""
+        """Set once the worker holds deliveries that it will not ack."""
         self.ended = anyio.Event()
-        """All that it reported is entered."""
+        """Set once all reports are entered."""
         self._errors = folder / f"{name}.log"
         self._progress = progress
         self._process: anyio.abc.Process | None = None
@@ -40,7 +40,7 @@ class WorkerProcess:
     async def run(
         self, url: str, topic: str, hold_after: int | None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
-        """Start it (started once it is subscribed), and take its reports until it ends.
+        """Start the process, and enter its reports until it ends; started once it is subscribed.
 
         Raises:
             WorkerFailed: it ended by itself.
@@ -86,7 +86,7 @@ class WorkerProcess:
             self._progress.workers[self.name] = "working"
 
     async def kill(self) -> None:
-        """SIGKILL, by process id, and wait for the end. Idempotent."""
+        """Kill the process, and wait for its end. Idempotent."""
         self._told_to_end = True
         process = self._process
         if process is not None and process.returncode is None:

@@ -72,6 +72,7 @@ METRIC_NAMES_MAX = 256
 """Names that one `metrics.show` takes: each is compared with the name of every metric, and there are not that many."""
 T = TypeVar("T")
 _BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
+_SETTINGS = ("name", "settings", "validate_only")
 _RESET = ("topic", "group", "to", "offset", "timestamp_ms", "partitions", "validate_only")
 
 
@@ -89,17 +90,17 @@ class Administration:
         self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
         """Bindings of topics, and the same as the store has them: encoding ten thousand takes 40 ms."""
         self.verbs: dict[str, Verb] = {
-            "topic.create": Verb(self._create_topic, ("name", "settings")),
-            "topic.alter": Verb(self._alter_topic, ("name", "settings")),
+            "topic.create": Verb(self._create_topic, _SETTINGS),
+            "topic.alter": Verb(self._alter_topic, _SETTINGS),
             "topic.delete": Verb(self._delete_topic, ("name", "validate_only")),
             "topic.show": Verb(self._show_topic, ("name",), changes=False),
             "topic.list": Verb(self._list_topics, (), changes=False),
             "topic.purge": Verb(self._purge_topic, ("name", "validate_only")),
-            "exchange.create": Verb(self._exchanges.create, ("name", "settings")),
+            "exchange.create": Verb(self._exchanges.create, _SETTINGS),
             "exchange.delete": Verb(self._exchanges.delete, ("name", "validate_only")),
             "exchange.show": Verb(self._exchanges.show, ("name",), changes=False),
             "exchange.list": Verb(self._exchanges.list_all, (), changes=False),
-            "exchange.bind": Verb(self._exchanges.bind, _BINDING),
+            "exchange.bind": Verb(self._exchanges.bind, (*_BINDING, "validate_only")),
             "exchange.unbind": Verb(self._exchanges.unbind, _BINDING),
             "group.list": Verb(self._subscriptions.list_groups, ("topic",), changes=False),
             "group.show": Verb(self._subscriptions.show_group, ("topic", "group"), changes=False),
@@ -319,6 +320,9 @@ class Administration:
                 return {"created": False}
             raise TopicExists(f"topic {name} exists with other settings: {differences(existing.settings, settings)}")
         await self._check_bindings(name, settings.bindings)
+        if only_validates(arguments):
+            broker.interceptors(name, settings)
+            return {"created": True}
         if name in self._half_deleted:
             await self._finish_deleting(name)
         live_keys = live_keys_after((), arguments.get("settings", {}))
@@ -371,6 +375,9 @@ class Administration:
             await self._check_bindings(topic.name, settings.bindings)
         before, live_keys = topic.settings, live_keys_after(topic.live_keys, changes)
         interceptors = broker.interceptors(topic.name, settings)
+        warnings = warnings_of(topic.name, broker.config, settings, changes)
+        if only_validates(arguments):
+            return {"changed": list(changed), "warnings": warnings}
         change = await topic.prepare(settings, broker.semantics(settings))
         try:
             await self.save_topic(topic.name, settings, topic.live_bindings, live_keys)
@@ -382,7 +389,7 @@ class Administration:
         if "bindings" in changed:
             now = (*settings.bindings, *topic.live_bindings)
             await broker.long_work.run(rebind(broker, Target(topic.name), now, before.bindings), immediate=True)
-        return {"changed": list(changed), "warnings": warnings_of(topic.name, broker.config, settings, changes)}
+        return {"changed": list(changed), "warnings": warnings}
 
     async def _check_bindings(self, name: str, bindings: Iterable[BindingSettings]) -> None:
         broker = self._broker
@@ -456,7 +463,7 @@ class Administration:
         return await metric_report(self._broker.metrics, self._broker.env.clock, arguments)
 
     async def _list_connections(self, arguments: Arguments) -> Any:
-        return self._broker.connections.as_json()
+        return await self._broker.long_work.run(self._broker.connections.as_json(), immediate=True)
 
     async def _close_connection(self, arguments: Arguments) -> Any:
         number, reason = arguments.get("number"), text_of(arguments, "reason", "")

@@ -184,6 +184,8 @@ class ExchangeAdministration:
             self._check_source(each[0].exchange, router, each[1])
 
         await self._changes.check_all(check, zip(head.bindings, bindings, strict=True))
+        if only_validates(arguments):
+            return {"created": True}
         self._made_live.add(name)
         try:
             await self._save(router, head.bindings, ())
@@ -250,6 +252,8 @@ class ExchangeAdministration:
         source.check(binding)
         declared, live = self._bindings_to(target)
         created = settings not in declared and settings not in live
+        if only_validates(arguments):
+            return {"created": created}
         if created:
             await self._keep(target, declared, [*live, settings])
         source.bind(binding)

@@ -83,12 +83,12 @@ class Broker:
         self.memory: MemoryBudget = MemoryBudget(memory_bytes)
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
-        self.long_work = LongWork(env.clock)
+        self.long_work = LongWork(env.clock.monotonic)
         make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
         self.publisher: Publisher = Publisher(
             self.catalog, self.limits, self.long_work, self.memory.received, make_topic
         )
-        self.turns: FairTurns = FairTurns(env.clock.monotonic, env.process.thread_processor_s)
+        self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """The order in which busy connections run."""
         self.connections = Connections(env.clock.monotonic)
         self.gateway = Gateway(

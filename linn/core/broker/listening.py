@@ -135,8 +135,6 @@ class Listening:
             with listener.scope:
                 async with trio.open_nursery() as nursery:
                     while True:
-                        if self._connections.closing.is_crowded and listener.limit is self._clients:
-                            await self._connections.closing.give_turns()  # One comes where four leave.
                         try:
                             stream = await listener.bound.accept()
                         except ConnectionLost:
@@ -178,7 +176,7 @@ class Listening:
         try:
             with trio.CancelScope() as scope:
                 self._connections.ends_by(stream, lambda _: scope.cancel())
-                await self._serve_until_out(listener, stream)
+                await listener.server.serve(stream, self._gateway)
         except LinnError as error:
             reason, code = str(error), error.code
             logger.info("%(connection)s: %(error)s", self._about(listener, stream) | log_fields(error))
@@ -201,15 +199,6 @@ class Listening:
                 self._connections.closed(stream, code)
                 listener.limit.leave()
 
-    async def _serve_until_out(self, listener: BoundListener, stream: AcceptedStream) -> None:
-        """Serve a connection to its end, and return when it is its turn to be torn down."""
-        try:
-            await listener.server.serve(stream, self._gateway)
-        finally:
-            with trio.CancelScope(shield=True):
-                await self._connections.closing.pass_through(stream)
-                self._connections.closing.is_out(stream)
-
     @staticmethod
     def _about(listener: BoundListener, stream: AcceptedStream) -> dict[str, str]:
         """The fields of every log record about a connection."""
@@ -223,7 +212,6 @@ class Listening:
     async def drain(self, timeout_s: float) -> None:
         """Accept no new clients, and give the connected ones `timeout_s` to end by themselves. Watchers come last."""
         self._connections.draining.set()
-        self._connections.closing.open_wide()
         await self._empty(self._clients, timeout_s)
         self._connections.drained.set()
         await self._empty(self._watchers, WATCHERS_LEAVE_S)

@@ -1,17 +1,29 @@
-"""The open connections of a broker: their traffic, the pace at which they are torn down, and the events of a stop."""
+"""The open connections of a broker: their traffic, and the events of a stop."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import trio
 
-from linn.core.connections.listener_traffic import End, ListenerTraffic, OpenConnection, ReadTraffic
+from linn.core.batch.steps import Steps
+from linn.core.connections.listener_traffic import (
+    End,
+    ListenerTraffic,
+    OpenConnection,
+    ReadSubscriptions,
+    ReadTraffic,
+)
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
-from linn.core.loop.close_throttle import CloseThrottle
+
+CLIENT_CHARACTERS_MAX = 200
+"""Limit of the characters of a client's name."""
+SUBSCRIPTIONS_SHOWN_MAX = 100
+"""Limit of the subscriptions shown of one connection."""
 
 
 class Connections:
@@ -20,7 +32,6 @@ class Connections:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.traffic: dict[str, ListenerTraffic] = {}
         """Traffic by listener."""
-        self.closing: CloseThrottle = CloseThrottle(monotonic)
         self.draining = trio.Event()
         """Set when the broker begins to stop."""
         self.drained = trio.Event()
@@ -43,6 +54,12 @@ class Connections:
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
 
+    def introduce(self, stream: AcceptedStream, client: str, read: ReadSubscriptions) -> None:
+        """Have `as_json` show what a client calls itself and subscribes to; a stream of no listener is passed over."""
+        if stream in self._streams:
+            connection = self._streams[stream].open[stream]
+            connection.client, connection.read_subscriptions = client[:CLIENT_CHARACTERS_MAX], read
+
     def ends_by(self, stream: AcceptedStream, end: End) -> None:
         """Register `end`, which `close` calls for a connection; ignored for a stream of no listener."""
         if stream in self._streams:
@@ -60,18 +77,24 @@ class Connections:
         said = "an operator closed the connection" + (f": {reason}" if reason else "")
         self.check(number).end(ConnectionClosed(said))
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """The open connections, the oldest first."""
-        now_s = self._monotonic()
-        found = [
-            {
-                "number": connection.number,
-                "peer": connection.peer,
-                "listener": traffic.listener,
-                "protocol": traffic.protocol,
-                "open_s": round(now_s - connection.opened_s, 3),
-                **connection.read()._asdict(),
-            }
-            for traffic, connection in ((traffic, traffic.open[stream]) for stream, traffic in self._streams.items())
-        ]
+    def as_json(self) -> Steps[list[dict[str, Any]]]:
+        """The open connections, the oldest first, in a step for each; those that end meanwhile are left out."""
+        found = []
+        for stream, traffic in list(self._streams.items()):
+            if stream in self._streams:
+                found.append(self._description(traffic, traffic.open[stream]))
+            yield
         return sorted(found, key=lambda connection: connection["number"])
+
+    def _description(self, traffic: ListenerTraffic, connection: OpenConnection) -> dict[str, Any]:
+        subscriptions = islice(connection.read_subscriptions(), SUBSCRIPTIONS_SHOWN_MAX)
+        return {
+            "number": connection.number,
+            "peer": connection.peer,
+            "client": connection.client,
+            "listener": traffic.listener,
+            "protocol": traffic.protocol,
+            "open_s": round(self._monotonic() - connection.opened_s, 3),
+            **connection.read()._asdict(),
+            "subscriptions": [subscription._asdict() for subscription in subscriptions],
+        }

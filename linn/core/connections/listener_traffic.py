@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from linn.core.env.env import AcceptedStream
@@ -22,9 +22,25 @@ class Traffic(NamedTuple):
     """Bytes of publishes that wait for room in a topic."""
 
 
+class SubscriptionOf(NamedTuple):
+    """A subscription of a connection."""
+
+    topic: str
+    group: str
+    """Empty where it is none of a group's members."""
+    held: int
+    """Records that are leased to it."""
+
+
 ReadTraffic = Callable[[], Traffic]
+ReadSubscriptions = Callable[[], Iterable[SubscriptionOf]]
 End = Callable[[LinnError], None]
 """A callback that ends a connection soon and tells its client why if the protocol can. It does not wait."""
+
+
+def no_subscriptions() -> Iterable[SubscriptionOf]:
+    """None: the protocol has none, or the connection is not served yet."""
+    return ()
 
 
 def no_end(error: LinnError) -> None:
@@ -34,7 +50,7 @@ def no_end(error: LinnError) -> None:
 class OpenConnection:
     """An open connection. `read` returns the traffic that its protocol reports, or zeros."""
 
-    __slots__ = ("end", "number", "opened_s", "peer", "read")
+    __slots__ = ("client", "end", "number", "opened_s", "peer", "read", "read_subscriptions")
 
     def __init__(self, number: int, peer: str, opened_s: float) -> None:
         self.number = number
@@ -42,7 +58,10 @@ class OpenConnection:
         self.peer = peer
         self.opened_s = opened_s
         """The time of its opening, by the monotonic clock."""
+        self.client = ""
+        """The client's name for itself."""
         self.read: ReadTraffic = Traffic
+        self.read_subscriptions: ReadSubscriptions = no_subscriptions
         self.end: End = no_end
 
 

@@ -238,9 +238,6 @@ class Process(Protocol):
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""
 
-    def thread_processor_s(self) -> float:
-        """Processor time used by the calling thread, in seconds. Cheap; other processes do not inflate it."""
-
 
 class Env(Protocol):
     """The interfaces through which a broker reaches the outside world: clock, files, network, process, randomness."""

@@ -17,7 +17,8 @@ class ProtocolServer(Protocol):
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
         """Serve one client until either side ends the connection. The caller closes the stream.
 
-        `gateway.connections.report` takes the connection's traffic, for the metrics.
+        `gateway.connections.report` takes the connection's traffic, for the metrics, and
+        `gateway.connections.introduce` the client's name for itself and its subscriptions.
 
         Raises:
             LinnError: the connection ended for a reason worth a log line. Others are not disturbed.

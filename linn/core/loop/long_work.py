@@ -8,19 +8,11 @@ from typing import TypeVar
 import trio
 
 from linn.core.batch.steps import TURN_S, Steps
-from linn.core.env.env import Clock
 
 TURNS_OF_OTHERS = 3
 """Turns of the loop between two turns of long work: small requests need many."""
 TURNS_OF_OTHERS_MAX = 30
 """The same after a step that could not be made as short as a turn."""
-LONG_STEP_S = 4 * TURN_S
-REST = 0.5
-"""Rest after a long step, as a fraction of the step: a client that waited sends its next request only after its answer,
-and would wait for another step each time.
-"""
-REST_S_MAX = 0.02
-"""Longest rest; enough for a few requests, one after the other."""
 T = TypeVar("T")
 
 
@@ -40,8 +32,8 @@ async def let_others_on(monotonic: Callable[[], float], worked_s: float = TURN_S
 class LongWork:
     """A scheduler of long CPU-bound work: one of all its tasks has a turn at a time."""
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.monotonic = monotonic
         self.turn = trio.Lock()
         """Held by the task whose turn is next."""
         self.is_stopping = False
@@ -69,7 +61,7 @@ class LongTask:
     def __init__(self, work: LongWork, immediate: bool = False) -> None:
         """`immediate`: the first turn is now, because the callers themselves start only a few at a time."""
         self._work = work
-        self._monotonic = work.clock.monotonic
+        self._monotonic = work.monotonic
         self._began_s = self._until_s = self._monotonic()
         if immediate:
             self._until_s += TURN_S
@@ -77,8 +69,8 @@ class LongTask:
     async def give_turn(self) -> None:
         """Let other tasks run if this turn is over; between two of their turns, one task with long work continues.
 
-        They have several turns for each, or the time of these: fewer if each turn is long. After a step of several
-        turns there is a rest. Once the broker stops, other tasks need no turns.
+        They have several turns for each, or the time of these: fewer if each turn is long. Once the broker stops, other
+        tasks need no turns.
 
         Cancellation: a checkpoint, if there is one.
         """
@@ -90,12 +82,5 @@ class LongTask:
         else:
             async with self._work.turn:
                 await let_others_on(self._monotonic, now_s - self._began_s)
-                await self._rest(now_s)
         self._began_s = self._monotonic()
         self._until_s = self._began_s + TURN_S
-
-    async def _rest(self, ended_s: float) -> None:
-        worked_s = ended_s - self._began_s
-        rest_s = min(REST * worked_s, REST_S_MAX) - (self._monotonic() - ended_s)
-        if worked_s >= LONG_STEP_S and rest_s > 0:
-            await self._work.clock.sleep(rest_s)

@@ -212,7 +212,7 @@ class PublishLane:
     def __init__(self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn) -> None:
         self._publisher = publisher
         self._memory = publisher.memory
-        self._monotonic = publisher.long_work.clock.monotonic
+        self._monotonic = publisher.long_work.monotonic
         self._answers = answers
         self._spawn = spawn
         self._waiting: deque[_Waiting] = deque()

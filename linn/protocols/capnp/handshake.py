@@ -9,7 +9,6 @@ import trio
 
 from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionLost, LinnError, RequestTimeout
-from linn.core.loop.close_throttle import CloseThrottle
 from linn.core.loop.fair_turns import TurnSlot
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, agree, frames_of
@@ -22,11 +21,12 @@ REST_S = 1.0
 class Handshake:
     """The broker's side of one handshake."""
 
-    def __init__(self, stream: AcceptedStream, connection: Connection, closing: CloseThrottle, share: TurnSlot) -> None:
-        self._share = share
+    def __init__(self, stream: AcceptedStream, connection: Connection, turn: TurnSlot) -> None:
+        self._turn = turn
         self._stream = stream
         self._connection = connection
-        self._closing = closing
+        self.client = ""
+        """The client's name for itself."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -38,9 +38,9 @@ class Handshake:
         try:
             event = await self._first_event(timeout_s)
             if event is None:
-                await self._closing.pass_through(self._stream)
                 raise ConnectionLost(f"{self._stream.peer} left without saying hello")
             version, features = agree(event.message)
+            self.client = event.message.client if isinstance(event.message, m.Hello) else ""
         except LinnError as error:
             if self.received_bytes:
                 await self._refuse(error)
@@ -52,16 +52,14 @@ class Handshake:
     async def _first_event(self, timeout_s: float) -> Event | None:
         try:
             with trio.fail_after(timeout_s):
-                event = await self._received()
-                self._share.end()
-                return event
+                return await self._received()
         except trio.TooSlowError:
             raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
 
     async def _received(self) -> Event | None:
         """The hello, read in a turn of its own; None if the client leaves without one."""
         while True:
-            await self._share.next_turn(self._stream.wait_readable)
+            await self._turn.next_turn(self._stream.wait_readable)
             count = self._stream.receive_nowait(self._connection.frames.buffers())
             if count == 0:
                 return None
@@ -71,7 +69,6 @@ class Handshake:
                     return event
 
     async def _refuse(self, error: LinnError) -> None:
-        await self._closing.pass_through(self._stream)
         with trio.move_on_after(REST_S), suppress(ConnectionLost):
             await self._stream.send(frames_of(m.Failed(error.code, error.text, error.retriable)))
             await discard_rest(self._stream)

@@ -76,8 +76,8 @@ class Session:
         "_reading",
         "_received_bytes",
         "_reservation",
-        "_share",
         "_subscribing",
+        "_turn",
         "_welcome_bytes",
         "draining",
         "gateway",
@@ -102,7 +102,7 @@ class Session:
         """The slice of the keepalive that this session is in."""
         self._connection = Connection(keepalive.free_buffers, from_client=True)
         self._reservation = ReceiveReservation(gateway.memory.received)
-        self._share = TurnSlot(gateway.turns)
+        self._turn = TurnSlot(gateway.turns)
         self.draining = False
         """Whether the broker has said goodbye."""
         self._inflight = 0
@@ -186,12 +186,13 @@ class Session:
 
     async def _shake_hands(self) -> None:
         """Exchange hello and welcome. Raises LinnError after telling the client why."""
-        handshake = Handshake(self.stream, self._connection, self.gateway.connections.closing, self._share)
+        handshake = Handshake(self.stream, self._connection, self._turn)
         try:
             await handshake.shake(self._welcome, self._hello_timeout_s)
         finally:
             self._received_bytes, self._welcome_bytes = handshake.received_bytes, handshake.sent_bytes
         self._connection.allow_frames(self.settings.frame_bytes_max)
+        self.gateway.connections.introduce(self.stream, handshake.client, self._subscribing.described)
 
     def _welcome(self, version: int, features: list[str]) -> m.Welcome:
         settings = self.settings
@@ -210,7 +211,7 @@ class Session:
     def watch(self) -> None:
         """End the connection if it has been silent for too long; called once per keepalive interval."""
         # A client is not read from, and can't be heard, while the broker owes it output or its turn.
-        held_up = self._share.waits or (not self.outbox.is_full and self._is_over_budget())
+        held_up = self._turn.waits or (not self.outbox.is_full and self._is_over_budget())
         heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
         self._missed = 0 if heard else self._missed + 1
         self._heard, self._heard_bytes = False, 0
@@ -259,21 +260,21 @@ class Session:
     async def _read(self) -> None:
         try:
             if self._connection.has_more:  # It arrived after hello in the same packet.
-                await self._share.next_turn(None)
+                await self._turn.next_turn(None)
                 self._handle(0)
             while True:
                 if self._is_over_budget():
-                    await self._share.next_turn(self._wait_budget)
+                    await self._turn.next_turn(self._wait_budget)
                 if self._has_more:
                     self._has_more, self._in_a_row = False, 0
                     self.outbox.flush()
-                    await self._share.next_turn(None)
+                    await self._turn.next_turn(None)
                     self._handle(0)
                     continue
                 count = await self._receive()
                 if count == 0:
                     self.outbox.flush()
-                    return await self.gateway.connections.closing.pass_through(self.stream)
+                    return
                 self._handle(count)
         except ConnectionLost:
             self.end()
@@ -288,7 +289,7 @@ class Session:
         if self._is_drained:
             self.outbox.flush()  # The client has sent everything, and probably waits for the answers.
         while True:
-            is_over = self._in_a_row >= RECEIVES_IN_A_ROW_MAX or (self._in_a_row > 0 and self._share.is_over())
+            is_over = self._in_a_row >= RECEIVES_IN_A_ROW_MAX or (self._in_a_row > 0 and self._turn.is_over())
             if not is_over:
                 buffers = connection.frames.buffers()
                 count = stream.receive_nowait(buffers)
@@ -299,10 +300,9 @@ class Session:
             self._in_a_row = 0
             self.outbox.flush()
             connection.release()
-            self._share.end()
             if self._reservation.held_bytes or connection.pending_bytes > RESERVE_BYTES:
                 await self._reservation.hold(connection.pending_bytes, patient=not self.consumes)
-            await self._share.next_turn(None if is_over else stream.wait_readable)
+            await self._turn.next_turn(None if is_over else stream.wait_readable)
 
     def _handle(self, count: int) -> None:
         """Carry out the requests that are complete; their answers are sent before the session waits for more."""

@@ -36,6 +36,7 @@ class Subscriber:
         self.id = id
         self.partitions = partitions
         """The number of partitions it reads. Each takes memory, and time at the end."""
+        self.topic = self.group = ""
         self._outbox = outbox
         self._delivery_bytes = delivery_bytes
         self._credit = 0

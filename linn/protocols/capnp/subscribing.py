@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import trio
 
 from linn.core.batch.steps import Steps
+from linn.core.connections.listener_traffic import SubscriptionOf
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
 from linn.core.gateway.gateway import SubscribeRequest
 from linn.core.groups.reader import StreamReader
@@ -52,6 +54,11 @@ class Subscribing:
         """Whether the client holds leases."""
         return any(subscriber.is_holding() for subscriber in self._subscribers.values())
 
+    def described(self) -> Iterator[SubscriptionOf]:
+        """The subscriptions, the oldest first."""
+        for subscriber in self._subscribers.values():
+            yield SubscriptionOf(subscriber.topic, subscriber.group, subscriber.consumer.held)
+
     def subscribe(self, event: Event) -> None:
         """Begin a subscription. Raises LinnError."""
         subscribe = event.message
@@ -67,6 +74,7 @@ class Subscribing:
         self._subscription_ids += 1
         id = self._subscription_ids
         subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes, partitions)
+        subscriber.topic, subscriber.group = subscribe.topic, subscribe.group
         request = SubscribeRequest(
             subscribe.topic, subscribe.group, subscribe.start, subscribe.starts, subscribe.partitions
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import time
 from pathlib import PurePosixPath
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -47,9 +46,6 @@ class RealProcess:
     def processor_s(self) -> float:
         used = resource.getrusage(resource.RUSAGE_SELF)
         return used.ru_utime + used.ru_stime
-
-    def thread_processor_s(self) -> float:
-        return time.thread_time()
 
 
 def _own_cgroups() -> str:

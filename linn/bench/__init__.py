@@ -1,0 +1,1 @@
+"""Load engine behind `linn bench`."""

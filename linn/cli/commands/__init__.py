@@ -1,0 +1,1 @@
+"""Commands of `linn`, one file each."""

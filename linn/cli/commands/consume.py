@@ -1,0 +1,270 @@
+"""`linn consume`: print the messages of a queue or stream, or hand them to a command, and ack them.
+
+Laws: a message is acked after its line was written and flushed. A reader of the pipe that fails later goes unnoticed,
+and so do lines that it never reads. Messages handed to a command are acked after the command has ended with 0.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from linn.cli.completion import group_names, topic_names
+from linn.cli.exit_code import complain
+from linn.cli.options import DEFAULT_URL, CountMax, Format, Time, Url, Where
+from linn.cli.session import with_client
+from linn.core.errors.tree import ConnectionLost
+
+if TYPE_CHECKING:
+    from linn.cli.message_filter import MessageFilter
+    from linn.cli.moment import Place
+    from linn.cli.render.message_format import LineOf
+    from linn.client.client import Client
+    from linn.client.consume.message import Batch, Message
+
+IDLE_S = 1.0
+"""Time that `--no-follow` waits for one more batch."""
+_PREFETCH = 1000
+_PULL_WAIT_S = 10.0
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the queue or stream.", autocompletion=topic_names)]
+Group = Annotated[
+    str,
+    typer.Option(
+        "--group",
+        metavar="NAME",
+        help="Consumer group of a stream: continue at its committed offsets.",
+        autocompletion=group_names,
+    ),
+]
+Follow = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="Wait for more, or stop when a second brings no message.")
+]
+Ack = Annotated[bool, typer.Option("--ack/--no-ack", help="Ack printed messages, or leave them in the queue.")]
+Exec = Annotated[
+    str | None,
+    typer.Option(
+        "--exec",
+        metavar="COMMAND",
+        help="Run a command with the messages on its stdin, instead of printing them; ack them once it ends with 0.",
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="PLACE",
+        help="Start of a stream, used only where --group has committed nothing: earliest, latest, an offset, a time "
+        '("2026-01-31T12:00"), or a duration ago ("10m"). Default: earliest.',
+    ),
+]
+
+
+def consume(
+    topic: Topic,
+    group: Group = "",
+    count: CountMax = None,
+    follow: Follow = True,
+    ack: Ack = True,
+    since: Since = None,
+    form: Format = "text",
+    time: Time = False,
+    where: Where = None,
+    command: Exec = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print messages as they arrive, and ack each once it is written. A stream without --group is only read.
+
+    In a pipe, messages are acked once they are in the pipe, even if its reader fails: use `linn move` to move
+    messages, or --exec to wait for the reader. --exec runs COMMAND in a shell again and again, each time with the
+    messages that have arrived, at most 1000; if COMMAND does not end with 0, they are not acked, and this command ends
+    with 1.
+
+    --where skips the other messages of a stream. On a queue it is refused, because skipped messages would be held from
+    other consumers; --since is refused as well, because a queue delivers its unsettled messages only. `linn browse`
+    prints the messages of a queue from any place without consuming them.
+    """
+    if command is not None and not command.strip():
+        raise typer.BadParameter("there is no command to run", param_hint="--exec")
+    from linn.cli.message_filter import message_filter
+    from linn.cli.moment import place_of
+    from linn.cli.render.message_format import line_format
+
+    consumption = Consumption(
+        topic,
+        group,
+        count=count,
+        follow=follow,
+        ack=ack,
+        start=None if since is None else place_of(since, "--since"),
+        line_of=line_format(form, time=time, colours=command is None),
+        selects=None if where is None else message_filter(where),
+    )
+    consumption.run(url, command)
+
+
+class Consumption:
+    """One run of `linn consume`."""
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        *,
+        count: int | None,
+        follow: bool,
+        ack: bool,
+        start: Place | None,
+        line_of: LineOf,
+        selects: MessageFilter | None,
+    ) -> None:
+        """`start`: None where --since is not given."""
+        self._topic = topic
+        self._group = group
+        self._left = count
+        self._idle_s = None if follow else IDLE_S
+        self._ack = ack
+        self._start = start
+        self._line_of = line_of
+        self._selects = selects
+        self._command: str | None = None
+        self._returncode = 0
+        """Return code of the last run of the command."""
+
+    def run(self, url: str, command: str | None = None) -> None:
+        """Print messages, or run `command` with them, until there is a reason to stop.
+
+        Raises LinnError, BrokenPipeError, KeyboardInterrupt, BadParameter; Exit where the command did not end with 0.
+        """
+        self._command = command
+        with_client(url, self._work, reconnects=True)
+        if self._returncode:
+            code = self._returncode
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with {code}"
+            complain(f"{command} {how}: what it was given is not acked")
+            raise typer.Exit(1)
+
+    async def _work(self, client: Client) -> None:
+        if self._selects is not None or self._start is not None:
+            await self._refuse_queue(client)
+        if self._command is not None:
+            await self._pull_for(self._command, client)
+        else:
+            await self._print(client)
+
+    # --- printing ---
+
+    async def _print(self, client: Client) -> None:
+        import anyio
+
+        # No more is taken from a queue than will be printed: other consumers may be waiting for it.
+        prefetch = _PREFETCH if self._left is None else min(self._left, _PREFETCH)
+        start = "earliest" if self._start is None else self._start
+        async with client.consumer(self._topic, group=self._group, start=start, prefetch=prefetch) as consumer:
+            if self._ack and _is_pipe():
+                await self._explain_acks(client)
+            batches = aiter(consumer.batches())
+            while self._left is None or self._left > 0:
+                batch: Batch | None = None
+                with anyio.move_on_after(self._idle_s):
+                    batch = await anext(batches, None)
+                if batch is None:
+                    break
+                await self._print_batch(batch)
+
+    async def _print_batch(self, batch: Batch) -> None:
+        messages = list(batch)
+        handled, chosen = self._chosen(messages)
+        sys.stdout.buffer.write(b"".join(map(self._line_of, chosen)))
+        sys.stdout.buffer.flush()
+        if self._left is not None:
+            self._left -= len(chosen)
+        if not self._ack:
+            return
+        if handled == len(batch):
+            await batch.ack()
+        else:
+            await _ack(messages[:handled])
+
+    async def _explain_acks(self, client: Client) -> None:
+        if self._group or "queue" in await client.admin.topic(self._topic):
+            complain(
+                "in a pipe, messages are acked once they are written, whatever the reader makes of them; "
+                "`linn move` moves them, and --exec COMMAND waits for the reader"
+            )
+
+    # --- a command ---
+
+    async def _pull_for(self, command: str, client: Client) -> None:
+        """Run the command with each pull of messages, and ack these if it ends with 0."""
+        start = "earliest" if self._start is None else self._start
+        consumer = client.consumer(self._topic, group=self._group, start=start, mode="pull", renewal_max_s=math.inf)
+        async with consumer:
+            while self._left != 0 and not self._returncode:
+                try:
+                    pulled_max = min(_PREFETCH, self._left or _PREFETCH)
+                    batches = await consumer.pull(pulled_max, self._idle_s or _PULL_WAIT_S)
+                except ConnectionLost:
+                    continue  # The client logs it, and reconnects.
+                if not batches and self._idle_s is not None:
+                    return
+                await self._run_with([message for batch in batches for message in batch], command)
+
+    async def _run_with(self, messages: Sequence[Message], command: str) -> None:
+        import trio
+
+        handled, chosen = self._chosen(messages)
+        if chosen:
+            lines = b"".join(map(self._line_of, chosen))
+            self._returncode = (await trio.run_process(command, stdin=lines, shell=True, check=False)).returncode
+        if self._left is not None:
+            self._left -= len(chosen)
+        if self._ack and not self._returncode:
+            await _ack(messages[:handled])
+
+    # --- either ---
+
+    async def _refuse_queue(self, client: Client) -> None:
+        topic = await client.admin.topic(self._topic)
+        if "queue" not in topic or self._group:
+            return
+        if self._start is not None:
+            raise typer.BadParameter(
+                f"the queue {self._topic} gives what is not settled, from no other place; "
+                f"`linn browse {self._topic} --since ...` looks from anywhere, without taking",
+                param_hint="--since",
+            )
+        raise typer.BadParameter(
+            f"what it leaves out of the queue {self._topic} would be held from others; "
+            f"`linn browse {self._topic} --where ...` looks without taking",
+            param_hint="--where",
+        )
+
+    def _chosen(self, messages: Sequence[Message]) -> tuple[int, list[Message]]:
+        """Return the number of messages handled within --count, skipped ones included, and those that are printed."""
+        chosen: list[Message] = []
+        for handled, message in enumerate(messages):
+            if len(chosen) == self._left:
+                return handled, chosen
+            if self._selects is None or self._selects(message):
+                chosen.append(message)
+        return len(messages), chosen
+
+
+async def _ack(messages: Sequence[Message]) -> None:
+    for settled in [message.ack() for message in messages]:
+        await settled
+
+
+def _is_pipe() -> bool:
+    try:
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+    except (OSError, ValueError):  # stdout is no file.
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -1,0 +1,92 @@
+"""`linn serve`: run a broker."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+File = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE]", help="Configuration file. Default: linn.toml in this folder, or else all defaults."
+    ),
+]
+DataDir = Annotated[
+    str | None,
+    typer.Option("--data-dir", metavar="FOLDER", help="Data folder, instead of the file's data_dir."),
+]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        metavar="ADDRESS",
+        help="Address to listen at, instead of the file's: HOST:PORT, [V6]:PORT or unix:PATH. May be repeated.",
+    ),
+]
+WithParent = Annotated[
+    bool,
+    typer.Option(
+        "--with-parent", help="Stop when stdin, a pipe, is closed: for a broker that must not outlive its parent."
+    ),
+]
+LogLevel = Annotated[
+    str | None,
+    typer.Option("--log-level", metavar="LEVEL", help="Log level, instead of the file's: debug, info, warning, error."),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--log-format", metavar="FORMAT", help="Log format, instead of the file's: auto, human or json."),
+]
+
+
+def serve(
+    file: File = None,
+    data_dir: DataDir = None,
+    listen: Listen = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    with_parent: WithParent = False,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C, which drain it; a second signal stops it at once.
+
+    Prints "ready URL" on stdout for each listener once clients can connect. Logs go to stderr.
+    """
+    if log_level not in (None, "debug", "info", "warning", "error"):
+        raise typer.BadParameter("must be debug, info, warning or error", param_hint="--log-level")
+    if log_format not in (None, "auto", "human", "json"):
+        raise typer.BadParameter("must be auto, human or json", param_hint="--log-format")
+    if with_parent and not _ends_with_its_writer(sys.stdin.fileno()):
+        raise typer.BadParameter(
+            "stdin must be a pipe that the parent holds open; it is closed, a file or a device",
+            param_hint="--with-parent",
+        )
+    _check_addresses(listen or ())
+    from linn.cli.server.log import Log
+    from linn.cli.server.server import Server
+
+    log = Log(sys.stderr, level=log_level, format=log_format)
+    server = Server(file, data_dir=data_dir, listen=listen or (), log=log)
+    server.run(with_parent=with_parent)
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    """Check the form of addresses; binding them may still fail. Raises BadParameter."""
+    from linn.core.env.address import parse_address
+    from linn.core.errors.tree import AddressInvalid
+
+    for address in addresses:
+        try:
+            parse_address(address)
+        except AddressInvalid as error:
+            raise typer.BadParameter(error.text, param_hint="--listen") from error
+
+
+def _ends_with_its_writer(number: int) -> bool:
+    """Tell whether a descriptor reaches its end when the process at the other end is gone."""
+    mode = os.fstat(number).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)

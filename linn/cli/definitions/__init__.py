@@ -1,0 +1,1 @@
+"""Export and import of the topics, exchanges and bindings of a broker."""

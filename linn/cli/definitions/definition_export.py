@@ -1,0 +1,141 @@
+"""The definitions of a broker, as the `[exchanges]` and `[topics]` of a configuration file.
+
+Laws: equal brokers give equal text, in which exchanges, topics and bindings are sorted; what is read back from the text
+is what the broker said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from linn.cli.new_file import write_new
+from linn.cli.render.console import print_result
+from linn.cli.session import with_client
+from linn.client.admin_types import ExchangeDescription, TopicDescription
+from linn.client.client import Client
+from linn.core.config.decoder import encode_settings, fields_of, known_keys
+from linn.core.config.problem import dotted
+from linn.core.config.toml_source import Path
+from linn.core.config.topic_settings import FROM_DELIVERY, BindingSettings, TopicSettings
+from linn.core.errors.tree import ConfigError
+
+Table = Mapping[str, Any]
+Definitions = Mapping[str, Mapping[str, Table]]
+"""The tables of a file: "exchanges" and "topics", each by name."""
+
+_QUEUES_ONLY = [field.encode_name for field in fields_of(TopicSettings) if field.name in FROM_DELIVERY]
+_STREAMS_ONLY = {key: encode_settings(TopicSettings())[key] for key in ("retention", "retention_bytes")}
+"""With their defaults."""
+
+
+def export(url: str, file: str, *, as_json: bool) -> None:
+    """Write what a broker has to a new file, or to stdout for "-". Raises LinnError."""
+    found = with_client(url, definitions)
+    text = json.dumps(found, indent=2) + "\n" if as_json else toml_text(found)
+    if file == "-":
+        print(text, end="")
+        return
+    write_new(file, text)
+    print_result({"file": file}, f"wrote {file}", as_json=as_json)
+
+
+async def definitions(client: Client) -> Definitions:
+    """The exchanges, topics and bindings of a broker. Raises LinnError."""
+    # All bindings are in the one answer. A topic that comes or goes until the next comes without any, or takes its own.
+    exchanges = await client.admin.exchanges()
+    return tables_of(exchanges, await client.admin.topics())
+
+
+def tables_of(exchanges: Iterable[ExchangeDescription], topics: Iterable[TopicDescription]) -> Definitions:
+    """The tables of a file that say what a broker describes. Raises ConfigError where TOML can't say it."""
+    found: dict[str, dict[str, Any]] = {"exchanges": {}, "topics": {}}
+    bindings: dict[tuple[str, str], list[Table]] = {}
+    for exchange in exchanges:
+        alternate = {"alternate": exchange["alternate"]} if exchange["alternate"] is not None else {}
+        found["exchanges"][exchange["name"]] = {"type": exchange["type"], **alternate, **exchange["settings"]}
+        for made in exchange["bindings"]:
+            target = ("topics", made["topic"]) if "topic" in made else ("exchanges", made["exchange"])
+            arguments = _arguments(exchange["name"], made["arguments"])
+            key = {"key": made["key"]} if made["key"] else {}
+            bindings.setdefault(target, []).append({"exchange": exchange["name"], **key, **arguments})
+    for topic in topics:
+        found["topics"][topic["name"]] = _settings(topic["settings"])
+    for (top, name), bound in bindings.items():
+        if name in found[top]:
+            found[top][name]["bindings"] = sorted(bound, key=identity)
+    return {top: dict(sorted(tables.items())) for top, tables in found.items()}
+
+
+def identity(binding: Table) -> tuple[str, str, bytes]:
+    """The identity of a binding among those of its target. Raises ConfigError for values that JSON does not have."""
+    arguments = {name: value for name, value in binding.items() if name not in ("exchange", "key")}
+    try:
+        return binding["exchange"], binding.get("key", ""), msgspec.json.encode(arguments, order="deterministic")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the arguments of a binding are not plain values: {error}") from error
+
+
+def _arguments(exchange: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    for taken in known_keys(BindingSettings):
+        if taken in arguments:
+            raise ConfigError(f'a binding of exchange {exchange} has an argument "{taken}": TOML has no place for it')
+    return arguments
+
+
+def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A topic's table but for its bindings, and for what is filled in and has no effect while it is of this kind."""
+    idle = settings["kind"] == "stream", settings["kind"] == "queue"
+    return {
+        key: value
+        for key, value in settings.items()
+        if key != "bindings"
+        and not (idle[0] and key in _QUEUES_ONLY)
+        and not (idle[1] and _STREAMS_ONLY.get(key) == value)
+    }
+
+
+# --- TOML ------------------------------------------------------------------------------------------------------------
+
+
+def toml_text(found: Definitions) -> str:
+    """The text of a file. Raises ConfigError where there is a value that TOML does not have."""
+    tables = [_table((top, name), table) for top, named in found.items() for name, table in named.items()]
+    return "\n".join(tables)
+
+
+def _table(path: Path, table: Table) -> str:
+    bindings: Sequence[Table] = table.get("bindings", ())
+    text = f"[{_dotted_key(path)}]\n{_lines({key: value for key, value in table.items() if key != 'bindings'}, path)}"
+    for index, binding in enumerate(bindings):
+        text += f"[[{_dotted_key((*path, 'bindings'))}]]\n{_lines(binding, (*path, 'bindings', index))}"
+    return text
+
+
+def _lines(table: Table, path: Path) -> str:
+    return "".join(f"{_dotted_key((key,))} = {_value(value, (*path, key))}\n" for key, value in table.items())
+
+
+def _dotted_key(path: Path) -> str:
+    return ".".join(part if dotted((part,)) == part else _string(part) for part in map(str, path))
+
+
+def _value(value: object, path: Path) -> str:
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(item, (*path, index)) for index, item in enumerate(value))}]"
+    if isinstance(value, dict):
+        pairs = [f"{_dotted_key((key,))} = {_value(item, (*path, key))}" for key, item in value.items()]
+        return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+    raise ConfigError(f"{dotted(path)}: TOML has no {json.dumps(value)}")
+
+
+def _string(text: str) -> str:
+    """A basic string: JSON's escapes are TOML's as well, and DEL is the one character that only TOML escapes."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

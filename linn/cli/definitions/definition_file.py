@@ -1,0 +1,105 @@
+"""A file that is to be imported: what is wrong with it, by itself and beside what the broker has.
+
+Laws: everything that can be known without asking the broker for each thing is found here, all at once and with its
+line; what only the broker can know, such as its storage, its limits and its plugins, is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any
+
+from linn.cli.definitions.definition_export import Definitions
+from linn.cli.installed_plugins import loadable
+from linn.core.config.config import Config, examine_config
+from linn.core.config.problem import Problem, Problems
+from linn.core.config.tables import TABLES, PluginSettings
+from linn.core.config.toml_source import Path, TomlSource
+from linn.core.errors.tree import BindingInvalid, PluginUnknown
+from linn.core.routing.graph import circle_text, way_between
+
+TOPS = ("exchanges", "topics")
+_NOT_KNOWN = {"message_bytes_max": "that of another broker"}
+"""A wrong value: from it nothing is concluded about the sizes of topics."""
+
+
+class DefinitionFile:
+    """The `[exchanges]` and `[topics]` of a file."""
+
+    def __init__(self, source: TomlSource, there: Definitions) -> None:
+        """`there`: what the broker has."""
+        self.tables: dict[str, dict[str, Any]] = {top: _named(source.data, top) for top in TOPS}
+        self.passed_over = [top for top in TABLES if top in source.data and top not in TOPS]
+        beside = copy(source)  # With the lines of the file.
+        beside.data = _beside(source.data, there)
+        plugins, _ = loadable(PluginSettings())
+        self.config: Config
+        self.config, found = examine_config(beside, plugins)
+        self.problems = Problems(source)
+        for problem in found.found:
+            if problem.severity == "error" and _is_of_the_file(problem):
+                self.problems.found.append(problem)
+        self._check_circles(there, found)
+
+    def _check_circles(self, there: Definitions, found: Problems) -> None:
+        """Add an error for each link of the file that closes a circle with those of the broker."""
+        exits: dict[str, list[str]] = {}
+        for source, target, _ in _links(there["exchanges"]):
+            exits.setdefault(source, []).append(target)
+        for source, target, path in _links(self.tables["exchanges"]):
+            way = way_between(target, source, lambda name: exits.get(name, ()))
+            if way is None:
+                exits.setdefault(source, []).append(target)
+            elif not found.any_wrong(path[:-1], str(path[-1])):
+                self.problems.add(path, circle_text([source, *way]), error=BindingInvalid)
+
+
+def _is_of_the_file(problem: Problem) -> bool:
+    """Whether it is not left to the broker: its kinds and limits are not known here."""
+    return problem.error is not PluginUnknown and not problem.key.startswith("broker.")
+
+
+def bindings_of(table: object) -> list[Any]:
+    """The `bindings` of a table, which may be anything but is right in what `DefinitionFile` has no problem with."""
+    bindings = table.get("bindings", ()) if isinstance(table, dict) else ()
+    return list(bindings) if isinstance(bindings, list | tuple) else []
+
+
+def _named(data: Mapping[str, Any], top: str) -> dict[str, Any]:
+    tables = data.get(top, {})
+    return tables if isinstance(tables, dict) else {}
+
+
+def _beside(data: Mapping[str, Any], there: Definitions) -> dict[str, Any]:
+    """The file's tables, each over the broker's, without the links and bindings of the broker: those are right."""
+    beside = {top: value for top, value in data.items() if top not in TABLES}
+    for top in TOPS:
+        tables = data.get(top, {})
+        if isinstance(tables, dict):
+            known = {name: _without(table, "bindings", "alternate") for name, table in there[top].items()}
+            tables = known | {name: _over(known.get(name, {}), table) for name, table in tables.items()}
+        beside[top] = tables
+    return {**beside, "broker": _NOT_KNOWN}
+
+
+def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in keys}
+
+
+def _over(known: Mapping[str, Any], table: object) -> object:
+    """The broker's table, overridden by the file's. The settings of an exchange are those of its type."""
+    if not isinstance(table, dict) or table.get("type", known.get("type")) != known.get("type"):
+        return table
+    return {**known, **table}
+
+
+def _links(exchanges: Mapping[str, Any]) -> Iterator[tuple[str, str, Path]]:
+    """(source, target, where it says so), but for what is no link at all."""
+    for name, table in exchanges.items():
+        alternate = table.get("alternate") if isinstance(table, dict) else None
+        if isinstance(alternate, str):
+            yield name, alternate, ("exchanges", name, "alternate")
+        for index, binding in enumerate(bindings_of(table)):
+            if isinstance(binding, dict) and isinstance(binding.get("exchange"), str):
+                yield binding["exchange"], name, ("exchanges", name, "bindings", index, "exchange")

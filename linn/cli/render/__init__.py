@@ -1,0 +1,1 @@
+"""Output of commands: tables, progress bars, screens, and messages as text."""

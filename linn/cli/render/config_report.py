@@ -1,0 +1,151 @@
+"""Report of `linn check`: problems of a configuration file, and its meaning, as tables or as JSON.
+
+Separate from the command, which has to load without the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.markup import escape
+
+from linn.cli.render.console import console, print_json, print_text
+from linn.cli.render.table import number, print_table, wide
+from linn.core.config.config import Config
+from linn.core.config.decoder import encode_settings
+from linn.core.config.problem import Problem, Problems
+from linn.core.config.topic_settings import TopicSettings
+from linn.core.errors.texts import counted
+
+_COLOURS = {"error": "red", "warning": "yellow", "hint": "cyan"}
+
+
+def print_report(file: str, config: Config | None, problems: Problems, *, as_json: bool) -> None:
+    """Print a report. `config`: None where the file has errors."""
+    if as_json:
+        print_json(_data(file, config, problems))
+    else:
+        _print(file, config, problems)
+
+
+def _data(file: str, config: Config | None, problems: Problems) -> dict[str, Any]:
+    return {
+        "file": file,
+        "ok": config is not None,
+        "problems": [_problem_data(problem) for problem in problems.in_order()],
+        "meaning": _meaning(config) if config is not None else None,
+    }
+
+
+def _problem_data(problem: Problem) -> dict[str, Any]:
+    return {
+        "line": problem.line,
+        "key": problem.key,
+        "text": problem.text,
+        "severity": problem.severity,
+        "code": problem.error.code if problem.severity == "error" else None,
+    }
+
+
+def _meaning(config: Config) -> dict[str, Any]:
+    return {
+        "broker": encode_settings(config.broker),
+        "listeners": {
+            name: {"address": listener.address, "protocol": listener.protocol}
+            for name, listener in config.listeners.items()
+        },
+        "exchanges": {
+            name: {"type": exchange.kind, "alternate": exchange.alternate, "bindings": _targets(config, name)}
+            for name, exchange in config.exchanges.items()
+        },
+        "topics": {name: encode_settings(topic) for name, topic in config.topics.items()},
+    }
+
+
+def _print(file: str, config: Config | None, problems: Problems) -> None:
+    for problem in problems.in_order():
+        colour = _COLOURS[problem.severity]
+        code = f" [{problem.error.code}]" if problem.severity == "error" else ""
+        line = escape(f"{problems.describe(problem)}{code}")
+        console().print(f"[{colour}]{problem.severity}[/] {line}", soft_wrap=True)
+    if config is None:
+        text = f"{file}: {counted(problems.error_count, 'error')}: a broker would not start"
+        print_text(text)
+        return
+    warnings = sum(problem.severity == "warning" for problem in problems.found)
+    but = f", with {counted(warnings, 'warning')}" if warnings else ""
+    print_text(f"{file} is good{but}. Data goes to {config.broker.data_dir}.")
+    _print_listeners(config)
+    if config.exchanges:
+        _print_exchanges(config)
+    if config.topics:
+        _print_topics(config)
+
+
+def _print_listeners(config: Config) -> None:
+    rows = [[name, listener.address, listener.protocol] for name, listener in config.listeners.items()]
+    print_table(["listener", "address", "protocol"], rows, "Clients connect to")
+
+
+def _print_exchanges(config: Config) -> None:
+    rows = []
+    for name, exchange in config.exchanges.items():
+        targets = [
+            f"{'exchange ' * (target['to'] == 'exchange')}{target['name']} ({_condition(target)})"
+            for target in _targets(config, name)
+        ]
+        rows.append([name, exchange.kind, ", ".join(targets) or "nobody yet", exchange.alternate or "nobody"])
+    print_table(["exchange", "type", "sends to", "and the rest to"], rows, "Exchanges")
+
+
+def _targets(config: Config, exchange: str) -> list[dict[str, Any]]:
+    """Return the targets of an exchange, by the bindings of the file."""
+    return [
+        {"to": to, "name": name, "key": binding.key, "arguments": binding.arguments}
+        for to, bound in (("exchange", config.exchanges), ("topic", config.topics))
+        for name, settings in bound.items()
+        for binding in settings.bindings
+        if binding.exchange == exchange
+    ]
+
+
+def _condition(target: Mapping[str, Any]) -> str:
+    parts = [target["key"]] if target["key"] else []
+    return ", ".join([*parts, *(f"{name} = {value}" for name, value in target["arguments"].items())]) or "any"
+
+
+def _print_topics(config: Config) -> None:
+    rows = []
+    for name, topic in config.topics.items():
+        encoded = encode_settings(topic)
+        means = [str(encoded.get(key, "")) for key in ("storage", "delivery")]
+        rows.append([name, topic.kind, str(topic.partitions), *means, kept(topic), _when_it_fails(topic)])
+    less = (wide(number("partitions")), wide("storage"), wide("delivery"))
+    print_table(["topic", "kind", *less, "kept", "when it fails"], rows, "Topics")
+
+
+def kept(topic: TopicSettings) -> str:
+    """Describe the retention of a topic."""
+    encoded = encode_settings(topic)
+    parts = []
+    if topic.kind in ("queue", "both"):
+        parts.append("until settled")
+    if topic.kind in ("stream", "both"):
+        size = "" if topic.retention_bytes is None else f", {encoded['retention_bytes']} a partition"
+        parts.append(f"{encoded['retention']}{size}")
+    if topic.bytes_max is not None:
+        parts.append(f"at {encoded['bytes_max']}: {topic.overflow}")
+    return "; ".join(parts)
+
+
+def _when_it_fails(topic: TopicSettings) -> str:
+    """Describe the fate of a record that a consumer does not ack."""
+    if topic.kind == "stream":
+        return "read again"
+    encoded = encode_settings(topic)
+    if topic.lease_ms is None:
+        return "not delivered again"
+    limit = "" if topic.max_deliveries is None else f", {counted(topic.max_deliveries, 'attempt')} at most"
+    end = f", then to {topic.dead_letter}" if topic.dead_letter else ""
+    return f"back after {encoded['lease']}{limit}{end}"

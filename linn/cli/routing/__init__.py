@@ -1,0 +1,1 @@
+"""Exchanges of a configuration or a running broker, evaluated without publishing."""

@@ -1,0 +1,1 @@
+"""Broker process that `linn serve` runs."""

@@ -1,0 +1,1 @@
+"""The blocking client: the async client in a thread of its own, behind calls that block."""

@@ -1,0 +1,258 @@
+"""The blocking client: the async client in a thread of its own, with the same names. `linn.sync` is its public name.
+
+Read on: `loop_thread` (the thread), `producer`, `consumer` with `settling`.
+
+Laws: any number of threads may use a client, its producers and its consumers. `connect`, `producer` and `consumer`
+return open objects; leaving the `with` block, or `close`, closes them. Closing a client closes its producers and
+consumers first.
+"""
+
+from __future__ import annotations
+
+import warnings
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from linn.client import client as asynchronous
+from linn.client.blocking.admin import Admin
+from linn.client.blocking.consumer import Consumer
+from linn.client.blocking.loop_thread import LoopThread
+from linn.client.blocking.message import Batch, FetchedBatches
+from linn.client.blocking.producer import Producer
+from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, RENEWAL_MAX_S
+from linn.client.consume.consumer import Consumer as AsyncConsumer
+from linn.client.consume.consumer import Mode
+from linn.client.consume.start_position import Start
+from linn.client.produce.producer import AcksName
+from linn.client.produce.producer import Producer as AsyncProducer
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Description
+
+
+class Client:
+    """A blocking client of one broker, opened by `linn.sync.connect`. Warns if it is dropped without `close`.
+
+    Example:
+        client = linn.sync.connect("linn://127.0.0.1:5466")  # or as a block: with linn.sync.connect(...) as client
+        print([topic.name for topic in client.describe().topics])
+        client.close()
+    """
+
+    def __init__(self, thread: LoopThread, made: asynchronous.Client) -> None:
+        self.admin = Admin(thread, made.admin)
+        self.options = made.options
+        self._thread = thread
+        self._made = made
+        self._children: dict[int, Producer | Consumer] = {}
+        self._closed = False
+
+    @property
+    def broker(self) -> str:
+        """The broker's name; "" while there is no connection."""
+        return self._made.broker
+
+    # --- life ---
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._closed or not self._thread.is_here():
+            return
+        self._closed = True
+        errors: list[LinnError] = []
+        try:
+            for child in list(self._children.values()):
+                try:
+                    child.__exit__(exc_type, exc, traceback)
+                except LinnError as error:
+                    errors.append(error)
+        finally:
+            self._thread.end()
+            self._thread.join()
+        if errors and exc is None:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Close producers and consumers, then the connection, and wait for the thread to end. Idempotent.
+
+        Raises:
+            LinnError: the first of the errors that closing a producer or a consumer raised.
+        Does nothing in a process that was forked since the client was made.
+
+        Example:
+            client = linn.sync.connect("linn://127.0.0.1:5466")
+            client.close()
+        """
+        self.__exit__(None, None, None)
+
+    def __del__(self) -> None:
+        if self._closed or not self._thread.is_here():
+            return
+        self._closed = True
+        self._thread.end()
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        return f"<linn.sync.Client of {self._made._connector.address}>"
+
+    def _forget(self, child: Producer | Consumer) -> None:
+        """Drop a producer or consumer that was closed, so that `close` leaves it alone."""
+        self._children.pop(id(child), None)
+
+    # --- producers and consumers ---
+
+    def producer(
+        self,
+        topic: str | None = None,
+        *,
+        exchange: str | None = None,
+        acks: AcksName = "leader",
+        linger_ms: float = 0,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        codec: Literal["zstd"] | None = None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+    ) -> Producer:
+        """Open a producer for one topic or one exchange; for the options see `linn.client.Client.producer`.
+
+        Raises MessageInvalid if an argument is wrong, ConnectionLost, RequestTimeout.
+
+        Example:
+            with client.producer("orders", linger_ms=5, codec="zstd") as producer:
+                producer.publish(b"two coffees")
+        """
+        made = self._thread.call(
+            self._open_producer,
+            topic,
+            exchange=exchange,
+            acks=acks,
+            linger_ms=linger_ms,
+            batch_bytes_max=batch_bytes_max,
+            codec=codec,
+            in_flight_max=in_flight_max,
+            buffer_bytes_max=buffer_bytes_max,
+        )
+        producer = Producer(self._forget, self._thread, made, buffer_bytes_max)
+        self._children[id(producer)] = producer
+        return producer
+
+    async def _open_producer(self, topic: str | None, **options: Any) -> AsyncProducer:
+        return await self._made.producer(topic, **options).__aenter__()
+
+    def consumer(
+        self,
+        topic: str,
+        group: str | None = None,
+        *,
+        prefetch: int | None = None,
+        mode: Mode = "push",
+        start: Start = "earliest",
+        renewal_max_s: float = RENEWAL_MAX_S,
+    ) -> Consumer:
+        """Open a consumer of one topic; for the options see `linn.client.Client.consumer`.
+
+        Raises MessageInvalid if an argument is wrong, TopicUnknown, SubscriptionWrongKind, ConnectionLost,
+        RequestTimeout and other refusals.
+
+        Example:
+            with client.consumer("prices", group="dashboard", start="earliest") as consumer:
+                print(next(consumer).value)
+        """
+        made = self._thread.call(
+            self._open_consumer,
+            topic,
+            group,
+            prefetch=prefetch,
+            mode=mode,
+            start=start,
+            renewal_max_s=renewal_max_s,
+        )
+        consumer = Consumer(self._forget, self._thread, made)
+        self._children[id(consumer)] = consumer
+        return consumer
+
+    async def _open_consumer(self, topic: str, group: str | None, **options: Any) -> AsyncConsumer:
+        return await self._made.consumer(topic, group, **options).__aenter__()
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        bytes_min: int = 1,
+        bytes_max: int = 1 << 20,
+        wait_s: float = 0.0,
+    ) -> FetchedBatches:
+        """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
+
+        Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, ConnectionLost, RequestTimeout.
+
+        Example:
+            fetched = client.fetch("prices", partition=0, offset=0)
+            print([batch.values for batch in fetched.batches], fetched.high_watermark)
+        """
+        batches, start_offset, high_watermark = self._thread.call(
+            self._made.fetch, topic, partition, offset, bytes_min=bytes_min, bytes_max=bytes_max, wait_s=wait_s
+        )
+        return FetchedBatches([Batch(batch) for batch in batches], start_offset, high_watermark)
+
+    def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
+        """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.
+
+        Raises TopicUnknown, PartitionUnknown, ConnectionLost, RequestTimeout.
+
+        Example:
+            yesterday = datetime.now() - timedelta(days=1)
+            offset = client.find_offset("prices", 0, int(yesterday.timestamp() * 1000))
+        """
+        return self._thread.call(self._made.find_offset, topic, partition, timestamp_ms)
+
+    def describe(self, *topics: str) -> Description:
+        """Return kind, partitions and bounds of topics; of all if none is named. An unknown topic's kind is "".
+
+        Raises ConnectionLost, RequestTimeout.
+
+        Example:
+            (prices,) = client.describe("prices").topics
+            print(prices.kind, len(prices.partitions))
+        """
+        return self._thread.call(self._made.describe, *topics)
+
+
+def connect(
+    url: str,
+    *,
+    name: str = "linn-python",
+    connect_timeout_s: float = 5.0,
+    request_timeout_s: float = 30.0,
+    retries_max: int | None = None,
+    backoff_s: float = 0.05,
+    backoff_max_s: float = 2.0,
+    metadata_age_max_s: float = 60.0,
+) -> Client:
+    """Connect to the broker at `url`. For the options see `linn.connect` and `docs/reference/client.md`.
+
+    Raises:
+        AddressInvalid: the URL is not one of linn's. ConnectFailed: nothing listens there. VersionUnsupported: an older
+            or newer broker. ProtocolError: the peer is no linn broker.
+
+    Example:
+        with linn.sync.connect("linn://127.0.0.1:5466", name="shop") as client:
+            print(client.broker)
+    """
+    thread = LoopThread()
+    connecting = asynchronous.connect(
+        url,
+        name=name,
+        connect_timeout_s=connect_timeout_s,
+        request_timeout_s=request_timeout_s,
+        retries_max=retries_max,
+        backoff_s=backoff_s,
+        backoff_max_s=backoff_max_s,
+        metadata_age_max_s=metadata_age_max_s,
+    )
+    return Client(thread, thread.start(connecting))

@@ -1,0 +1,100 @@
+"""Settlements of a blocking consumer: gathered from any thread, carried out by the loop in the order of the calls.
+
+Laws: an ack costs a lock and no crossing, and adjoining acks are merged; any other verdict is carried out before the
+call returns, so that the next step of an iteration knows of it; any thread may wait for a handle, any number of times.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import anyio.lowlevel
+
+from linn.client.blocking.loop_thread import LoopThread
+from linn.client.consume.message import Batch
+from linn.client.consume.settling import Settled as AsyncSettled
+from linn.client.consume.subscription import check_ms
+from linn.wire.messages import Verdict
+
+
+class Settled:
+    """Handle of a settlement. Waiting for the broker's answer with `wait` is optional.
+
+    Example:
+        settled = message.ack()
+        settled.wait()
+    """
+
+    __slots__ = ("_settlements", "batch", "carried_out", "end", "first", "ms", "verdict")
+
+    def __init__(
+        self, settlements: Settlements | None, batch: Batch, first: int, end: int, verdict: Verdict, ms: int
+    ) -> None:
+        self._settlements = settlements
+        self.batch = batch
+        self.first = first
+        self.end = end
+        self.verdict = verdict
+        self.ms = ms
+        self.carried_out: AsyncSettled | None = None
+        """The async settlement, set by the loop."""
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for the broker's answer. A refusal is raised here instead of by the consumer's next step.
+
+        Raises:
+            DeliveryNotCurrent, GroupFenced, SubscriptionWrongKind: the broker refused.
+            RequestTimeout: `timeout_s` seconds have passed; the settlement is on its way all the same.
+
+        Example:
+            message.ack().wait(timeout_s=5)
+        """
+        if self._settlements is not None:
+            self._settlements.wait(self, timeout_s)
+
+
+class Settlements:
+    """Settlements of one consumer that the loop has not taken yet."""
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        self._lock = threading.RLock()
+        self._waiting: list[Settled] = []
+
+    def add(self, batch: Batch, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle records by index. Raises MessageInvalid if `ms` is out of range, ConnectionLost."""
+        check_ms(ms)
+        self._thread.check()
+        subscription = batch._subscription
+        assert subscription is not None, "a consumer's batches are delivered"
+        if verdict == Verdict.ACK and not subscription.waits_for_acks:
+            return Settled(None, batch, first, end, verdict, ms)
+        with self._lock:
+            waiting = self._waiting
+            if waiting:
+                last = waiting[-1]
+                if last.end == first and last.batch is batch and last.verdict == verdict == Verdict.ACK:
+                    last.end = end
+                    return last
+            else:
+                self._thread.soon(self.carry_out)
+            settled = Settled(self, batch, first, end, verdict, ms)
+            waiting.append(settled)
+        if verdict != Verdict.ACK:
+            self._thread.call(anyio.lowlevel.checkpoint)  # The loop runs earlier callbacks before this call.
+        return settled
+
+    def carry_out(self) -> None:
+        """Pass waiting settlements to their subscriptions. Called by the loop."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for settled in waiting:
+            settled.carried_out = settled.batch._settle(settled.first, settled.end, settled.verdict, settled.ms)
+
+    def wait(self, settled: Settled, timeout_s: float | None) -> None:
+        """Wait for one settlement; see `Settled.wait`."""
+        self._thread.call_within(timeout_s, "settling", self._wait, settled)
+
+    async def _wait(self, settled: Settled) -> None:
+        assert settled.carried_out is not None
+        await settled.carried_out

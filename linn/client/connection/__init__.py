@@ -1,0 +1,1 @@
+"""The client's connection to a broker: opening it, requests and answers, the network."""

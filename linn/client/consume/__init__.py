@@ -1,0 +1,1 @@
+"""The consumer: from a subscription to messages that the application has settled."""

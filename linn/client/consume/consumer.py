@@ -1,0 +1,566 @@
+"""Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
+
+Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures are raised by the next
+step of an iteration, after which the iteration may go on. After a reconnection the consumer subscribes again: a queue
+redelivers unsettled records, a group goes on at its committed offsets, a reader behind what it has read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import repeat
+from types import TracebackType
+from typing import Literal, Self
+
+import anyio
+import anyio.lowlevel
+
+from linn.client.arguments import I32_MAX, I64_MAX, U32_MAX, checked_number, checked_wait
+from linn.client.connection.answer import Answer, Caller, again
+from linn.client.connection.connection import Connection
+from linn.client.connection.connector import Connector
+from linn.client.consume.message import Batch, Message, Unread, is_unread_of, rest_of
+from linn.client.consume.prefetch import PREFETCH_MAX
+from linn.client.consume.settling import Delivery
+from linn.client.consume.start_position import Request, Start, first_requests, next_requests
+from linn.client.consume.subscription import Limits, PullRequest, SubscribeRequest, Subscription, UnsubscribeRequest
+from linn.core.errors.tree import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
+from linn.wire.messages import Deliver, Pull, Unsubscribe
+
+Mode = Literal["push", "pull"]
+TakeUnread = Callable[[Subscription, Collection[Delivery] | None], list[Unread]]
+_PULL_WAIT_S = 10.0
+"""Time that an iteration's pull waits at the broker before it is repeated."""
+_BATCHES_IN_A_ROW_MAX = 8
+"""Batches that an iteration hands over without a checkpoint."""
+
+
+def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+    return []
+
+
+ANYWHERE = (False, 0, 0)
+"""Pull position without a partition: whether it is bound to one, partition, and offset."""
+
+
+def _checked_place(partition: int | None, start: int) -> tuple[bool, int, int]:
+    """Check a pull position. Raises MessageInvalid."""
+    if partition is None:
+        return ANYWHERE
+    checked_number(partition, "partition", I32_MAX)
+    checked_number(start, "start", I64_MAX)
+    return True, partition, start
+
+
+class Consumer:
+    """A consumer of one topic, made by `Client.consumer`; enter it with `async with`.
+
+    One task iterates; any task may settle.
+
+    Example:
+        async with client.consumer("orders") as consumer:
+            async for message in consumer:
+                print(message.value)
+                await message.ack()
+                break
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        topic: str,
+        group: str,
+        prefetch: int | None,
+        mode: Mode,
+        start: Start,
+        renewal_max_s: float,
+    ) -> None:
+        self.topic = topic
+        self._connector = connector
+        self._check_loop = connector.loop_guard.check
+        self._thread_id = connector.loop_guard.thread_id
+        self._group = group
+        self._adapts = prefetch is None
+        """Whether the prefetch adapts, if the topic turns out to be a queue."""
+        self._prefetch = PREFETCH_MAX if prefetch is None else prefetch
+        self._renewal_max_s = renewal_max_s
+        self._mode = mode
+        self._start = start
+        self._subscriptions: list[Subscription] = []
+        self._positions: dict[int, int] = {}
+        self._partitions: list[int] | None = None
+        """Partitions that a group's member owns; None without a group."""
+        self._arrived: deque[Batch] = deque()
+        self._messages: Iterator[Message] = iter(())
+        self._unread: Iterator[int] = iter(())
+        """Indexes that `_messages` has not reached yet; exhausting them ends it."""
+        self._take_unread_elsewhere: TakeUnread = _none_elsewhere
+        self._current: Batch | None = None
+        self._lease: Delivery | None = None
+        """Lease of the current batch; None without a lease."""
+        self._monotonic = connector.env.clock.monotonic
+        self._handed_in_a_row = 0
+        self._news = 0
+        """Counter of events that the next step must notice: an error, the end, a batch that is no longer wanted."""
+        self._errors: list[LinnError] = []
+        self._broken: LinnError | None = None
+        self._closed = True
+        self._entered = False
+        self._changed: anyio.Event | None = None
+        self._pulling = False
+        """Whether a pull of an iteration is on its way."""
+
+    # --- life ---
+
+    async def __aenter__(self) -> Self:
+        """Subscribe. Raises TopicUnknown, SubscriptionWrongKind, ConnectionLost, RequestTimeout and other refusals."""
+        connection = await self._connector.ready()
+        await self._subscribe(connection)
+        self._closed, self._entered = False, True
+        self._connector.listeners.append(self)
+        if connection.error is not None:  # It was lost before this consumer was a listener.
+            self._disconnected()
+            if self._connector.usable is not None:
+                await self._resubscribe(self._connector.usable)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._check_loop()
+        if exc is None:
+            await self.aclose()
+        elif isinstance(exc, Exception):
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
+                await self.aclose()
+        else:
+            self._leave()
+
+    async def aclose(self) -> None:
+        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue.
+
+        Raises:
+            LinnError: a settlement that nobody awaited was refused.
+        Cancellation: settlements and the unsubscribe request are on their way all the same.
+
+        Example:
+            consumer = await client.consumer("orders").__aenter__()  # without a block
+            await (await anext(consumer)).ack()
+            await consumer.aclose()
+        """
+        self._check_loop()
+        if self._closed:
+            await anyio.lowlevel.checkpoint()
+            return
+        with anyio.move_on_after(self._connector.options.request_timeout_s):
+            for subscription in list(self._subscriptions):
+                await subscription.until_settled()
+            for answer in self._leave():
+                with contextlib.suppress(LinnError):
+                    await answer.wait()
+        await anyio.lowlevel.checkpoint()
+        self._raise_errors()
+
+    def _leave(self) -> list[Answer]:
+        """Send settlements and unsubscribe without waiting; return the answers to wait for."""
+        if self._closed:
+            return []
+        self._closed = True
+        self._connector.listeners.remove(self)
+        answers = self._unsubscribe()
+        self._wake()
+        return answers
+
+    def _unsubscribe(self) -> list[Answer]:
+        answers: list[Answer] = []
+        for subscription in self._subscriptions:
+            if subscription.leased:
+                subscription.release()
+            subscription.flush()
+            if subscription.alive:
+                answer = UnsubscribeRequest(subscription)
+                subscription.connection.ask(answer, Unsubscribe(subscription.id))
+                answers.append(answer)
+        self._subscriptions = []
+        return answers
+
+    # --- subscribing ---
+
+    async def _subscribe(self, connection: Connection) -> None:
+        requests = await self._requests()
+        credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
+        limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s)
+        answers = []
+        for request, positions in requests:
+            request.credit = limits.first_credit
+            answer = SubscribeRequest(self, connection, limits, positions)
+            connection.ask(answer, request)
+            answers.append(answer)
+        with self._connector.time_limit(f"subscribe to {self.topic}"):
+            for answer in answers:
+                await answer.wait()
+
+    async def _requests(self) -> list[Request]:
+        if self._positions:
+            return await next_requests(self._connector, self.topic, self._start, self._positions)
+        return await first_requests(self._connector, self.topic, self._group, self._start)
+
+    def _on_subscribed(self, subscription: Subscription) -> None:
+        """Add a subscription that the broker has made."""
+        self._subscriptions.append(subscription)
+
+    def _disconnected(self) -> None:
+        """End the subscriptions of a lost connection."""
+        subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            self._positions.update(subscription.end())
+        self._partitions = None
+        self._drop_unwanted()
+        self._wake()
+
+    def _connected(self, connection: Connection) -> None:
+        """Subscribe again, in a task."""
+        self._connector.tasks.start_soon(self._resubscribe, connection)
+
+    async def _resubscribe(self, connection: Connection) -> None:
+        """Subscribe over a new connection. A refusal is raised by the next step."""
+        attempts = 0
+        while not self._closed and connection.error is None:
+            try:
+                await self._subscribe(connection)
+                break
+            except ConnectionLost:
+                return  # The next connection tries again.
+            except LinnError as error:
+                self._unsubscribe()
+                if not error.retriable or self._connector.options._is_used_up(attempts + 1):
+                    self._broken = error
+                    break
+                await self._connector.env.clock.sleep(self._connector.backoff_s(attempts))
+                attempts += 1
+        self._wake()
+
+    def _give_up(self, error: LinnError) -> None:
+        """Have the next step raise that no broker was found; the step after that makes the client try again."""
+        self._on_refused(error)
+
+    # --- what arrives ---
+
+    def _put_arrived(self, batches: list[Batch]) -> None:
+        """Take the batches of one delivery."""
+        self._arrived.extend(batches)
+        if self._changed is not None:
+            self._wake()
+
+    def _on_assigned(self, partitions: Iterable[int]) -> None:
+        """Note the partitions that the group has assigned to this member."""
+        self._partitions = list(partitions)
+        self._drop_unwanted()
+
+    def _set_back(self, partition: int) -> None:
+        """Drop arrived batches that will be redelivered: reading was set back, or a lease is over."""
+        self._drop_unwanted()
+
+    def _drop_unwanted(self) -> None:
+        self._news += 1
+        arrived, self._arrived = self._arrived, deque()
+        for batch in arrived:
+            if batch._is_wanted():
+                self._arrived.append(batch)
+            else:
+                batch._handed_over()
+        if self._current is not None and not self._current._is_wanted():
+            self._messages = iter(())
+
+    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+        """Take back a subscription's records that were not handed out, of some leases or of all."""
+        unread = self._take_unread_elsewhere(subscription, leases)
+        if is_unread_of(self._current, subscription, leases):
+            assert self._current is not None
+            unread += rest_of(self._current, self._unread)
+        kept: deque[Batch] = deque()
+        for batch in self._arrived:
+            if is_unread_of(batch, subscription, leases):
+                batch._handed_over()
+                unread += rest_of(batch, iter(batch._indexes))
+            else:
+                kept.append(batch)
+        self._arrived = kept
+        return unread
+
+    def _hand_to(self, take_unread: TakeUnread) -> None:
+        """Set the callback that takes unread records back from the caller of `_take`."""
+        self._take_unread_elsewhere = take_unread
+
+    @property
+    def _taken_max(self) -> int:
+        """Number of records to `_take` at a time, so that the broker goes on sending."""
+        return min([subscription.taken_max for subscription in self._subscriptions], default=1)
+
+    def _on_refused(self, error: LinnError) -> None:
+        """Have the next step raise the refusal of a settlement that nobody awaits."""
+        self._errors.append(error)
+        self._news += 1
+        self._wake()
+
+    def _on_ended(self, error: LinnError) -> None:
+        """Have the next step raise the reason why the broker ended the subscription."""
+        self._broken = error
+        self._wake()
+
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay_s` seconds."""
+        self._connector.timers.after(delay_s, callback)
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    @property
+    def partitions(self) -> list[int] | None:
+        """Partitions that this member of a group owns now; None without a group, and before the first assignment."""
+        return self._partitions
+
+    # --- iterating ---
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Wait for the next message, in the order of the broker's deliveries.
+
+        Within a batch there is no checkpoint; there is one at least every few batches.
+
+        Raises:
+            DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody awaited was refused; iterate on.
+            ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
+            TopicUnknown, ...: the subscription is over for good.
+            ClientClosed: the consumer was not entered. ClientUnreachable: this is not the client's event loop.
+        Closing the consumer ends the iteration. Cancellation: no message is lost.
+        """
+        if get_ident() != self._thread_id:
+            self._check_loop()
+        if not self._errors:
+            lease = self._lease
+            if lease is None or self._monotonic() < lease.until_s:
+                for message in self._messages:
+                    return message
+        return await self._turn()
+
+    async def _turn(self) -> Message:
+        self._raise_errors()
+        batch = self._current = await self.next_batch()
+        self._lease = batch._delivery if batch._subscription is not None and batch._subscription.leased else None
+        self._unread = iter(batch._indexes)
+        self._messages = map(Message, repeat(batch), self._unread)
+        return next(self._messages)
+
+    def batches(self) -> Batches:
+        """Iterate over batches; each step raises and waits as `__anext__` does.
+
+        Example:
+            async for batch in consumer.batches():
+                print(len(batch), batch.values)
+                batch.ack()
+                break
+        """
+        return Batches(self)
+
+    async def next_batch(self) -> Batch:
+        """Wait for the next whole batch, skipping the rest of the current one. Raises as `__anext__` does.
+
+        Example:
+            batch = await consumer.next_batch()
+            await batch.ack()
+        """
+        while True:
+            await self._until_arrived()
+            await self._be_fair()
+            if self._arrived:
+                batch = self._arrived.popleft()
+                batch._handed_over()
+                batch.records.check_crc()
+                return batch
+
+    async def _take(self, records_max: int) -> list[Batch]:
+        """Wait for the first batch; take it, and others that have arrived up to `records_max` records in all.
+
+        The CRCs are not checked: the thread that reads a batch does that. Raises as `__anext__` does; cancellation
+        loses nothing.
+        """
+        await self._until_arrived()
+        taken: list[Batch] = []
+        while self._arrived and (not taken or len(self._arrived[0]) <= records_max):
+            batch = self._arrived.popleft()
+            batch._handed_over()
+            records_max -= len(batch)
+            taken.append(batch)
+        return taken
+
+    async def _until_arrived(self) -> None:
+        """Wait for a batch. Raises as `__anext__` does."""
+        self._check_loop()
+        while True:
+            self._raise_errors()
+            while self._arrived and not self._arrived[0]._is_wanted():
+                self._arrived.popleft()._handed_over()  # Its lease ended while it waited here.
+            if self._arrived:
+                return
+            if self._closed:
+                self._check_entered()
+                raise StopAsyncIteration
+            if self._broken is not None:
+                raise again(self._broken)
+            for subscription in self._subscriptions:
+                subscription.waits()
+            await self._wait()
+            for subscription in self._subscriptions:
+                subscription.waited()
+
+    def _check_entered(self) -> None:
+        if not self._entered:
+            raise ClientClosed("the consumer was not entered with `async with`")
+
+    async def _be_fair(self) -> None:
+        self._handed_in_a_row += 1
+        if self._handed_in_a_row >= _BATCHES_IN_A_ROW_MAX:
+            self._handed_in_a_row = 0
+            await anyio.lowlevel.checkpoint()
+
+    async def _wait(self) -> None:
+        """Wait for an event; in pull mode, send a pull first."""
+        self._handed_in_a_row = 0
+        if self._connector.usable is None:
+            self._connector.retry()
+        pulls = self._mode == "pull" and bool(self._subscriptions)
+        if pulls and not self._pulling:
+            self._pulling = True
+            subscription = self._subscriptions[0]
+            self._ask(
+                PullRequest(self, subscription),
+                subscription.pull_max or self._prefetch,
+                _PULL_WAIT_S / len(self._subscriptions),
+            )
+        if self._arrived or self._errors or self._closed:
+            return
+        self._changed = changed = self._changed or anyio.Event()
+        with self._connector.time_limit(f"pull from {self.topic}", _PULL_WAIT_S) if pulls else contextlib.nullcontext():
+            await changed.wait()
+
+    def _raise_errors(self) -> None:
+        """Raise the first pending error, and clear all of them."""
+        if self._errors:
+            errors, self._errors = self._errors, []
+            error = again(errors[0])
+            if len(errors) > 1:
+                error.add_note(f"and {len(errors) - 1} more")
+            raise error
+
+    # --- pulling ---
+
+    async def pull(
+        self, records_max: int, wait_s: float = 0.0, *, partition: int | None = None, start: int = 0
+    ) -> list[Batch]:
+        """Pull up to `records_max` records, waiting up to `wait_s` seconds for the first; may return none.
+
+        Only with mode="pull". Batches that an abandoned iteration has pulled come first, whole. With `partition`, only
+        records that are ready in that partition of a queue, from offset `start` on, without waiting.
+
+        Raises:
+            SubscriptionWrongKind: the consumer's mode is push, or `partition` is given and the topic is no queue with
+                leases. MessageInvalid: an argument is wrong.
+            ConnectionLost: the connection ended; leased records that were on their way are redelivered.
+            BatchCorrupt: a batch was damaged; leased records that were on their way are redelivered.
+            LinnError: a settlement that nobody awaited was refused, or the subscription is over.
+        Cancellation: records that were on their way stay leased until the lease ends.
+
+        Example:
+            async with client.consumer("orders", mode="pull") as consumer:
+                for batch in await consumer.pull(records_max=100, wait_s=0.1):
+                    await batch.ack()
+        """
+        if self._mode != "pull":
+            raise SubscriptionWrongKind('pull needs a consumer with mode="pull"')
+        self._check_loop()
+        checked_number(records_max, "records_max", U32_MAX)
+        wait_s = checked_wait(wait_s)
+        place = _checked_place(partition, start)
+        self._check_entered()
+        self._raise_errors()
+        if self._broken is not None:
+            raise again(self._broken)
+        if self._pulling:
+            # The broker serves pulls in order; a second one would wait behind the first.
+            with anyio.move_on_after(wait_s):
+                await self._until_pulled()
+        while not self._subscriptions:
+            if self._closed:
+                raise ClientClosed("the consumer is closed")
+            self._connector.retry()
+            self._changed = self._changed or anyio.Event()
+            await self._changed.wait()
+            self._raise_errors()
+        batches = await self._take(records_max) if self._arrived else []
+        if not (batches or self._pulling):
+            batches = await self._pull(records_max, wait_s, place)
+        for batch in batches:
+            batch.records.check_crc()
+        return batches
+
+    async def _until_pulled(self) -> None:
+        while self._pulling and not self._arrived:
+            self._changed = self._changed or anyio.Event()
+            await self._changed.wait()
+            self._raise_errors()
+
+    async def _pull(self, records_max: int, wait_s: float, place: tuple[bool, int, int]) -> list[Batch]:
+        """Pull from the subscriptions in turn; there are several only after a reader's reconnection."""
+        subscription, answer = self._subscriptions[0], Answer()
+        wait_s = wait_s / len(self._subscriptions)
+        correlation = self._ask(answer, records_max, wait_s, place)
+        try:
+            with self._connector.time_limit(f"pull from {self.topic}", wait_s):
+                message = await answer.wait()
+        finally:
+            subscription.connection.forget(correlation)
+        if not isinstance(message, Deliver):
+            raise ProtocolError(f"the broker answered pull with {type(message).__name__}")
+        batches = subscription.delivered(message, answer.batches)
+        for batch in batches:
+            batch._handed_over()
+        return batches
+
+    def _ask(self, caller: Caller, records_max: int, wait_s: float, place: tuple[bool, int, int] = ANYWHERE) -> int:
+        """Pull from the first subscription and move it to the end; return the request's correlation."""
+        subscription = self._subscriptions.pop(0)
+        self._subscriptions.append(subscription)
+        subscription.flush()
+        return subscription.connection.ask(caller, Pull(subscription.id, records_max, int(wait_s * 1000), *place))
+
+    def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
+        """Take the outcome of an iteration's pull."""
+        self._pulling = False
+        if error is not None and not isinstance(error, ConnectionLost):  # The client reconnects.
+            self._on_refused(error)
+        self._arrived.extend(batches)
+        self._wake()
+
+
+class Batches:
+    """Iterator over a consumer's batches."""
+
+    __slots__ = ("_consumer",)
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        """Wait for the next batch; see `Consumer.__anext__`."""
+        return await self._consumer.next_batch()

@@ -1,0 +1,220 @@
+"""Batches and messages of a consumer, which can be settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from itertools import repeat
+from typing import NamedTuple, Protocol
+
+from linn.client.consume.processing import OnError, Processing
+from linn.client.consume.received import ReceivedBatch, ReceivedMessage
+from linn.client.consume.settling import Delivery, PendingSettlement, Settled
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import SubscriptionWrongKind
+from linn.wire.messages import Verdict
+
+
+class Source(Protocol):
+    """The subscription that a batch came by."""
+
+    leased: bool
+    """Whether its records are leased until they are settled."""
+    waits_for_acks: bool
+    """Whether the broker wants to hear of acks."""
+    last_ack: PendingSettlement | None
+    """The latest settlement, if it is an ack that was not sent yet."""
+    check_loop: Callable[[], None]
+    """Check that raises ClientUnreachable in any other event loop or thread than the client's."""
+
+    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle offsets `first` to `end` (exclusive)."""
+
+    def wants(self, batch: Batch) -> bool:
+        """Tell whether a batch that arrived is still to be handed over."""
+
+    def handed_over(self, batch: Batch) -> None:
+        """Count a batch as taken by the application, or as dropped."""
+
+
+class Batch(ReceivedBatch):
+    """Records of one partition, in order. `len`, iteration and `values` leave out the records before `first`.
+
+    Example:
+        batch = await consumer.next_batch()
+        print(batch.partition, batch.start_offset, len(batch), [message.key for message in batch])
+    """
+
+    __slots__ = ("_subscription",)
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        records: RecordBatch,
+        first: int = 0,
+        delivery: Delivery | None = None,
+        subscription: Source | None = None,
+    ) -> None:
+        super().__init__(topic, partition, records, first, delivery)
+        self._subscription = subscription
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(Message, repeat(self), self._indexes)
+
+    def ack(self) -> Settled:
+        """Acknowledge all records; on a stream, commit the offset behind them. Awaiting the result is optional.
+
+        Example:
+            await batch.ack()  # or without await: refusals are raised by the next step
+        """
+        return self._settle(self._first, self.records.count, Verdict.ACK, 0)
+
+    def nack(self, delay_ms: int = 0) -> Settled:
+        """Return all records for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
+
+        On a stream, the group reads on from the first of them.
+
+        Example:
+            await batch.nack(delay_ms=500)
+        """
+        return self._settle(self._first, self.records.count, Verdict.NACK, delay_ms)
+
+    def reject(self) -> Settled:
+        """Reject all records: they go to the dead-letter topic.
+
+        Example:
+            await batch.reject()
+        """
+        return self._settle(self._first, self.records.count, Verdict.REJECT, 0)
+
+    def extend(self, lease_ms: int) -> Settled:
+        """Extend the lease of all records to `lease_ms` from now.
+
+        Example:
+            await batch.extend(lease_ms=60_000)
+        """
+        return self._settle(self._first, self.records.count, Verdict.EXTEND, lease_ms)
+
+    def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
+        """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
+
+        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack.
+
+        Example:
+            async with batch.process(on_error="reject"):
+                print(batch.values)
+        """
+        return Processing(self, on_error, delay_ms)
+
+    def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""
+        subscription, delivery = self._subscription, self._delivery
+        if subscription is None or delivery is None:
+            raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
+        return subscription.settle(delivery, self._base_offset + first, self._base_offset + end, verdict, ms)
+
+    def _is_wanted(self) -> bool:
+        """Tell whether it is still to be handed over: its lease, or its partition, may be gone."""
+        return self._subscription is None or self._subscription.wants(self)
+
+    def _handed_over(self) -> None:
+        """Tell the subscription that the application has it, or that it was dropped."""
+        if self._subscription is not None:
+            self._subscription.handed_over(self)
+
+
+class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
+    """One record. Its properties are read from the batch on access.
+
+    Example:
+        message = await anext(consumer)
+        print(message.value, message.key, dict(message.labels), message.offset)
+    """
+
+    batch: Batch
+
+    def ack(self) -> Settled:
+        """Acknowledge the message; on a stream, commit the offset behind it. Awaiting the result is optional.
+
+        Example:
+            await message.ack()  # or without await: refusals are raised by the next step
+        """
+        batch, index = self.batch, self.index
+        subscription = batch._subscription
+        last = subscription.last_ack if subscription is not None else None
+        if last is not None and last.end == batch._base_offset + index and last.delivery is batch._delivery:
+            # The common case by far: the record follows the one acked last, and that ack was not sent yet.
+            subscription.check_loop()  # type: ignore[union-attr] # It has a last ack, so it is not None.
+            last.end += 1
+            return last
+        return batch._settle(index, index + 1, Verdict.ACK, 0)
+
+    def nack(self, delay_ms: int = 0) -> Settled:
+        """Return the message for redelivery, after `delay_ms`, or after the topic's configured delay if that is 0.
+
+        On a stream, the group reads on from it.
+
+        Example:
+            await message.nack(delay_ms=500)
+        """
+        return self.batch._settle(self.index, self.index + 1, Verdict.NACK, delay_ms)
+
+    def reject(self) -> Settled:
+        """Reject the message: it goes to the dead-letter topic.
+
+        Example:
+            await message.reject()
+        """
+        return self.batch._settle(self.index, self.index + 1, Verdict.REJECT, 0)
+
+    def extend(self, lease_ms: int) -> Settled:
+        """Extend the lease to `lease_ms` from now.
+
+        Example:
+            await message.extend(lease_ms=60_000)
+        """
+        return self.batch._settle(self.index, self.index + 1, Verdict.EXTEND, lease_ms)
+
+    def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
+        """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
+
+        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack.
+
+        Example:
+            async with message.process(on_error="reject"):
+                print(message.value)
+        """
+        return Processing(self, on_error, delay_ms)
+
+
+class FetchedBatches(NamedTuple):
+    """Batches from the requested offset on, and the partition's bounds.
+
+    Example:
+        batches, start_offset, high_watermark = await client.fetch("prices", 0, 0)
+    """
+
+    batches: list[Batch]
+    start_offset: int
+    """First offset that can be read."""
+    high_watermark: int
+    """Offset behind the last one that can be read."""
+
+
+Unread = tuple[Delivery, int, int]
+"""Unread records: their lease, the first offset, and the offset behind the last."""
+
+
+def is_unread_of(batch: Batch | None, subscription: Source, leases: Collection[Delivery] | None) -> bool:
+    """Tell whether a batch came by this subscription and under one of these leases; None: any lease."""
+    if batch is None or batch._subscription is not subscription:
+        return False
+    return leases is None or batch._delivery in leases
+
+
+def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
+    """Exhaust an iterator over a batch's indexes and return the rest. Safe beside another thread's `next`."""
+    rest = list(indexes)
+    if not rest or batch._delivery is None:
+        return []
+    return [(batch._delivery, batch._base_offset + rest[0], batch._base_offset + rest[-1] + 1)]

@@ -1,0 +1,54 @@
+"""Processing: settles messages when a block is left, for `async with message.process()`."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Generic, Literal, Protocol, TypeVar
+
+from linn.client.arguments import U32_MAX, checked_number
+from linn.client.consume.settling import Settled
+from linn.core.errors.tree import LinnError, MessageInvalid
+
+OnError = Literal["nack", "reject"]
+
+
+class Settleable(Protocol):
+    """A message or a batch that can be settled."""
+
+    def ack(self) -> Settled: ...
+    def nack(self, delay_ms: int = 0) -> Settled: ...
+    def reject(self) -> Settled: ...
+
+
+T = TypeVar("T", bound=Settleable)
+
+
+def check_on_error(on_error: object) -> None:
+    """Check an `on_error` argument. Raises MessageInvalid."""
+    if on_error not in ("nack", "reject"):
+        raise MessageInvalid(f'on_error is "nack" or "reject", not {on_error!r}')
+
+
+class Processing(Generic[T]):
+    """Context manager that `Message.process` and `Batch.process` return."""
+
+    def __init__(self, work: T, on_error: OnError, delay_ms: int) -> None:
+        check_on_error(on_error)
+        checked_number(delay_ms, "delay_ms", U32_MAX)
+        self._work = work
+        self._on_error = on_error
+        self._delay_ms = delay_ms
+
+    async def __aenter__(self) -> T:
+        return self._work
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Settle as `Message.process` says."""
+        if exc is None:
+            await self._work.ack()
+        elif isinstance(exc, Exception):
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
+                await (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms))

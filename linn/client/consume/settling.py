@@ -1,0 +1,157 @@
+"""Settling: a consumer's settlements until the broker has answered them. Pure: no I/O.
+
+Laws: settlements reach the broker in the order in which they were made, adjoining ones merged; each is carried out, or
+its refusal is raised to the task that awaits it, or else by the consumer's next step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+
+from linn.client.connection.answer import again
+from linn.core.errors.tree import LinnError
+from linn.wire.messages import Settlement, Verdict
+
+OPEN, SENT, DONE = range(3)
+
+
+class Delivery:
+    """Records that were delivered together, under one lease or none. A lease may span several `Deliver` messages."""
+
+    __slots__ = ("__weakref__", "attempt", "delivery_id", "first", "partition", "since_s", "until_s")
+
+    def __init__(
+        self,
+        partition: int,
+        delivery_id: int,
+        attempt: int,
+        first: int = 0,
+        since_s: float = 0.0,
+        until_s: float = math.inf,
+    ) -> None:
+        self.partition = partition
+        self.delivery_id = delivery_id
+        self.attempt = attempt
+        self.first = first
+        """An offset that the lease covers."""
+        self.since_s = since_s
+        """Time of arrival, by the client's clock."""
+        self.until_s = until_s
+        """Latest end of the lease, by the client's clock."""
+
+
+class PendingSettlement:
+    """A range of records and its verdict. Awaiting it waits for the broker's answer, and raises a refusal.
+
+    It is sent even if nobody awaits it. Cancellation: it is sent all the same.
+    """
+
+    __slots__ = ("_event", "_send", "awaited", "delivery", "end", "error", "first", "ms", "state", "verdict")
+
+    def __init__(
+        self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int, send: Callable[[], None]
+    ) -> None:
+        self.delivery = delivery
+        self.first = first
+        self.end = end
+        self.verdict = verdict
+        self.ms = ms
+        self.state = OPEN
+        self.awaited = False
+        self.error: LinnError | None = None
+        self._send = send
+        self._event: anyio.Event | None = None
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._wait().__await__()
+
+    async def _wait(self) -> None:
+        self.awaited = True
+        if self.state == OPEN:
+            self._send()
+        await self.until_done()
+        if self.error is not None:
+            raise again(self.error)
+
+    async def until_done(self) -> None:
+        """Wait for the broker's answer without raising a refusal."""
+        if self.state == DONE:
+            await anyio.lowlevel.checkpoint()
+            return
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+
+    def finish(self, error: LinnError | None) -> None:
+        """Set the broker's answer, or the error if it can't answer any more."""
+        self.state, self.error = DONE, error
+        if self._event is not None:
+            self._event.set()
+
+    def joins(self, later: PendingSettlement) -> bool:
+        """Tell whether `later`, made after this one, can be merged into its entry."""
+        return (
+            self.delivery.delivery_id == later.delivery.delivery_id
+            and self.delivery.partition == later.delivery.partition
+            and self.end == later.first
+            and self.verdict == later.verdict
+            and self.ms == later.ms
+        )
+
+
+class NothingToSettle:
+    """Awaitable for records that need no settlement."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return anyio.lowlevel.checkpoint().__await__()
+
+
+NOTHING_TO_SETTLE = NothingToSettle()
+Settled = Awaitable[None]
+"""Handle of a settlement. Awaiting the broker's answer is optional."""
+
+
+def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
+    """Build the entries of one Settle request, each with the settlements in it."""
+    if len({(settling.verdict, settling.ms) for settling in settlings}) == 1:
+        # All have the same verdict, so that their order does not matter.
+        settlings = sorted(settlings, key=lambda one: (one.delivery.partition, one.delivery.delivery_id, one.first))
+    entries: list[tuple[Settlement, list[PendingSettlement]]] = []
+    for settling in settlings:
+        if entries and entries[-1][1][-1].joins(settling):
+            entries[-1][0].end = settling.end
+            entries[-1][1].append(settling)
+        else:
+            entries.append((_entry(settling, settling.first), [settling]))
+    return entries
+
+
+def _entry(settling: PendingSettlement, first: int) -> Settlement:
+    delivery = settling.delivery
+    return Settlement(delivery.partition, delivery.delivery_id, first, settling.end, settling.verdict, settling.ms)
+
+
+def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
+    """Build the entries for a consumer group: a run of acks becomes one commit per partition."""
+    entries: list[tuple[Settlement, list[PendingSettlement]]] = []
+    furthest: dict[int, tuple[Settlement, list[PendingSettlement]]] = {}
+    for settling in settlings:
+        if settling.verdict != Verdict.ACK:
+            furthest = {}  # Acks behind another verdict must not be sent before it.
+            entries.append((_entry(settling, settling.first), [settling]))
+            continue
+        known = furthest.get(settling.delivery.partition)
+        if known is None:
+            known = furthest[settling.delivery.partition] = (_entry(settling, settling.first), [])
+            entries.append(known)
+        known[0].first = min(known[0].first, settling.first)
+        known[0].end = max(known[0].end, settling.end)
+        known[1].append(settling)
+    return entries

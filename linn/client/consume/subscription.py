@@ -1,0 +1,537 @@
+"""Subscription: a consumer's subscription over one connection. After a reconnection the consumer makes another.
+
+Laws: credit is given back in chunks, when records are handed over; for leased records the broker counts them itself.
+Leased records are void once the connection is gone or the lease is known to be over; a settlement that the broker can't
+answer any more fails with DeliveryNotCurrent. When half of a lease has passed, records that the application has not
+looked at are released for others, and the lease of those that it still refers to is renewed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from linn.client.arguments import U32_MAX, checked_number
+from linn.client.connection.answer import Answer
+from linn.client.connection.connection import Connection
+from linn.client.consume.message import Batch, Unread
+from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
+from linn.client.consume.settling import (
+    NOTHING_TO_SETTLE,
+    SENT,
+    Delivery,
+    PendingSettlement,
+    Settled,
+    latest_commits,
+    merged,
+)
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, ProtocolError, error_from_code
+from linn.wire import messages
+from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
+
+SETTLE_LINGER_S = 0.005
+"""Linger time of a settlement that nobody awaits: far below any lease, and enough for thousands of records."""
+SETTLINGS_MAX = 1_024
+"""Settlements that are sent together at most: a Settle frame of about 50 kB."""
+_PULL_CHUNK = 2_048
+"""Chunk without credit: a settlement of half as many records is sent at once."""
+_STARVED_S = 0.1
+"""Wait of an application that holds the whole window and settles nothing, until the window is doubled."""
+_CHECKS_PER_LEASE = 4
+"""Lease checks per lease: an application may keep the loop busy for a quarter of a lease and lose none."""
+
+
+class Limits(NamedTuple):
+    """Limits of one subscription."""
+
+    credit: int
+    """Records that may be on their way; 0: pull mode."""
+    adapts: bool
+    """Whether a queue's credit adapts, from `PREFETCH_FIRST` on; `credit` holds for streams then."""
+    renewal_max_s: float
+    """Time after a delivery for which its lease is renewed; 0: never."""
+
+    @property
+    def first_credit(self) -> int:
+        """Credit to subscribe with, before it is known whether the topic is a queue."""
+        return min(self.credit, PREFETCH_FIRST) if self.adapts else self.credit
+
+
+class Subscriber(Protocol):
+    """The consumer that subscriptions deliver to. The names are private because its class is public."""
+
+    topic: str
+    _check_loop: Callable[[], None]
+
+    def _on_subscribed(self, subscription: Subscription) -> None:
+        """Add a subscription that the broker has made."""
+
+    def _put_arrived(self, batches: list[Batch]) -> None:
+        """Take the batches of one delivery."""
+
+    def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
+        """Take the outcome of an iteration's pull."""
+
+    def _on_assigned(self, partitions: Iterable[int]) -> None:
+        """Note the partitions that the group has assigned to this member."""
+
+    def _set_back(self, partition: int) -> None:
+        """Drop arrived batches of a partition that will be redelivered."""
+
+    def _take_unread(self, subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
+        """Take back the records of some leases, or of all, that were not handed out."""
+
+    def _on_refused(self, error: LinnError) -> None:
+        """Report the refusal of a settlement that nobody awaits."""
+
+    def _on_ended(self, error: LinnError) -> None:
+        """Report that the broker has ended the subscription."""
+
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay_s` seconds."""
+
+
+class Subscription:
+    """A subscription over one connection: takes pushes, gives credit, sends settlements."""
+
+    def __init__(
+        self,
+        consumer: Subscriber,
+        connection: Connection,
+        subscribed: Subscribed,
+        limits: Limits,
+        positions: dict[int, int],
+    ) -> None:
+        self.id = subscribed.subscription
+        self.kind = SubscriptionKind(subscribed.kind)
+        self.leased = self.kind == SubscriptionKind.SHARED and subscribed.lease_ms > 0
+        self.waits_for_acks = self.leased or self.kind == SubscriptionKind.GROUP
+        self.alive = True
+        self.last_ack: PendingSettlement | None = None
+        """The latest settlement, if it is an ack that was not sent yet."""
+        self._consumer = consumer
+        self.check_loop = consumer._check_loop
+        self.connection = connection
+        self._lease_s = subscribed.lease_ms / 1000
+        self.monotonic = connection.clock.monotonic
+        self._renewal_max_s = limits.renewal_max_s
+        self._adaptive: AdaptivePrefetch | None = None
+        self._credit = limits.credit
+        self._granted = limits.first_credit
+        """Records that the broker may send before it gets more credit. Not counted down for leased records."""
+        if limits.adapts and self.kind == SubscriptionKind.SHARED:
+            self._adaptive = AdaptivePrefetch(self._lease_s, self.monotonic())
+            self._credit = self._granted
+        self._chunk = max(1, (self._credit or _PULL_CHUNK) // 2)
+        self._held: dict[tuple[int, int], int] = {}
+        """Records by lease that were delivered and neither settled nor lost."""
+        self.held = 0
+        """Sum of `_held`."""
+        self._buffered = 0
+        """Records of a queue that arrived and were not handed over."""
+        self._waits = 0
+        """Counter of the application's waits; it changes when one begins or ends."""
+        self._check_planned = False
+        self._open: list[PendingSettlement] = []
+        self._unanswered: dict[PendingSettlement, None] = {}
+        self._flush_planned = False
+        self._positions = positions
+        """Next offset by partition; for a group's member, only of partitions that a nack has set back."""
+        self._owned: set[int] | None = None
+        self._leases: WeakValueDictionary[tuple[int, int], Delivery] = WeakValueDictionary()
+        """Leases by (partition, delivery id), while somebody refers to their records."""
+        connection.subscriptions[self.id] = self
+        self._grant()
+
+    # --- what the broker sends ---
+
+    def pushed(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Take a `Deliver`, `LeaseEnded`, `Assigned` or `Ended`."""
+        if isinstance(message, Deliver):
+            self._consumer._put_arrived(self.delivered(message, batches))
+        elif isinstance(message, messages.LeaseEnded):
+            key = message.partition, message.delivery_id
+            self.held -= self._held.pop(key, 0)
+            lease = self._leases.get(key)
+            if lease is not None:
+                lease.until_s = -math.inf
+                self._consumer._set_back(message.partition)
+        elif isinstance(message, messages.Assigned):
+            self._owned = set(message.partitions)
+            for partition in [known for known in self._positions if known not in self._owned]:
+                del self._positions[partition]
+            self._consumer._on_assigned(message.partitions)
+        elif isinstance(message, messages.Ended):
+            self.end()
+            self._consumer._on_ended(error_from_code(message.code, message.text))
+
+    def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
+        """Return the batches of one delivery, without records that were read before."""
+        partition = message.partition
+        if self.leased and batches:
+            delivery = self._lease_of(message, batches)
+        else:
+            delivery = Delivery(partition, message.delivery_id, message.attempt)
+        topic = self._consumer.topic
+        if self.kind == SubscriptionKind.SHARED:
+            self._buffered += sum([records.count for records in batches])
+            return [Batch(topic, partition, records, 0, delivery, self) for records in batches]
+        found = []
+        for records in batches:
+            first = self._skip(partition, records)
+            if first < records.count:
+                found.append(Batch(topic, partition, records, first, delivery, self))
+            self._spend(first)
+        return found
+
+    def _lease_of(self, message: Deliver, batches: list[RecordBatch]) -> Delivery:
+        """Return the lease of a delivery; several deliveries may share one."""
+        key = message.partition, message.delivery_id
+        lease = self._leases.get(key)
+        if lease is None:
+            now = self.monotonic()
+            until_s = now + self._lease_s  # A little late: the broker's time began earlier.
+            lease = self._leases[key] = Delivery(*key, message.attempt, batches[0].base_offset, now, until_s)
+            self._check_leases_later()
+        records = sum([batch.count for batch in batches])
+        self._held[key] = self._held.get(key, 0) + records
+        self.held += records
+        return lease
+
+    def _skip(self, partition: int, records: RecordBatch) -> int:
+        """Return how many leading records of a stream's batch the consumer does not want."""
+        position = self._positions.get(partition)
+        first = 0
+        if position is not None and self.kind == SubscriptionKind.GROUP:
+            if not records.base_offset <= position < records.end_offset:
+                return int(records.count)  # It was on its way when reading was set back.
+            first = position - records.base_offset
+            del self._positions[partition]
+        elif position is not None:
+            first = min(max(0, position - records.base_offset), records.count)
+        if self.kind == SubscriptionKind.READER:
+            self._positions[partition] = max(position or 0, records.end_offset)
+        return first
+
+    def wants(self, batch: Batch) -> bool:
+        """Tell whether a batch that arrived is still to be handed over."""
+        if not self.alive:
+            # Without a lease it was settled when it was sent; a reader goes on behind what arrived.
+            return not self.leased and self.kind != SubscriptionKind.GROUP
+        if self.leased:
+            return batch._delivery is not None and not self._is_over(batch._delivery)
+        if self._owned is not None and batch.partition not in self._owned:
+            return False
+        return not (self.kind == SubscriptionKind.GROUP and batch.partition in self._positions)
+
+    def _is_over(self, lease: Delivery) -> bool:
+        return self.monotonic() >= lease.until_s
+
+    # --- credit ---
+
+    def handed_over(self, batch: Batch) -> None:
+        """Count a batch as taken by the application, or as dropped."""
+        if self.kind != SubscriptionKind.SHARED:
+            self._spend(len(batch))
+            return
+        adaptive = self._adaptive
+        if adaptive is not None:
+            if adaptive.is_due:
+                self._adapt(adaptive)
+            adaptive.handed(len(batch))
+        self._buffered -= len(batch)
+        if not self.leased:
+            if adaptive is not None:
+                adaptive.settled(len(batch))
+            self._spend(len(batch))
+
+    def _spend(self, records: int) -> None:
+        self._granted -= records
+        if self._credit - self._granted >= self._chunk:
+            self._grant()
+
+    def _grant(self) -> None:
+        """Raise the broker's limit on records sent, or held, to `_credit`."""
+        missing = self._credit - self._granted
+        if self.alive and self._credit and missing and (self.leased or missing > 0):
+            self._granted = self._credit
+            self.connection.tell(Credit(self.id, self._credit if self.leased else missing))
+
+    def _adapt(self, adaptive: AdaptivePrefetch) -> None:
+        if adaptive.adapt(self.monotonic(), max(0, self.held - self._buffered)):
+            self._window_changed(adaptive.window)
+
+    def _window_changed(self, window: int) -> None:
+        self._chunk = max(1, window // 2)
+        if self._credit:
+            self._credit = window
+            self._grant()
+
+    @property
+    def pull_max(self) -> int | None:
+        """Number of records that an iteration pulls at a time; None: the whole prefetch."""
+        return self._adaptive.window if self._adaptive is not None else None
+
+    @property
+    def taken_max(self) -> int:
+        """Number of records that another thread takes at a time: a part, so that the broker goes on sending."""
+        return max(1, self._chunk // 2)
+
+    def waits(self) -> None:
+        """Note that the application has nothing left and waits for more."""
+        self.flush()
+        self._waits += 1
+        adaptive = self._adaptive
+        if adaptive is None or not self.alive:
+            return
+        self._adapt(adaptive)
+        if self._credit and self.held >= adaptive.window < PREFETCH_MAX:
+            waits = self._waits
+            self._consumer._later(_STARVED_S, lambda: self._starved(adaptive, waits))
+
+    def _starved(self, adaptive: AdaptivePrefetch, waits: int) -> None:
+        if waits != self._waits or not self.alive or self.held < adaptive.window or not adaptive.starved():
+            return
+        self._window_changed(adaptive.window)
+        self._consumer._later(_STARVED_S, lambda: self._starved(adaptive, waits))
+
+    def waited(self) -> None:
+        """Note that the application waits no longer."""
+        self._waits += 1
+        if self._adaptive is not None:
+            self._adaptive.resumed(self.monotonic())
+
+    # --- leases ---
+
+    def _check_leases_later(self) -> None:
+        if not self._check_planned:
+            self._check_planned = True
+            self._consumer._later(self._lease_s / _CHECKS_PER_LEASE, self._check_leases)
+
+    def _check_leases(self) -> None:
+        """Halfway through a lease, release its unread records, and renew it if the application has others."""
+        self._check_planned = False
+        if not self.alive:
+            return
+        soon_s = self.monotonic() + self._lease_s / 2
+        due = [lease for lease in self._leases.values() if -math.inf < lease.until_s < soon_s]
+        if due:
+            self.release(due)
+            self.flush()  # Takes the released records off those that are held: no lease without any is renewed.
+            for lease in due:
+                self._renew(lease)
+            self.flush()
+        if self._leases:
+            self._check_leases_later()
+
+    def release(self, leases: Collection[Delivery] | None = None) -> None:
+        """Release the unread records of these leases, or of all."""
+        for delivery, first, end in self._consumer._take_unread(self, leases):
+            if not self._is_over(delivery):
+                self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
+
+    def _renew(self, lease: Delivery) -> None:
+        now = self.monotonic()
+        left_s = min(self._lease_s, lease.since_s + self._renewal_max_s - now)
+        if self._held.get((lease.partition, lease.delivery_id)) and now < lease.until_s < now + left_s:
+            self._settle_quietly(lease, lease.first, lease.first + 1, Verdict.EXTEND, round(1000 * left_s))
+
+    def _settle_quietly(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> None:
+        settling = self._settling(delivery, first, end, verdict, ms)
+        settling.awaited = True  # A refusal shows in the application's own settlement.
+
+    # --- settling ---
+
+    def settle(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
+        """Settle a range; see `Batch.ack`. Raises ClientUnreachable; MessageInvalid if `ms` is out of range."""
+        self.check_loop()
+        check_ms(ms)
+        if verdict == Verdict.ACK and not self.waits_for_acks:
+            return NOTHING_TO_SETTLE
+        return self._settling(delivery, first, end, verdict, ms)
+
+    def _settling(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> PendingSettlement:
+        settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
+        if not self.alive:
+            self._finish([settling], _too_late())
+            return settling
+        if verdict == Verdict.EXTEND and self.leased and not self._is_over(delivery):
+            delivery.until_s = self.monotonic() + ms / 1000
+        self._open.append(settling)
+        self.last_ack = settling if verdict == Verdict.ACK else None
+        if verdict == Verdict.NACK and self.kind == SubscriptionKind.GROUP:
+            self._positions[delivery.partition] = first
+            self._consumer._set_back(delivery.partition)
+        if len(self._open) >= SETTLINGS_MAX or end - first >= self._chunk:
+            self.flush()
+        elif not self._flush_planned:
+            self._flush_planned = True
+            self._consumer._later(SETTLE_LINGER_S, self._flush_as_planned)
+        return settling
+
+    def _flush_as_planned(self) -> None:
+        self._flush_planned = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send all waiting settlements."""
+        settlings, self._open = self._open, []
+        self.last_ack = None
+        if self.leased:
+            now = self.monotonic()
+            for late in [settling for settling in settlings if now >= settling.delivery.until_s]:
+                self._finish([late], _lease_over(late.delivery))
+            settlings = [settling for settling in settlings if now < settling.delivery.until_s]
+        if not settlings or not self.alive:
+            return
+        if self.leased:
+            self._count_settled(settlings)
+        entries = latest_commits(settlings) if self.kind == SubscriptionKind.GROUP else merged(settlings)
+        for settling in settlings:
+            settling.state = SENT
+            self._unanswered[settling] = None
+        request = _SettleRequest(self, [settled for _, settled in entries])
+        self.connection.ask(request, Settle(self.id, [entry for entry, _ in entries]))
+
+    def _count_settled(self, settlings: list[PendingSettlement]) -> None:
+        """Subtract settled records from those held. Refused ones were not held any more, or are another's."""
+        for settling in settlings:
+            if settling.verdict == Verdict.EXTEND:
+                continue
+            key = settling.delivery.partition, settling.delivery.delivery_id
+            held = self._held.get(key, 0)
+            settled = min(held, settling.end - settling.first)
+            self.held -= settled
+            if settled == held:
+                self._held.pop(key, None)
+            else:
+                self._held[key] = held - settled
+            if self._adaptive is not None and settling.verdict != Verdict.RELEASE:
+                self._adaptive.settled(settled)
+
+    async def until_settled(self) -> None:
+        """Send all settlements, and wait for the broker's answers without raising refusals."""
+        self.flush()
+        for settling in list(self._unanswered):
+            await settling.until_done()
+
+    def answered(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
+        """Take the broker's answer to settlements, all accepted or all refused."""
+        for settling in settlings:
+            self._unanswered.pop(settling, None)
+            if settling.verdict == Verdict.NACK:  # Records that arrive from now on were read after the set-back.
+                self._positions.pop(settling.delivery.partition, None)
+        self._finish(settlings, error)
+
+    def _finish(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
+        for settling in settlings:
+            settling.finish(error)
+        if error is not None and not any(settling.awaited for settling in settlings):
+            self._consumer._on_refused(error)
+
+    def end(self) -> dict[int, int]:
+        """End with the connection or the subscription; return the offsets at which a reader goes on."""
+        if self.alive:
+            self.alive = False
+            self.connection.subscriptions.pop(self.id, None)
+            lost, self._open, self._unanswered = [*self._unanswered, *self._open], [], {}
+            self.last_ack = None
+            if lost:
+                self._finish(lost, _too_late())
+        return self._positions if self.kind == SubscriptionKind.READER else {}
+
+
+def check_ms(ms: int) -> None:
+    """Check a number of milliseconds. Raises MessageInvalid if it can't be sent."""
+    checked_number(ms, "a time in milliseconds", U32_MAX)
+
+
+def _too_late() -> DeliveryNotCurrent:
+    return DeliveryNotCurrent("the connection that the records came by is gone; the broker may deliver them again")
+
+
+def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:
+    text = f"the lease of delivery {delivery.delivery_id} is over; the broker delivers its records again"
+    return DeliveryNotCurrent(text)
+
+
+class SubscribeRequest(Answer):
+    """The caller of one Subscribe: makes the subscription before the first push to it is handled."""
+
+    __slots__ = ("_connection", "_consumer", "_limits", "_positions")
+
+    def __init__(self, consumer: Subscriber, connection: Connection, limits: Limits, positions: dict[int, int]) -> None:
+        super().__init__()
+        self._consumer = consumer
+        self._connection = connection
+        self._limits = limits
+        self._positions = positions
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Make the subscription, if the broker agreed."""
+        if isinstance(message, Subscribed):
+            made = Subscription(self._consumer, self._connection, message, self._limits, self._positions)
+            self._consumer._on_subscribed(made)
+            super().answered(message, batches)
+        else:
+            self.failed(ProtocolError(f"the broker answered subscribe with {type(message).__name__}"))
+
+
+class UnsubscribeRequest(Answer):
+    """The caller of one Unsubscribe."""
+
+    __slots__ = ("_subscription",)
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__()
+        self._subscription = subscription
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """End the subscription."""
+        self._subscription.end()
+        super().answered(message, batches)
+
+
+class PullRequest:
+    """The caller of an iteration's pull. The iteration may stop waiting: its next step takes the records."""
+
+    def __init__(self, consumer: Subscriber, subscription: Subscription) -> None:
+        self._consumer = consumer
+        self._subscription = subscription
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Pass the pulled records on."""
+        if isinstance(message, Deliver):
+            self._consumer._on_pulled(self._subscription.delivered(message, batches), None)
+        else:
+            self.failed(ProtocolError(f"the broker answered pull with {type(message).__name__}"))
+
+    def failed(self, error: LinnError) -> None:
+        """Pass the failure on."""
+        self._consumer._on_pulled([], error)
+
+
+class _SettleRequest:
+    """The caller of one Settle."""
+
+    __slots__ = ("_entries", "_subscription")
+
+    def __init__(self, subscription: Subscription, entries: list[list[PendingSettlement]]) -> None:
+        self._subscription = subscription
+        self._entries = entries
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        refused: dict[int, LinnError] = {}
+        if isinstance(message, messages.Settled):
+            refused = {refusal.entry: error_from_code(refusal.code, refusal.text) for refusal in message.refused}
+        for index, settlings in enumerate(self._entries):
+            self._subscription.answered(settlings, refused.get(index))
+
+    def failed(self, error: LinnError) -> None:
+        if isinstance(error, ConnectionLost):
+            error = _too_late()
+        for settlings in self._entries:
+            self._subscription.answered(settlings, error)

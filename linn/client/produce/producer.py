@@ -1,0 +1,454 @@
+"""Producer: publishes messages to one topic or exchange, in batches.
+
+Laws: messages of one partition are stored in the order of the calls that published them, as far as `sender` promises;
+a message that can't be sent fails its own call and no other. With `linger_ms=0` a message goes out at once if nothing
+of its partition is on its way, and otherwise with all that came meanwhile: batches grow with the load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from _thread import get_ident
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Literal, Self
+from uuid import UUID
+
+import anyio.lowlevel
+
+from linn.client.connection.connection import Connection
+from linn.client.connection.connector import Connector
+from linn.client.connection.metadata import TopicRefresh, describe
+from linn.client.produce.accumulator import Accumulator
+from linn.client.produce.bulk import Bulk, BulkColumns
+from linn.client.produce.confirmation import Confirmation, is_returned
+from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch, Prepared
+from linn.client.produce.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
+from linn.client.produce.receipt import BulkReceipt, Receipt
+from linn.core.batch.batch import Codec
+from linn.core.batch.record import Labels
+from linn.core.errors.texts import counted
+from linn.core.errors.tree import ClientClosed, LimitExceeded, LinnError, MessageInvalid, MessageTooLarge, Unroutable
+from linn.wire.messages import Acks, Ping, Placement, TopicInfo
+
+AcksName = Literal["none", "leader", "all"]
+_ACKS = {"none": Acks.NONE, "leader": Acks.LEADER, "all": Acks.ALL}
+
+
+class Producer:
+    """A producer, made by `Client.producer` and entered with `async with`. Any number of tasks of one loop may use it.
+
+    Example:
+        async with client.producer(exchange="news") as producer:
+            await producer.publish(b"10", routing_key="price.ACME")
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        target: str,
+        to_exchange: bool,
+        acks: AcksName,
+        linger_ms: float,
+        batch_bytes_max: int,
+        codec: Codec,
+        in_flight_max: int,
+        buffer_bytes_max: int,
+    ) -> None:
+        self._connector = connector
+        self._check_loop = connector.loop_guard.check
+        self._thread_id = connector.loop_guard.thread_id
+        self._target = target
+        self._to_exchange = to_exchange
+        self._acks = _ACKS[acks]
+        self._batch_bytes_max = batch_bytes_max
+        self._codec = codec
+        self._buffer_bytes_max = buffer_bytes_max
+        self._bound = -1
+        """`buffer_bytes_max` while the producer is open, else -1: one comparison checks both."""
+        self.message_bytes_max = 0
+        """Size limit of one message: value, key and headers together."""
+        self._batch_bytes_limit = 0
+        self._accumulator = Accumulator(
+            connector, target, to_exchange, self._acks, in_flight_max, linger_ms / 1000, self._watcher_of
+        )
+        self._sender = self._accumulator.sender
+        self._refresh = TopicRefresh(connector, target, self._follow)
+        self._errors: list[LinnError] = []
+
+    # --- life ---
+
+    async def __aenter__(self) -> Self:
+        """Look the topic up. Raises ConnectionLost, RequestTimeout; an unknown topic fails the first publish."""
+        welcome = (await self._connector.ready()).welcome
+        self.message_bytes_max = welcome.message_bytes_max
+        self._batch_bytes_limit = welcome.batch_bytes_max
+        if not self._to_exchange:
+            (info,) = (await describe(self._connector, [self._target])).topics
+            self._follow(info)
+            self._refresh.start()
+        if "zstd" in welcome.features:
+            self._accumulator.codec = self._codec
+        self._accumulator.bytes_max = min(self._batch_bytes_max, self._batch_bytes_limit // 2)
+        self._bound = self._buffer_bytes_max
+        self._connector.listeners.append(self)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._check_loop()
+        if exc is None:
+            await self.aclose()
+        elif isinstance(exc, Exception):
+            with contextlib.suppress(LinnError):  # The block's own error is raised.
+                await self.aclose()
+        else:
+            self._end()
+
+    async def aclose(self) -> None:
+        """Flush and close. Raises as `flush` does; the producer is closed all the same.
+
+        Cancellation: unconfirmed messages may or may not be stored.
+
+        Example:
+            producer = await client.producer("orders").__aenter__()  # without a block
+            await producer.publish(b"two coffees")
+            await producer.aclose()
+        """
+        self._check_loop()
+        self._bound = -1
+        try:
+            await self.flush()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._bound = -1
+        if self in self._connector.listeners:
+            self._connector.listeners.remove(self)
+            self._refresh.stopped = True
+            self._give_up(ClientClosed("the producer was closed"))
+
+    async def flush(self) -> None:
+        """Send everything that waits, and wait until each earlier message is confirmed or failed.
+
+        With acks="none": wait until the broker has read them.
+
+        Raises:
+            LinnError: the first failure among the messages of `publish_nowait` since the last flush; a note says how
+                many batches failed. Failures of `publish` are raised by that call.
+        Cancellation: the messages are on their way all the same.
+
+        Example:
+            producer.publish_nowait(b"two coffees")
+            await producer.flush()  # raises the first failure
+        """
+        self._check_loop()
+        for confirmation in self._accumulator.unsettled():
+            with contextlib.suppress(LinnError):
+                await confirmation.wait()
+        if self._acks == Acks.NONE and self._connector.usable is not None:
+            await self._connector.request(Ping())
+        await anyio.lowlevel.checkpoint()
+        if self._errors:
+            errors, self._errors = self._errors, []
+            errors[0].add_note(f"not confirmed: {counted(len(errors), 'batch')} with messages of publish_nowait")
+            raise errors[0]
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Size of finished batches that are not confirmed."""
+        return self._sender.buffered_bytes
+
+    # --- publishing ---
+
+    async def publish(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        routing_key: str = "",
+        labels: Labels | None = None,
+        headers: HeadersInput | None = None,
+        id: UUID | None = None,
+        timestamp_ms: int | None = None,
+        priority: int = 0,
+        delay_ms: int = 0,
+        ttl_ms: int = 0,
+        mandatory: bool = False,
+    ) -> Receipt:
+        """Publish one message and wait for the confirmation that `acks` asks for.
+
+        Waits first while more than `buffer_bytes_max` is on its way. With `mandatory`, a message that no binding of the
+        exchange leads to a topic is an error; it has no effect on a producer for a topic.
+
+        Raises:
+            MessageInvalid, MessageTooLarge: nothing was sent.
+            Unroutable: it was mandatory, and no topic takes it.
+            RequestTimeout, ConnectionLost: it may or may not be stored.
+            LinnError: the broker refused it; if the refusal is retriable, again after retries.
+        Cancellation: a message that still waits to be batched is withdrawn; otherwise it may or may not be stored. The
+            connection and all other messages are not disturbed.
+
+        Example:
+            receipt = await producer.publish(b"two coffees", key=b"table 4", labels={"urgent": True})
+            print(receipt.partition, receipt.offset)
+        """
+        self._check_loop()
+        properties = PLAIN
+        if (
+            key is not None
+            or (routing_key or labels or headers or priority or delay_ms or ttl_ms)
+            or id is not None
+            or timestamp_ms is not None
+        ):
+            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
+        if self._sender.buffered_bytes >= self._bound:
+            self._check_open()
+            await self._sender.room(self._buffer_bytes_max)
+            self._check_open()
+        if properties is PLAIN and type(value) is bytes and len(value) <= self.message_bytes_max and not mandatory:
+            sent = self._accumulator.send_alone(value)
+            if sent is not None:
+                return await self._sent_alone(*sent)
+        return await self._sent_with_others(self._prepared(value, properties, mandatory))
+
+    async def _sent_with_others(self, message: Prepared) -> Receipt:
+        buffer, batch, index = self._accumulator.add(message, waits=True)
+        attended = self._accumulator.seal_if_idle(buffer, batch)
+        try:
+            placement = await self._confirmed(batch.confirmation, attended)
+        except BaseException:
+            if buffer.open is batch:
+                batch.withdraw(index)
+            raise
+        message_id = message.properties.id or UUID(int=batch.id(index))
+        return self._receipt(message_id, batch.place(index), placement, message.mandatory)
+
+    async def _sent_alone(self, message_id: int, confirmation: Confirmation) -> Receipt:
+        return self._receipt(UUID(int=message_id), 0, await self._confirmed(confirmation, attended=True))
+
+    async def _confirmed(self, confirmation: Confirmation, attended: bool) -> Placement | None:
+        connection = self._connector.usable
+        if confirmation.settled:
+            await anyio.lowlevel.checkpoint()
+        elif attended and connection is not None:
+            await connection.attend(confirmation)
+        return await confirmation.wait()
+
+    def _receipt(self, message_id: UUID, place: int, placement: Placement | None, mandatory: bool = False) -> Receipt:
+        """Make the receipt of the message at `place` in its batch. Raises Unroutable."""
+        topic = None if self._to_exchange else self._target
+        if placement is None:
+            return Receipt(topic, None, None, message_id, None, None)
+        if placement.returned and is_returned(placement.returned, place):
+            raise self._unroutable("the message")
+        if placement.partition < 0:
+            known = mandatory or not self._to_exchange or None
+            return Receipt(topic, None, None, message_id, placement.copies, known if placement.copies else False)
+        return Receipt(topic, placement.partition, placement.base_offset + place, message_id, placement.copies, True)
+
+    def publish_nowait(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        routing_key: str = "",
+        labels: Labels | None = None,
+        headers: HeadersInput | None = None,
+        id: UUID | None = None,
+        timestamp_ms: int | None = None,
+        priority: int = 0,
+        delay_ms: int = 0,
+        ttl_ms: int = 0,
+        mandatory: bool = False,
+    ) -> None:
+        """Publish one message without waiting. A later failure is raised by the next `flush` or by closing.
+
+        So is the failure of a `mandatory` message that no topic takes; see `publish`.
+
+        Raises:
+            LimitExceeded: `buffer_bytes_max` bytes are on their way already; `await flush()` makes room.
+            MessageInvalid, MessageTooLarge: nothing was sent.
+
+        Example:
+            for number in range(1_000):
+                producer.publish_nowait(b"order %d" % number)
+            await producer.flush()
+        """
+        if get_ident() != self._thread_id:
+            self._check_loop()
+        if self._sender.buffered_bytes >= self._bound:
+            self._refuse_nowait()
+        if (
+            key is None
+            and type(value) is bytes
+            and not (routing_key or labels or headers or priority or delay_ms or ttl_ms)
+            and id is None
+            and timestamp_ms is None
+            and not mandatory
+        ):
+            size = len(value)
+            if size > self.message_bytes_max:
+                raise self._too_large(size)
+            accumulator = self._accumulator
+            buffer = accumulator.sticky
+            batch = buffer.open
+            if batch is None or batch.mandatory:
+                self._check_loop()
+                batch = accumulator.begin(buffer, waits=False, mandatory=False)
+            batch.values.append(value)
+            batch.size += size + RECORD_BYTES
+            batch.confirmation.without_waiter = True
+            if batch.size >= accumulator.bytes_max:
+                accumulator.seal(buffer)
+        else:
+            self._check_loop()
+            properties = checked(key, routing_key, labels, headers, id, timestamp_ms, priority, delay_ms, ttl_ms)
+            self._accumulator.put(self._prepared(value, properties, mandatory))
+
+    def _prepared(self, value: bytes | None, properties: Properties, mandatory: bool) -> Prepared:
+        """Check a message for `_take`. Any thread may call this. Raises MessageInvalid, MessageTooLarge."""
+        if value is not None and type(value) is not bytes:
+            value = as_bytes(value, "a value")
+        size = len(value) if value is not None else 0
+        if properties is not PLAIN:
+            size += size_of(properties)
+        if size > self.message_bytes_max:
+            raise self._too_large(size)
+        return Prepared(value, properties, size, mandatory and self._asks_return())
+
+    async def publish_many(
+        self,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        routing_keys: str | Sequence[str] | None = None,
+        labels: Labels | Sequence[Labels | None] | None = None,
+        headers: Sequence[HeadersInput | None] | None = None,
+        ids: Sequence[UUID] | None = None,
+        timestamp_ms: int | Sequence[int] | None = None,
+        priority: int = 0,
+        delay_ms: int = 0,
+        ttl_ms: int = 0,
+        mandatory: bool = False,
+    ) -> BulkReceipt:
+        """Publish many messages and wait for the confirmation that `acks` asks for; the fastest way.
+
+        `keys`, `headers` and `ids` have one entry per value, and so have `routing_keys`, `labels` and `timestamp_ms` if
+        they are sequences; other arguments hold for all. Values are bytes-like and must not change before the call
+        returns. `mandatory` works as with `publish`.
+
+        Raises:
+            Unroutable: they were mandatory, and no topic takes those at `error.indexes`. The others are confirmed.
+            MessageInvalid, MessageTooLarge: the batches before the wrong message may be stored; a note says how many
+                messages were.
+            LinnError: as `publish`; a note says how many messages were confirmed.
+        Cancellation: messages that were cut into batches may or may not be stored; the rest is not sent.
+
+        Example:
+            receipt = await producer.publish_many([b"one", b"two"], keys=[b"table 4", None])
+            print(receipt.count, receipt.partitions)
+        """
+        self._check_loop()
+        checked_numbers(priority, delay_ms, ttl_ms, None)
+        self._check_open()
+        mandatory = mandatory and self._asks_return()
+        columns = BulkColumns.checked(values, keys, routing_keys, labels, headers)
+        columns.identify(ids, self._connector.env.clock.now_ms() if timestamp_ms is None else timestamp_ms)
+        columns.priority, columns.delay_ms, columns.ttl_ms = priority, delay_ms, ttl_ms
+        accumulator = self._accumulator
+        with_key_hashes = accumulator.buffers[0].partition < 0
+        bulk = Bulk(with_key_hashes, accumulator.codec, accumulator.bytes_max, self._batch_bytes_limit)
+        bulk.message_bytes_max = self.message_bytes_max
+        try:
+            for partition, part in columns.by_partition(
+                len(accumulator.buffers) if accumulator.keys_choose else 1
+            ).items():
+                await self._ship(bulk, partition, part, mandatory)
+        except LinnError as error:
+            bulk.fail(error)
+        return await bulk.receipt(None if self._to_exchange else self._target)
+
+    async def _ship(self, bulk: Bulk, partition: int, columns: BulkColumns, mandatory: bool) -> None:
+        """Cut and send the messages of one partition; with `partition` -1, of any partition by turns."""
+        rng, accumulator = self._connector.env.rng, self._accumulator
+        first, count = 0, len(columns.values)
+        while first < count and bulk.error is None:
+            await self._sender.room(self._buffer_bytes_max)
+            self._check_open()
+            buffer = accumulator.buffer(partition)
+            if buffer.open is not None:
+                accumulator.seal(buffer)
+            batch = bulk.cut(columns, first, int.from_bytes(rng.bytes(16), "big"))
+            self._sender.enqueue(buffer, batch, bulk.expect(range(first, first + batch.count)), mandatory)
+            first += batch.count
+            if partition < 0:
+                accumulator.turn()
+
+    # --- failures ---
+
+    def _watcher_of(self, batch: OpenBatch) -> Callable[[Confirmation], None]:
+        """Make a watcher that keeps failures of messages of `publish_nowait` for the next flush."""
+
+        def watch(confirmation: Confirmation) -> None:
+            placement = confirmation.placement
+            if confirmation.error is not None:
+                self._errors.append(confirmation.error)
+            elif placement is not None and placement.returned:
+                lost = sum(is_returned(placement.returned, batch.place(index)) for index in batch.unwatched)
+                if lost:
+                    self._errors.append(self._unroutable(counted(lost, "message")))
+
+        return watch
+
+    def _asks_return(self) -> bool:
+        """Tell whether the broker has to be asked if a mandatory message was taken. Raises MessageInvalid."""
+        if self._acks == Acks.NONE:
+            raise MessageInvalid('mandatory needs the broker\'s answer, which acks="none" does not wait for')
+        return self._to_exchange
+
+    def _unroutable(self, what: str) -> Unroutable:
+        return Unroutable(f"no binding of exchange {self._target} leads {what} to a topic")
+
+    def _check_open(self) -> None:
+        if self._bound < 0:
+            raise ClientClosed("the producer is closed, or was not entered with `async with`")
+
+    def _refuse_nowait(self) -> None:
+        self._check_open()
+        bound = self._buffer_bytes_max
+        raise LimitExceeded(f"{bound:,} bytes are on their way already (buffer_bytes_max); await flush() makes room")
+
+    def _too_large(self, size: int) -> MessageTooLarge:
+        """Make the error for a message of `size` bytes."""
+        return MessageTooLarge(
+            f"a message of {size:,} bytes, more than the {self.message_bytes_max:,} of {self._target}"
+        )
+
+    def _take(self, messages: Iterable[bytes | Prepared]) -> None:
+        """Publish checked messages as `publish_nowait` does, but without limits."""
+        self._accumulator.take(messages)
+
+    # --- topic and connection ---
+
+    def _follow(self, info: TopicInfo) -> None:
+        """Adapt to the topic's present partitions and message size limit."""
+        self._accumulator.follow(info)
+        self.message_bytes_max = info.message_bytes_max or self.message_bytes_max
+
+    def _connected(self, connection: Connection) -> None:
+        """Send waiting batches over a new connection."""
+        self._sender.pump()
+        if not self._to_exchange:
+            self._refresh.ask()
+
+    def _disconnected(self) -> None:
+        """Do nothing: each batch in flight hears of the failure of its own request."""
+
+    def _give_up(self, error: LinnError) -> None:
+        """Fail everything that has not been sent; if the client is closed, later publishes fail as well."""
+        if self._connector.closed:
+            self._bound = -1
+        self._accumulator.give_up(error)

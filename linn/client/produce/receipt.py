@@ -1,0 +1,62 @@
+"""Receipts of published messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+
+class Receipt(NamedTuple):
+    """Receipt of one message: its topic, partition and offset.
+
+    Example:
+        receipt = await producer.publish(b"two coffees")
+        assert receipt.offset is not None
+    """
+
+    topic: str | None
+    """None for an exchange: the message may be in several topics, or in none."""
+    partition: int | None
+    """None if the message went to several partitions or to none, and with acks="none"."""
+    offset: int | None
+    """None if `partition` is None."""
+    id: UUID
+    """The message's id, the same in every topic."""
+    batch_copies: int | None
+    """Records stored for its whole batch in all topics; 0: no binding took any of it. None with acks="none"."""
+    routed: bool | None
+    """Whether a topic took it. None if unknown: with acks="none", and through an exchange without `mandatory` if other
+    messages of its batch were taken."""
+
+
+class Offsets(NamedTuple):
+    """Offsets of the first and the last of some records of one partition; other records may lie between them.
+
+    Example:
+        receipt = await producer.publish_many([b"one", b"two"])
+        for partition, (first, last) in receipt.partitions.items():
+            print(partition, first, last)
+    """
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class BulkReceipt:
+    """Receipt of one `publish_many`.
+
+    Example:
+        receipt = await producer.publish_many([b"one", b"two"])
+        assert receipt.count == 2
+    """
+
+    count: int
+    """Number of messages published."""
+    topic: str | None
+    """None for an exchange."""
+    partitions: dict[int, Offsets]
+    """Offsets by partition, without those of batches that an exchange split."""
+    copies: int | None
+    """Number of records stored in all topics together; None with acks="none"."""

@@ -1,0 +1,350 @@
+"""Sender: sends a producer's batches to the broker, in order, with a limit on batches in flight, and with retries.
+
+Laws: the batches of a buffer are sent in order; after the connection was lost, all that were not answered are sent
+again in that order (the broker may have stored some already: then they are there twice). Where the broker refuses a
+batch for now, its buffer stands still until the refused batch was sent again; batches that were in flight behind it may
+have been stored before it, unless `in_flight_max` is 1. What is not confirmed when the request timeout is over, counted
+from when its first message was taken, fails and is not sent any more. Each confirmation is settled exactly once.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+
+from linn.client.connection.answer import again
+from linn.client.connection.connection import Connection
+from linn.client.connection.connector import Connector
+from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.open_batch import OpenBatch
+from linn.core.batch.batch import RecordBatch
+from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestTimeout
+from linn.wire.messages import Acks, Message, Publish, Published
+
+_READY_MAX = 2
+"""Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
+_TICKS_PER_TIMEOUT = 4
+"""Checks of the time limit per timeout while there are batches: one timer for all of them."""
+
+
+class Sender:
+    """The batches of one producer on their way.
+
+    `on_idle` is called when nothing of a buffer is on its way any more, `on_tick` before a tick ends: messages of
+    different ticks share no batch.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        target: str,
+        to_exchange: bool,
+        acks: Acks,
+        in_flight_max: int,
+        on_idle: Callable[[PartitionBuffer], None],
+        on_tick: Callable[[], None],
+    ) -> None:
+        self.buffered_bytes = 0
+        """Size of finished batches that are not settled."""
+        self._connector = connector
+        self._target = target
+        self._to_exchange = to_exchange
+        self._acks = acks
+        self._in_flight_max = in_flight_max
+        self._on_idle = on_idle
+        self._on_tick = on_tick
+        self._unsettled: dict[InFlightBatch, None] = {}
+        """Batches in the order in which they were enqueued."""
+        self._in_flight = 0
+        self._waiting: deque[PartitionBuffer] = deque()
+        self._ready_count = 0
+        self._listening_to: Connection | None = None
+        self._room: anyio.Event | None = None
+        self._watching_time = False
+        self.ticks = 0
+        """Number of time checks so far."""
+
+    # --- incoming batches ---
+
+    def enqueue(
+        self,
+        buffer: PartitionBuffer,
+        records: RecordBatch,
+        confirmation: Confirmation,
+        mandatory: bool = False,
+        attended: bool = False,
+        opened_tick: int | None = None,
+    ) -> None:
+        """Take a batch; send it within the call if nothing is in its way.
+
+        Args:
+            attended: see `Connection.ask`.
+            opened_tick: tick at which its time limit begins; None: now.
+        """
+        batch = InFlightBatch(self, buffer, records, confirmation, mandatory)
+        batch.attended = attended
+        batch.asked_tick = self.ticks if opened_tick is None else opened_tick
+        buffer.ready.append(batch)
+        self._unsettled[batch] = None
+        if not self._watching_time:
+            self._watching_time = True
+            self._connector.timers.after(
+                self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time
+            )
+        self.buffered_bytes += records.size
+        self._ready_count += 1
+        self._queue(buffer)
+        self.pump()
+
+    async def room(self, bytes_max: int) -> None:
+        """Wait until there is room for another batch. Raises RequestTimeout. Cancellation: nothing happens."""
+        if self._has_room(bytes_max):
+            return
+        with self._connector.time_limit(f"publish to {self._target}"):
+            while not self._has_room(bytes_max):
+                self._room = self._room or anyio.Event()
+                await self._room.wait()
+
+    def _has_room(self, bytes_max: int) -> bool:
+        return self._ready_count < _READY_MAX and self.buffered_bytes < bytes_max
+
+    def unsettled(self) -> list[Confirmation]:
+        """List the confirmations of all batches that are not settled."""
+        return [batch.confirmation for batch in self._unsettled]
+
+    # --- outgoing batches ---
+
+    def pump(self) -> None:
+        """Send all batches that may be sent now."""
+        while self._waiting and self._in_flight < self._in_flight_max:
+            connection = self._connector.usable
+            if connection is None:
+                self._connector.retry()
+                return
+            if not connection.ready:
+                if self._listening_to is not connection:
+                    self._listening_to = connection
+                    connection.when_ready(self._connection_ready)
+                return
+            buffer = self._waiting.popleft()
+            buffer.queued = False
+            if buffer.ready:  # Its batch may have timed out.
+                self._send(connection, buffer)
+                self._queue(buffer)
+
+    def _connection_ready(self) -> None:
+        self._listening_to = None
+        self.pump()
+
+    def _queue(self, buffer: PartitionBuffer) -> None:
+        if buffer.ready and not buffer.queued and not buffer.held:
+            buffer.queued = True
+            self._waiting.append(buffer)
+
+    def _send(self, connection: Connection, buffer: PartitionBuffer) -> None:
+        batch = buffer.ready.pop(0)
+        self._ready_count -= 1
+        message = Publish(self._target, self._to_exchange, self._acks, buffer.partition, batch.mandatory)
+        if self._acks == Acks.NONE:
+            connection.tell(message, [batch.records])
+            self._settle(batch, None, None)
+            return
+        batch.attempts += 1
+        buffer.in_flight[batch.sequence] = batch
+        self._in_flight += 1
+        batch.correlation = connection.ask(batch, message, [batch.records], attended=batch.attended)
+        if self._room is not None:
+            self._make_room()
+
+    # --- outcomes ---
+
+    def confirmed(self, batch: InFlightBatch, message: Message) -> None:
+        """Settle a batch with the broker's answer."""
+        self._landed(batch)
+        if isinstance(message, Published) and len(message.placements) == 1:
+            self._settle(batch, message, None)
+        else:
+            self._settle(batch, None, ProtocolError(f"the broker answered publish with {type(message).__name__}"))
+        self._go_on(batch.buffer)
+
+    def refused(self, batch: InFlightBatch, error: LinnError) -> None:
+        """Retry or fail a batch that the broker refused or whose connection was lost."""
+        buffer = batch.buffer
+        if batch.sequence not in buffer.in_flight:
+            return  # It timed out while its connection was ending.
+        self._landed(batch)
+        batch.attended = False
+        batch.refusal = error
+        if error.retriable and not self._connector.options._is_used_up(batch.attempts) and not self._connector.closed:
+            buffer.put_back(batch)
+            self._ready_count += 1
+            buffer.held = buffer.held or not isinstance(error, ConnectionLost)
+        else:
+            self._settle(batch, None, error)
+        self._go_on(buffer)
+
+    def _landed(self, batch: InFlightBatch) -> None:
+        del batch.buffer.in_flight[batch.sequence]
+        self._in_flight -= 1
+
+    def _go_on(self, buffer: PartitionBuffer) -> None:
+        buffer.held = buffer.held and bool(buffer.ready)
+        if buffer.held and not buffer.in_flight:
+            # The last batch behind the refused one is through: confirmed, refused, or timed out.
+            self._connector.timers.after(
+                self._connector.backoff_s(buffer.ready[0].attempts), lambda: self._release(buffer)
+            )
+        elif buffer.ready:
+            self._queue(buffer)
+        elif not buffer.in_flight:
+            self._on_idle(buffer)
+        if self._waiting:
+            self.pump()
+
+    def _release(self, buffer: PartitionBuffer) -> None:
+        buffer.held = False
+        self._go_on(buffer)
+
+    def _settle(self, batch: InFlightBatch, answer: Published | None, error: LinnError | None) -> None:
+        del self._unsettled[batch]
+        self.buffered_bytes -= batch.records.size
+        batch.confirmation.settle(answer.placements[0] if answer is not None else None, error)
+        if self._room is not None:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.set()
+            self._room = None
+
+    def _watch_time_later(self) -> None:
+        tick_s = self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT
+        self._connector.timers.after(tick_s, self._watch_time)
+
+    def _watch_time(self) -> None:
+        """Fail batches that were not confirmed within the timeout, or up to a tick longer."""
+        self._on_tick()
+        self.ticks += 1
+        newest = self.ticks - _TICKS_PER_TIMEOUT - 1
+        for batch in [each for each in self._unsettled if each.asked_tick <= newest]:
+            if batch in self._unsettled:
+                self._withdraw(batch)
+                self._settle(batch, None, self._overdue(batch))
+                self._go_on(batch.buffer)
+        self._watching_time = bool(self._unsettled)
+        if self._watching_time:
+            self._connector.timers.after(
+                self._connector.options.request_timeout_s / _TICKS_PER_TIMEOUT, self._watch_time
+            )
+
+    def _withdraw(self, batch: InFlightBatch) -> None:
+        buffer, connection = batch.buffer, self._connector.usable
+        if batch.sequence in buffer.in_flight:
+            if connection is not None:
+                connection.forget(batch.correlation)
+            self._landed(batch)
+        else:
+            buffer.ready.remove(batch)
+            self._ready_count -= 1
+
+    def _overdue(self, batch: InFlightBatch) -> LinnError:
+        """Make the error for a batch that has timed out."""
+        refusal, within = batch.refusal, f"within {self._connector.options.request_timeout_s:g} s"
+        if refusal is not None and not isinstance(refusal, ConnectionLost):
+            return again(refusal)
+        if batch.attempts:
+            return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
+        outage = self._connector.outage
+        reason = "those before it were not confirmed" if outage is None else outage.error.text
+        return RequestTimeout(f"a batch for {self._target} was not sent {within}: {reason}")
+
+    def give_up(self, buffers: list[PartitionBuffer], error: LinnError) -> None:
+        """Fail everything that has not been sent, because there is no broker to send it to."""
+        self._waiting.clear()
+        for buffer in buffers:
+            buffer.queued = buffer.held = False
+            ready, buffer.ready = buffer.ready, []
+            self._ready_count -= len(ready)
+            for batch in ready:
+                self._settle(batch, None, error)
+        self._make_room()
+
+
+class InFlightBatch:
+    """A finished batch on its way, the caller of its publish request."""
+
+    __slots__ = (
+        "asked_tick",
+        "attempts",
+        "attended",
+        "buffer",
+        "confirmation",
+        "correlation",
+        "mandatory",
+        "records",
+        "refusal",
+        "sender",
+        "sequence",
+    )
+
+    def __init__(
+        self, sender: Sender, buffer: PartitionBuffer, records: RecordBatch, confirmation: Confirmation, mandatory: bool
+    ) -> None:
+        self.sender = sender
+        self.buffer = buffer
+        self.records = records
+        self.confirmation = confirmation
+        self.mandatory = mandatory
+        self.sequence = buffer.next_sequence
+        buffer.next_sequence += 1
+        self.attempts = 0
+        self.correlation = 0
+        self.asked_tick = 0
+        """Sender tick at which its time limit began."""
+        self.refusal: LinnError | None = None
+        """Reason why it was not confirmed the last time it was sent."""
+        self.attended = False
+        """Whether its publisher reads the answer itself; see `Connection.attend`."""
+
+    def answered(self, message: Message, batches: list[RecordBatch]) -> None:
+        """Pass the broker's confirmation on."""
+        self.sender.confirmed(self, message)
+
+    def failed(self, error: LinnError) -> None:
+        """Pass on that the broker refused it, or that the connection ended first."""
+        self.sender.refused(self, error)
+
+    def __lt__(self, other: InFlightBatch) -> bool:
+        return self.sequence < other.sequence
+
+
+class PartitionBuffer:
+    """One partition's batches: the open one, those ready to be sent, and those in flight."""
+
+    __slots__ = ("held", "in_flight", "next_sequence", "open", "partition", "queued", "ready")
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+        """Number of the partition; -1: the broker or an exchange chooses."""
+        self.open: OpenBatch | None = None
+        self.ready: list[InFlightBatch] = []
+        """Batches in ascending order; a short list, because publishers wait when it grows."""
+        self.in_flight: dict[int, InFlightBatch] = {}
+        """Batches by sequence."""
+        self.next_sequence = 0
+        self.queued = False
+        """Whether it waits for its turn to send."""
+        self.held = False
+        """Whether sending is suspended: a batch was refused, and is resent when those behind it have been answered."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self.in_flight and not self.ready
+
+    def put_back(self, batch: InFlightBatch) -> None:
+        """Queue a batch again, before all later ones."""
+        insort(self.ready, batch)
