@@ -17,7 +17,7 @@ EXAMPLES = re.search(r"^```predicate\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTAL
 TRUTHS = re.findall(r"^\| `([^`]+)` \| (true|false|unknown) \|$", PAGE, re.MULTILINE)
 TRANSLATIONS = [
     text
-    for row in re.findall(r"^\| `.*$", PAGE.split("## Who comes from")[1], re.MULTILINE)
+    for row in re.findall(r"^\| `.*$", PAGE.split("## Coming from")[1], re.MULTILINE)
     for text in re.findall(r"`([^`]+)`", row.split("|")[2])
 ]
 
