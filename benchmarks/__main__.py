@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, show, and say whether the targets are met."""
+"""`python -m benchmarks`: measure, show the results, and check the targets."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ GROUPS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "matrix": matrix_lines,
 }
 MATRIX = "matrix"
-"""Takes a quarter of an hour, so it is measured only when it is asked for."""
+"""A group that takes a quarter of an hour, so it is measured only on request."""
 MISSED = 1
 FAILED = 2
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Make the parser of the options."""
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     made.add_argument("--only", choices=GROUPS, action="append", help="measure this group; may be repeated")
     made.add_argument("--rounds", type=int, metavar="COUNT", help="turns of floor and linn per line")
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """How much is measured."""
+    """The extent of the measurement."""
     folder = options.folder or Path(tempfile.gettempdir())
     plan = quick_plan(folder) if options.quick else Plan(folder)
     if not options.rounds:
@@ -70,7 +70,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def measure(plan: Plan, groups: Sequence[str]) -> list[Line]:
-    """All lines of the groups, with word of what is being done."""
+    """Measure all lines of the groups, and report progress."""
     lines: list[Line] = []
     for group in groups:
         print(f"measuring {group} ...", file=sys.stderr, flush=True)
@@ -82,7 +82,7 @@ def measure(plan: Plan, groups: Sequence[str]) -> list[Line]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; the exit code. 0: measured, 1: with --strict, a target was missed, 2: it could not be measured."""
+    """Run; returns the exit code. 0: measured, 1: with --strict, a target was missed, 2: it could not be measured."""
     options = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _leave)
     started = time.perf_counter()

@@ -14,11 +14,11 @@ from benchmarks.servers import broker, fresh_folder
 from linn.core.errors.tree import LimitExceeded
 
 Work = Callable[[linn.sync.Client, int], float]
-"""Does something with so many records; the seconds that count."""
+"""A benchmark that handles so many records and returns the seconds that count."""
 
 
 def blocking_lines(plan: Plan) -> Iterator[Line]:
-    """All of them, one by one."""
+    """All lines, one by one."""
     with fresh_folder(plan.folder) as folder, broker(folder) as process:
         url = process.url
         with linn.sync.connect(url) as client:
@@ -41,7 +41,7 @@ def _line(plan: Plan, url: str, name: str, bound: Bound | None, work: Work) -> L
 
 
 def publish_many(client: linn.sync.Client, count: int, topic: str = "ring") -> float:
-    """Calls of MANY messages, each confirmed before the next."""
+    """Publish in calls of MANY messages, each confirmed before the next."""
     values = some_values(min(count, MANY))
     with client.producer(topic) as producer:
         started = time.perf_counter()
@@ -51,7 +51,7 @@ def publish_many(client: linn.sync.Client, count: int, topic: str = "ring") -> f
 
 
 def publish_nowait(client: linn.sync.Client, count: int) -> float:
-    """One call per message; where the buffer is full, and at the end, everything is confirmed."""
+    """Publish with one call per message; when the buffer is full, and at the end, everything is confirmed."""
     values = some_values(count)
     with client.producer("ring") as producer:
         started = time.perf_counter()
@@ -66,7 +66,7 @@ def publish_nowait(client: linn.sync.Client, count: int) -> float:
 
 
 def consume_messages(client: linn.sync.Client, count: int) -> float:
-    """A loop over messages."""
+    """Consume in a loop over messages."""
     started = time.perf_counter()
     left = count
     with client.consumer("memory") as consumer:
@@ -79,7 +79,7 @@ def consume_messages(client: linn.sync.Client, count: int) -> float:
 
 
 def consume_batches(client: linn.sync.Client, count: int) -> float:
-    """A loop over batches, whose CRC was checked and whose records nobody looks at."""
+    """Consume in a loop over batches, whose CRC is checked and whose records are not looked at."""
     started = time.perf_counter()
     left = count
     with client.consumer("memory") as consumer:
@@ -91,7 +91,7 @@ def consume_batches(client: linn.sync.Client, count: int) -> float:
 
 
 def work_queue(client: linn.sync.Client, count: int) -> float:
-    """What is in the queue already, one message after another, until the last one's ack is carried out."""
+    """Consume a queue's records, one message after another, until the last one's ack is carried out."""
     publish_many(client, count, "queue")
     started = time.perf_counter()
     left = count

@@ -19,14 +19,14 @@ from linn.core.errors.tree import LimitExceeded
 MANY = 100_000
 """Messages of one publish_many."""
 VALUES = 10_000
-"""Different ones."""
+"""Number of distinct values."""
 
 Work = Callable[[Client, int], Awaitable[float]]
-"""Does something with so many records; the seconds that count."""
+"""A benchmark that handles so many records and returns the seconds that count."""
 
 
 def client_lines(plan: Plan) -> Iterator[Line]:
-    """All of them, one by one."""
+    """All lines, one by one."""
     with fresh_folder(plan.folder) as folder, broker(folder) as process:
         url = process.url
         # More than the topic holds, so that what follows is published into memory that is in use.
@@ -51,13 +51,13 @@ async def _run(url: str, work: Work, count: int) -> float:
 
 
 def some_values(count: int) -> list[bytes]:
-    """So many values, of which at most VALUES are different."""
+    """Return `count` values, of which at most VALUES are different."""
     different = [os.urandom(RECORD_BYTES) for _ in range(min(count, VALUES))]
     return (different * (count // len(different) + 1))[:count]
 
 
 async def publish_many(client: Client, count: int, topic: str = "ring") -> float:
-    """Calls of MANY messages, each confirmed before the next."""
+    """Publish in calls of MANY messages, each confirmed before the next."""
     values = some_values(min(count, MANY))
     async with client.producer(topic=topic) as producer:
         started = time.perf_counter()
@@ -67,12 +67,12 @@ async def publish_many(client: Client, count: int, topic: str = "ring") -> float
 
 
 async def fill(client: Client, count: int) -> float:
-    """Make what is consumed."""
+    """Publish the records to consume."""
     return await publish_many(client, count, "memory")
 
 
 async def publish_nowait(client: Client, count: int) -> float:
-    """One call per message; where the buffer is full, and at the end, everything is confirmed."""
+    """Publish with one call per message; when the buffer is full, and at the end, everything is confirmed."""
     values = some_values(count)
     async with client.producer(topic="ring") as producer:
         started = time.perf_counter()
@@ -87,7 +87,7 @@ async def publish_nowait(client: Client, count: int) -> float:
 
 
 async def consume_messages(client: Client, count: int) -> float:
-    """A loop over messages."""
+    """Consume in a loop over messages."""
     started = time.perf_counter()
     left = count
     async with client.consumer("memory") as consumer:
@@ -100,7 +100,7 @@ async def consume_messages(client: Client, count: int) -> float:
 
 
 async def consume_batches(client: Client, count: int) -> float:
-    """A loop over batches, whose CRC was checked and whose records nobody looks at."""
+    """Consume in a loop over batches, whose CRC is checked and whose records are not looked at."""
     started = time.perf_counter()
     left = count
     async with client.consumer("memory") as consumer:
@@ -112,7 +112,7 @@ async def consume_batches(client: Client, count: int) -> float:
 
 
 async def consume_values(client: Client, count: int) -> float:
-    """A loop over batches, with all their values as bytes."""
+    """Consume in a loop over batches, with all their values as bytes."""
     started = time.perf_counter()
     left = count
     async with client.consumer("memory") as consumer:
@@ -124,7 +124,7 @@ async def consume_values(client: Client, count: int) -> float:
 
 
 async def through_queue(client: Client, count: int) -> float:
-    """One producer and one consumer at the same time, until the last record is acked."""
+    """Run one producer and one consumer at the same time, until the last record is acked."""
 
     async def produce() -> None:
         await publish_many(client, count, "queue")

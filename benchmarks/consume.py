@@ -21,7 +21,7 @@ DELIVERY_BYTES = 1 << 20
 
 
 def consume_lines(plan: Plan) -> Iterator[Line]:
-    """All of them, one by one."""
+    """All lines, one by one."""
     for batch_kib in plan.batch_kib:
         yield from _engines(plan, batch_kib)
     with fresh_folder(plan.folder) as folder, floor("consume") as bare, broker(folder) as process:
@@ -34,7 +34,7 @@ def consume_lines(plan: Plan) -> Iterator[Line]:
 
 
 def _engines(plan: Plan, batch_kib: int) -> Iterator[Line]:
-    """For information, the log against a floor that reads a file: how much of the distance is reading."""
+    """The log against a floor that reads a file, for information: the share of reading in the difference."""
     with fresh_folder(plan.folder) as folder, floor("consume") as bare, broker(folder) as process:
         linn = target_of(process)
         stock = _fill(plan, linn, cargo("memory", batch_kib))
@@ -46,7 +46,7 @@ def _engines(plan: Plan, batch_kib: int) -> Iterator[Line]:
 
 
 def _file_of(folder: Path, stock: Stock) -> Path:
-    """A file of as many frames."""
+    """Make a file with as many frames."""
     path = folder / "floor.log"
     with path.open("wb") as file:
         for _ in range(stock.batches):
@@ -60,7 +60,9 @@ def _fill(plan: Plan, linn: Target, goods: Cargo) -> Stock:
 
 
 def _line(plan: Plan, name: str, bound: Bound | None, bare: Target, linn: Target, stock: Stock) -> Line:
-    """The first pass of each side is not counted: it makes the floor's frames, and fills linn's page cache."""
+    """Make a line. The first pass of each side is not counted: it makes the floor's frames, and fills linn's page
+    cache.
+    """
     for target in (bare, linn):
         trio.run(consume, target, stock, 1)
     pairs = [

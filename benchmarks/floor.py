@@ -1,8 +1,8 @@
-"""The floor: a bare trio server that reads the same frames and replies, or sends the same frames when it is asked.
+"""The floor: a bare trio server that reads the same frames and replies, or sends the same frames on request.
 
-It knows the segment table of Cap'n Proto's framing and nothing else: no offsets, no CRC, and nothing is kept unless an
-option says so: `--keep` is what memory costs by itself, `--file` what a file does (one write per batch, or one read per
-delivery). It runs as a process of its own, like `linn serve`, prints its port, and ends when its stdin does.
+It knows the segment table of Cap'n Proto's framing and nothing else: no offsets, no CRC, and nothing is stored unless
+an option says so: `--keep` shows the cost of memory alone, `--file` that of a file (one write per batch, or one read
+per delivery). It runs as a process of its own, like `linn serve`, prints its port, and ends when its stdin does.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import trio
 
 RECEIVE_BYTES = 256 << 10
 BUFFER_BYTES = 1 << 20
-"""Default; a buffer holds a whole batch."""
+"""Default size; a buffer holds a whole batch."""
 HEAD = struct.Struct("<II")
 Buffer = bytes | bytearray | memoryview
 ASK = struct.Struct("<IIII")
-"""What a consumer asks for: batches, bytes of a batch, batches of a delivery, bytes of its control frame."""
+"""A consumer's request: batches, bytes of a batch, batches of a delivery, bytes of its control frame."""
 
 
 class Publishes:
-    """One connection that publishes: a batch is every second frame, and is replied to."""
+    """One connection that publishes: every second frame is a batch, and is replied to."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Publishes:
         sync: bool = False,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
-        """`sync`: put the file on stable storage before replies go out, once per receive."""
+        """`sync`: sync the file before replies are sent, once per receive."""
         self.socket = socket
         self.reply = reply
         self.file = file
@@ -50,7 +50,7 @@ class Publishes:
         self.is_batch = False
 
     async def run(self) -> None:
-        """Read frames until the client leaves; all the replies that are due after one receive go out together."""
+        """Read frames until the client leaves; all replies due after one receive are sent together."""
         while True:
             if len(self.buffer) - self.end < RECEIVE_BYTES:
                 self.move_to_front()
@@ -65,13 +65,13 @@ class Publishes:
                 await send_all(self.socket, [self.reply * batches])
 
     def move_to_front(self) -> None:
-        """Make room behind the frame that has begun."""
+        """Make room after the incomplete frame."""
         rest = self.end - self.begin
         self.view[:rest] = self.view[self.begin : self.end]
         self.begin, self.end = 0, rest
 
     def cut(self) -> int:
-        """Take whole frames out of the buffer, and write or keep the batches; how many there were."""
+        """Take complete frames out of the buffer, and write or keep the batches; returns their number."""
         position, end, batches, view = self.begin, self.end, 0, self.view
         while end - position >= 8:
             size = 8 + 8 * HEAD.unpack_from(view, position)[1]
@@ -99,7 +99,7 @@ async def send_all(socket: trio.socket.SocketType, buffers: Sequence[Buffer]) ->
 
 
 def behind(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """What is left of `buffers` behind the first `sent` bytes."""
+    """The rest of `buffers` after the first `sent` bytes."""
     for index, buffer in enumerate(buffers):
         if sent < len(buffer):
             return [memoryview(buffer)[sent:], *buffers[index + 1 :]]
@@ -108,14 +108,14 @@ def behind(buffers: Sequence[Buffer], sent: int) -> list[Buffer]:
 
 
 class Deliveries:
-    """What consumers ask for. The frames lie in memory of their own, as those of a log do, and are made once."""
+    """Frames for consumers, made once and kept in memory of their own, like those of a log."""
 
     def __init__(self, path: str | None) -> None:
         self.path = path
         self.batches: list[bytearray] = []
 
     async def serve(self, socket: trio.socket.SocketType) -> None:
-        """Send what one connection asks for, again and again."""
+        """Send the frames that one connection asks for, again and again."""
         while ask := await socket.recv(ASK.size):
             count, size, per_delivery, control_bytes = ASK.unpack(ask)
             control = frame_of(control_bytes)
@@ -127,14 +127,14 @@ class Deliveries:
                 await self.send_file(socket, self.path, control, count * size, per_delivery * size)
 
     def make(self, count: int, size: int) -> None:
-        """Make the frames where they are not there yet."""
+        """Make the frames unless they exist."""
         if len(self.batches) < count or len(self.batches[0]) != size:
             self.batches = [frame_of(size) for _ in range(count)]
 
     async def send_file(
         self, socket: trio.socket.SocketType, path: str, control: bytearray, size: int, delivery_bytes: int
     ) -> None:
-        """The same from a file, with one read per delivery."""
+        """Send the same from a file, with one read per delivery."""
         buffer = memoryview(bytearray(delivery_bytes))
         file = os.open(path, os.O_RDONLY)
         try:
@@ -146,14 +146,14 @@ class Deliveries:
 
 
 def frame_of(size: int) -> bytearray:
-    """A frame of one segment."""
+    """Make a frame of one segment."""
     frame = bytearray(os.urandom(size))
     HEAD.pack_into(frame, 0, 0, size // 8 - 1)
     return frame
 
 
 async def echo(socket: trio.socket.SocketType) -> None:
-    """Whatever comes goes back."""
+    """Send back everything received."""
     while data := await socket.recv(65536):
         await send_all(socket, [data])
 
@@ -175,7 +175,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 
 async def listen(talk: Callable[[trio.socket.SocketType], Awaitable[None]]) -> None:
-    """Print a free port, and talk to all who connect there, until stdin ends."""
+    """Print a free port, and serve all connections to it, until stdin ends."""
 
     async def handle(stream: trio.SocketStream) -> None:
         stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
@@ -193,7 +193,9 @@ async def listen(talk: Callable[[trio.socket.SocketType], Awaitable[None]]) -> N
 async def serve_publishes(
     socket: trio.socket.SocketType, options: argparse.Namespace, kept: deque[bytearray] | None
 ) -> None:
-    """One connection's publishes, into a file of its own that lasts as long as it does where there is a path."""
+    """Serve one connection's publishes, into a file of its own that lives as long as the connection if
+    there is a path.
+    """
     reply = bytes(frame_of(options.reply_bytes)) if options.reply_bytes else b""
     if options.file is None:
         await Publishes(socket, reply, kept, buffer_bytes=options.buffer_bytes).run()

@@ -23,7 +23,7 @@ TOPICS = {"dram": "ring", "segmented-log": "log"}
 
 
 def latency_lines(plan: Plan) -> Iterator[Line]:
-    """All of them, one by one."""
+    """All lines, one by one."""
     with fresh_folder(plan.folder) as folder, floor("echo") as bare, broker(folder) as process:
         for engine, topic in TOPICS.items():
             pairs = []
@@ -35,13 +35,13 @@ def latency_lines(plan: Plan) -> Iterator[Line]:
 
 
 def request_bytes(topic: str) -> int:
-    """What a publish of one record sends."""
+    """The size of a publish of one record."""
     batch = build_batch(BatchColumns([bytes(RECORD_BYTES)], 1_700_000_000_000, 1))
     return sum(map(len, frames_of(messages.Publish(topic), 1, [batch])))
 
 
 async def publish_seconds(url: str, topic: str, count: int) -> list[float]:
-    """How long each of so many `publish` took."""
+    """Time single publishes, one after the other."""
     taken: list[float] = []
     value = os.urandom(RECORD_BYTES)
     async with linn.connect(url) as client, client.producer(topic=topic) as producer:

@@ -1,4 +1,4 @@
-"""A line of the result: what was measured, against what, and whether the target was met."""
+"""A line of the result: a measured figure, its comparison, and whether the target was met."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Unit = Literal["x floor", "x", "records/s", "s", "ms", "us", "MB"]
 
 @dataclass(frozen=True)
 class Bound:
-    """A target: at least, or at most, so much."""
+    """A target: a least, or a greatest, value."""
 
     value: float
     at_most: bool = False
@@ -26,7 +26,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Pair:
-    """The floor's run and linn's run after it, in any unit that is the same for both."""
+    """The floor's run and linn's run after it, in any common unit."""
 
     floor: float
     linn: float
@@ -36,7 +36,7 @@ class Pair:
 
 
 class Mark(NamedTuple):
-    """Where a line's figures stand in a chart: which chart and series, and at what on the x axis."""
+    """The place of a line's figures in a chart: chart, series, and position on the x axis."""
 
     chart: str
     series: str
@@ -52,7 +52,7 @@ class Line:
     unit: Unit
     bound: Bound | None
     values: list[float]
-    """Of each round, in `unit`."""
+    """One value per round, in `unit`."""
     cpu_ratios: list[float] = field(default_factory=list)
     """The floor's CPU time per batch to linn's: more is better, as with `values`."""
     floor: float | None = None
@@ -65,26 +65,26 @@ class Line:
 
     @property
     def value(self) -> float:
-        """The one that counts: the median."""
+        """The median, which is compared with the target."""
         return median(self.values)
 
     @property
     def best(self) -> float:
-        """The best round: what noise has disturbed least."""
+        """The best round, which noise has disturbed least."""
         return min(self.values) if self.bound is not None and self.bound.at_most else max(self.values)
 
     @property
     def cpu_ratio(self) -> float | None:
-        """Median."""
+        """The median of the CPU ratios."""
         return median(self.cpu_ratios) if self.cpu_ratios else None
 
     @property
     def is_met(self) -> bool | None:
-        """None where there is no target."""
+        """Whether the target was met; None without a target."""
         return self.bound.is_met(self.value) if self.bound is not None else None
 
     def data(self) -> dict[str, Any]:
-        """For JSON."""
+        """The line as JSON data."""
         return {
             "group": self.group,
             "name": self.name,

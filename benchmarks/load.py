@@ -1,7 +1,7 @@
-"""The load generator: bare trio and frames that were made before, the same for the floor and for linn.
+"""The load generator: bare trio and prebuilt frames, the same for the floor and for linn.
 
-Laws: nothing is encoded, decoded or allocated per batch while the clock runs; so many bytes are in flight and no more;
-every reply is looked at, so a server that refuses is found out and not taken for a fast one.
+Laws: nothing is encoded, decoded or allocated per batch while the clock runs; a fixed number of bytes is in flight and
+no more; every reply is looked at, so a server that refuses is detected and not taken for a fast one.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from linn.wire.connection import frames_of, hello
 
 RECORD_BYTES = 128
 RECORD_SPACE_BYTES = RECORD_BYTES + 4
-"""With the record's offset in its column."""
+"""Size of a record and of its offset in the column."""
 BATCH_HEAD_BYTES = 256
-"""More than a batch has beside its records, so that a batch is of no more than its nominal size."""
+"""An upper bound of a batch's size without its records, so that a batch does not exceed its nominal size."""
 SEND_BYTES = 512 << 10
-"""Handed to the kernel at once: frames enough that the generator costs less than any server."""
+"""Bytes handed to the kernel at once: enough frames that the generator costs less than any server."""
 WINDOW_BYTES = 2 << 20
 RUN_S_MAX = 60.0
-"""A server that answers no more is given up then."""
+"""Time after which a server that does not answer is given up."""
 CREDIT = 1 << 30
 HEAD = struct.Struct("<II")
 
 
 class LoadFailed(Exception):
-    """The server did not do what was asked of it."""
+    """Raised if the server did not do what was asked of it."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where to send; `is_linn`: with a handshake before, and answers that mean something."""
+    """The server under load; `is_linn`: it needs a handshake, and its answers are checked."""
 
     port: int
     pid: int
@@ -50,17 +50,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run took."""
+    """The cost of one run."""
 
     seconds: float
     cpu_s: float
-    """Of the server's process."""
+    """CPU time of the server's process."""
     batches: int
     bytes: int
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process so far, in seconds, as Linux's CPU-time clock of that process has it."""
+    """User and system time of a process so far, in seconds, from Linux's CPU-time clock of that process."""
     # As clock_getcpuclockid(3) makes it. /proc/PID/stat counts in ticks of 10 ms, too coarse for a short run.
     return time.clock_gettime(~pid << 3 | 2)
 
@@ -77,7 +77,7 @@ class Cargo:
 
 
 def cargo(topic: str, batch_kib: int) -> Cargo:
-    """Publishes to `topic`, confirmed, in batches of about `batch_kib` KiB; of one record each where that is 0."""
+    """Make confirmed publishes to `topic` in batches of about `batch_kib` KiB, or of one record each if that is 0."""
     records = max(1, (batch_kib * 1024 - BATCH_HEAD_BYTES) // RECORD_SPACE_BYTES)
     count = max(1, SEND_BYTES // max(BATCH_HEAD_BYTES, batch_kib * 1024))
     values = [os.urandom(RECORD_BYTES) for _ in range(records)]
@@ -96,7 +96,9 @@ PUBLISHED_HEAD = HEAD.pack(0, PUBLISHED_BYTES // 8 - 1)
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[trio.socket.SocketType]:
-    """A socket to the target, greeted where it is linn. Raises LoadFailed, also for what goes wrong in the block."""
+    """Open a connection to the target, with a handshake if it is linn. Raises LoadFailed, also for errors
+    in the block.
+    """
     try:
         with trio.fail_after(RUN_S_MAX), trio.socket.socket() as socket:
             await socket.connect(("127.0.0.1", target.port))
@@ -119,7 +121,7 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def ask(socket: trio.socket.SocketType, request: messages.Message, answer: type[messages.Message]) -> bytes:
-    """Send a request while nothing else is under way; what came behind its answer. Raises LoadFailed."""
+    """Send a request while no other is open; returns the bytes after its answer. Raises LoadFailed."""
     await send_all(socket, b"".join(frames_of(request, 1)))
     data = b""
     while len(data) < 8 or len(data) < _frame_bytes(data, 0):
@@ -153,7 +155,7 @@ async def send_all(socket: trio.socket.SocketType, data: bytes) -> None:
 
 
 class Window:
-    """Batches that may still be sent."""
+    """A window of batches in flight."""
 
     def __init__(self, free: int) -> None:
         self.free = free
@@ -167,7 +169,7 @@ class Window:
         self.free -= count
 
     def give(self, count: int) -> None:
-        """So many were answered."""
+        """Add so many that were answered."""
         self.free += count
         self._given.set()
 
@@ -192,7 +194,7 @@ async def publish(target: Target, goods: Cargo, bytes_min: int) -> Run:
 
 
 async def count_replies(socket: trio.socket.SocketType, window: Window, batches: int, records: int) -> None:
-    """Read so many replies; the last offset tells whether all batches of `records` were stored, where it is not 0."""
+    """Read so many replies; unless `records` is 0, the last offset tells whether all batches of so many were stored."""
     data, left, first, last = b"", batches, b"", b""
     while left:
         data += await _received(socket)
@@ -212,7 +214,7 @@ async def count_replies(socket: trio.socket.SocketType, window: Window, batches:
 
 
 async def _said(socket: trio.socket.SocketType, data: bytes) -> str:
-    """What the server said instead of confirming."""
+    """The server's answer to a publish that it did not confirm."""
     while len(data) < _frame_bytes(data, 0):
         data += await _received(socket)
     return f"a publish was answered with {codec.decode(memoryview(data)[: _frame_bytes(data, 0)]).message}"
@@ -229,20 +231,20 @@ def _offset_of(reply: bytes) -> int:
 
 @dataclass(frozen=True)
 class Stock:
-    """What lies in a stream: so many batches of so many bytes."""
+    """The content of a stream: so many batches of so many bytes."""
 
     topic: str
     batches: int
     batch_bytes: int
     per_delivery: int
-    """Batches that linn sends behind one control frame."""
+    """Batches that linn sends after one control frame."""
 
 
 DELIVER_BYTES = len(codec.encode(messages.Deliver(1, 0, 0, 0), 0, 1))
 
 
 async def consume(target: Target, stock: Stock, passes: int) -> Run:
-    """Be pushed the whole stock so many times, each time over a connection of its own. Raises LoadFailed."""
+    """Consume the whole stock so many times, each time over a connection of its own. Raises LoadFailed."""
     seconds = cpu = 0.0
     for _ in range(passes):
         async with connected(target) as socket:
@@ -262,7 +264,7 @@ async def _begin_consuming(target: Target, socket: trio.socket.SocketType, stock
 
 
 class Batches:
-    """Counts the batches in what is received, by their frames' heads."""
+    """A counter of received batches, by the heads of their frames."""
 
     def __init__(self, begun: bytes = b"", answer_bytes: int = 0) -> None:
         """`answer_bytes`: frames of this size may come between deliveries, and are counted too."""
@@ -273,17 +275,17 @@ class Batches:
         self._filled = len(begun)
         self._view[: self._filled] = begun
         self._skip = 0
-        """Bytes of the frame that has begun, which are not here yet."""
+        """Missing bytes of the incomplete frame."""
         self.batches = 0
 
     async def read(self, socket: trio.socket.SocketType, stock: Stock) -> None:
-        """Receive until the whole stock has come. Raises LoadFailed where something else does."""
+        """Receive until the whole stock has arrived. Raises LoadFailed if anything else does."""
         self._count(stock.batch_bytes)
         while self.batches < stock.batches or self._skip:
             await self.more(socket, stock.batch_bytes)
 
     async def more(self, socket: trio.socket.SocketType, batch_bytes: int) -> int:
-        """Receive once; how many batches that brought. Raises LoadFailed where something else comes, or nothing."""
+        """Receive once; returns the number of batches. Raises LoadFailed if anything else arrives, or nothing."""
         before = self.batches
         count = await socket.recv_into(self._view[self._filled :])
         if not count:
@@ -313,7 +315,7 @@ class Batches:
 
 
 async def echo_seconds(target: Target, size: int, count: int) -> list[float]:
-    """How long each of so many round trips of `size` bytes took, one at a time. Raises LoadFailed."""
+    """Time so many round trips of `size` bytes, one at a time. Raises LoadFailed."""
     data = bytes(size)
     taken: list[float] = []
     async with connected(target) as socket:

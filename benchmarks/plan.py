@@ -1,4 +1,4 @@
-"""How much is measured: for people, and tiny for tests."""
+"""The extent of a measurement: for people, and a tiny one for tests."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from pathlib import Path
 
 MIB = 1 << 20
 RING_BYTES = 128 * MIB
-"""What the topic `ring` holds: few enough that they stay in memory, where each batch takes the place of an old one."""
+"""Size of the topic `ring`: small enough to stay in memory, where each batch replaces an old one."""
 
 
 @dataclass(frozen=True)
 class MatrixPlan:
-    """Of the group `matrix`."""
+    """The extent of the group `matrix`."""
 
     rounds: int = 5
     is_whole: bool = True
     """Whether all values of an axis are measured, or its first two."""
     run_bytes: int = 64 * MIB
-    """Of one run of publishing or consuming, and no more than `run_batches`."""
+    """Bytes of one run of publishing or consuming, limited by `run_batches` as well."""
     run_batches: int = 4_000
     queue_records: int = 1_000_000
-    """Of one run through a queue with batch acks."""
+    """Records of one run through a queue with batch acks."""
     single_records: int = 100_000
     """The same with single acks."""
     loads: tuple[float, ...] = (0.01, 0.5, 0.8)
-    """Shares of what linn bears, at which latency is measured."""
+    """Fractions of linn's sustained rate at which latency is measured."""
     load_s: float = 6.0
-    """Of one run at one load."""
+    """Duration of one run at one load."""
     load_rounds: int = 3
     saturating: int = 40_000
-    """Messages that find out how much linn bears."""
+    """Messages of the run that finds linn's saturated rate."""
     backlogs: tuple[int, ...] = (1_000_000, 10_000_000, 100_000_000)
     backlog_records: int = 1_000_000
-    """Of one run at one backlog."""
+    """Records of one run at one backlog."""
 
 
 QUICK_MATRIX = MatrixPlan(
@@ -53,25 +53,25 @@ QUICK_MATRIX = MatrixPlan(
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes and counts of everything."""
+    """Sizes and counts of all measurements."""
 
     folder: Path
-    """Where temporary folders are made: on the disk that is to be measured."""
+    """Parent of temporary folders, on the disk to measure."""
     rounds: int = 11
-    """Many short runs: what disturbs the machine for longer than two of them disturbs both sides."""
+    """Number of rounds; with many short runs, a long disturbance affects both sides."""
     batch_kib: tuple[int, ...] = (64, 128, 256)
     publish_bytes: int = 128 * MIB
-    """Of one run."""
+    """Bytes of one run."""
     turn_bytes: int = RING_BYTES * 7 // 8
-    """Of the run before the first: two of them fill the topic `ring`, of which the first fits into it."""
+    """Bytes of the run before the first: two of them fill the topic `ring`, of which the first fits into it."""
     stock_bytes: int = 128 * MIB
-    """In the stream that is consumed."""
+    """Bytes in the stream that is consumed."""
     passes: int = 2
-    """How often a run consumes it."""
+    """Number of passes over the stream in a run."""
     records: int = 500_000
-    """Of one run of a client."""
+    """Records of one run of a client."""
     single_calls: int = 500
-    """Of one run of a latency measurement."""
+    """Calls of one run of a latency measurement."""
     starts: int = 5
     routings: int = 2_000
     """Batches, or matches, of one run through an exchange."""
@@ -79,7 +79,7 @@ class Plan:
 
 
 def quick_plan(folder: Path) -> Plan:
-    """Shows that everything works, and nothing else: its figures mean nothing."""
+    """A plan that only shows that everything works: its figures are meaningless."""
     return Plan(
         folder,
         rounds=1,

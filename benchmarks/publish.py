@@ -16,7 +16,7 @@ TARGET = Bound(0.6)
 
 
 def publish_lines(plan: Plan) -> Iterator[Line]:
-    """All of them, one by one."""
+    """All lines, one by one."""
     for batch_kib in plan.batch_kib:
         yield from _dram(plan, batch_kib)
     for batch_kib in plan.batch_kib:
@@ -24,10 +24,10 @@ def publish_lines(plan: Plan) -> Iterator[Line]:
 
 
 def _dram(plan: Plan, batch_kib: int) -> Iterator[Line]:
-    """Into a topic that is full, so that each batch takes the memory of one that is dropped.
+    """Publish into a full topic, so that each batch reuses the memory of a dropped one.
 
-    For information: how much of the distance is memory itself, against a floor that keeps as many batches; and the
-    figure for fresh memory, where a page fault per 4 KiB says more of the machine than of linn.
+    For information: the share of memory itself in the difference, against a floor that keeps as many batches; and the
+    figure for fresh memory, where a page fault per 4 KiB says more about the machine than about linn.
     """
     goods = cargo("ring", batch_kib)
     keep = RING_BYTES // goods.batch_bytes
@@ -53,7 +53,7 @@ def _dram(plan: Plan, batch_kib: int) -> Iterator[Line]:
 
 
 def _segmented_log(plan: Plan, batch_kib: int) -> Line:
-    """Both sides write to the same folder; each round begins with empty files."""
+    """Publish on both sides into the same folder; each round begins with empty files."""
     goods = cargo("log", batch_kib)
     with (
         fresh_folder(plan.folder) as folder,

@@ -1,7 +1,7 @@
-"""The floor of a queue: a bare trio server that hands on what one connection publishes to another, which acks it.
+"""The floor of a queue: a bare trio server that passes batches from one connection to another, which acks them.
 
-It knows frames, as `floor` does, and counts: batches wait in memory for the one consumer, of which so many may be on
-their way, and each is done with after so many acks. Nothing is leased, kept or delivered again.
+It knows frames, as `floor` does, and counts: batches wait in memory for the one consumer, a limited number of them may
+be unacked, and each is done after a fixed number of acks. Nothing is leased, stored or redelivered.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ import trio
 from benchmarks.floor import HEAD, Publishes, frame_of, listen, send_all
 
 JOIN = struct.Struct("<IIIIII")
-"""What a consumer says first: JOINING, batches on their way at most (0: any number), acks of a batch, bytes of an ack,
-bytes of the answer to an ack, bytes of a control frame."""
+"""A consumer's first message: JOINING, most unacked batches (0: no limit), acks of a batch, bytes of an ack, bytes of
+the answer to an ack, bytes of a control frame.
+"""
 JOINING = 1
-"""No frame of one segment begins with it."""
+"""A number with which no frame of one segment begins."""
 SEND_BATCHES = 64
-"""Handed to the kernel at once."""
+"""Batches handed to the kernel at once."""
 
 
 class Relay:
-    """One queue, one consumer."""
+    """One queue with one consumer."""
 
     def __init__(self, reply: bytes) -> None:
         self.reply = reply
         self.waiting: deque[bytearray] = deque()
         self.open_acks = 0
         self._sending = trio.Lock()
-        """Whole frames go out, of deliveries and answers alike."""
+        """Held while whole frames are sent, of deliveries and answers alike."""
         self._changed = trio.Event()
 
     async def talk(self, socket: trio.socket.SocketType) -> None:
-        """Serve a publisher or a consumer: the first bytes tell."""
+        """Serve a publisher or a consumer, told apart by the first bytes."""
         first = await socket.recv(HEAD.size, trio.socket.MSG_PEEK)
         if first[:1] != bytes([JOINING]):
             await Relayed(socket, self).run()
@@ -51,7 +52,7 @@ class Relay:
         self.open_acks = 0
 
     def changed(self) -> None:
-        """There is something to deliver, or room for it."""
+        """Wake the delivery: there is something to send, or room for it."""
         self._changed.set()
 
     async def _deliver(self, socket: trio.socket.SocketType, batches_max: int, acks: int, control: bytearray) -> None:
@@ -86,7 +87,7 @@ class Relayed(Publishes):
         self.relay = relay
 
     def cut(self) -> int:
-        """As the floor's; the consumer hears of it."""
+        """Cut as the floor does, and wake the delivery."""
         batches = super().cut()
         if batches:
             self.relay.changed()

@@ -1,4 +1,4 @@
-"""What comes out: a table for people, JSON for everything else."""
+"""The results: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _row(line: Line) -> list[str]:
 
 
 def result_of(lines: Sequence[Line], options: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """All figures, and what they were measured on, for JSON."""
+    """All figures, and the machine that they were measured on, as JSON data."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": seconds,
@@ -86,12 +86,12 @@ def result_of(lines: Sequence[Line], options: dict[str, Any], seconds: float) ->
 
 
 def write_json(path: Path, result: dict[str, Any]) -> None:
-    """What `result_of` gave, as a file."""
+    """Write a result to a file."""
     path.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def machine() -> dict[str, Any]:
-    """What there is to measure on, and how busy others keep it."""
+    """Facts about the machine, and its load."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpus": os.cpu_count(),

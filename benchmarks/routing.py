@@ -1,4 +1,4 @@
-"""Routing lines, in this process: what a batch costs on its way through an exchange, and what bindings cost."""
+"""Routing lines, in this process: the cost of routing a batch, and the cost of many bindings."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ KINDS: dict[str, Callable[[str, NoSettings], Exchange]] = {"direct": DirectExcha
 RECORDS = 1_000
 FEW, MANY = 100, 10_000
 TOPICS = 10
-"""That the bindings of an exchange lead to, by turns."""
+"""Topics that the bindings of an exchange lead to, in turn."""
 
 
 def routing_lines(plan: Plan) -> Iterator[Line]:
-    """All of them."""
+    """All routing lines."""
     yield _one_label_set(plan)
     yield _many_label_sets(plan)
     for kind in KINDS:
@@ -58,14 +58,14 @@ def _batch(label_sets: int) -> RecordBatch:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """CPU time: nothing here waits, and what else the machine does counts less."""
+    """CPU time of some work: nothing here waits, and other processes disturb it less."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def _one_label_set(plan: Plan) -> Line:
-    """As a producer sends them: the same pair, batch after batch."""
+    """Route batches as producers send them: the same pair, batch after batch."""
     router, _ = _router("topic", FEW)
     content = bytes(_batch(1).message)
     values = []
@@ -76,7 +76,7 @@ def _one_label_set(plan: Plan) -> Line:
 
 
 def _many_label_sets(plan: Plan) -> Line:
-    """Nothing is remembered, and each topic gets a part of the batch."""
+    """Route batches of which nothing is cached, and each topic gets a part."""
     router, graph = _router("topic", FEW)
     content = bytes(_batch(RECORDS).message)
     values = []
@@ -93,7 +93,7 @@ def _loads(plan: Plan, kind: str) -> list[float]:
 
 
 def _matches(plan: Plan, kind: str) -> Line:
-    """One match among many bindings, by one among few: an index makes it about 1."""
+    """The time of a match among many bindings, relative to one among few: about 1 with an index."""
     few, many = _router(kind, FEW)[0], _router(kind, MANY)[0]
     subjects = [Subject(_pattern(number % FEW), {}) for number in range(plan.routings)]
     pairs = []

@@ -1,6 +1,6 @@
-"""The processes that are measured, and the folder that they write to.
+"""The measured processes, and the folder that they write to.
 
-Law: who starts a process ends it, by its id, on every way out.
+Law: a process is ended by the code that started it, by its id, on every way out.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ kind = "queue"
 
 
 class DiskTooFull(Exception):
-    """There is not enough room to measure anything that writes."""
+    """Raised if the disk has too little room to measure anything that writes."""
 
 
 def check_room(folder: Path) -> None:
-    """Raises DiskTooFull."""
+    """Check the room on the disk. Raises DiskTooFull."""
     free = shutil.disk_usage(folder).free
     if free < FREE_BYTES_MIN:
         raise DiskTooFull(
@@ -60,16 +60,16 @@ def check_room(folder: Path) -> None:
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """A folder of one's own inside `folder`, removed afterwards. Raises DiskTooFull."""
+    """Make a temporary folder inside `folder`, removed afterwards. Raises DiskTooFull."""
     check_room(folder)
     with TemporaryDirectory(prefix="linn-bench-", dir=folder) as name:
         yield Path(name)
 
 
 def set_apart(pid: int) -> None:
-    """Give a server a processor of its own, and the load the others, where there is more than one.
+    """Give a server a processor of its own, and the load the others, if there is more than one.
 
-    Left to the kernel, the two processes of the floor often share one and those of linn seldom do; that alone moves a
+    Left to the kernel, the two processes of the floor often share one and those of linn seldom do; that alone changes a
     latency by a factor of three, and a rate by two.
     """
     *others, last = _PROCESSORS
@@ -82,7 +82,7 @@ _PROCESSORS = sorted(os.sched_getaffinity(0))
 
 
 def floor(mode: str, *, file: Path | None = None, keep: int = 0, options: Sequence[str] = ()) -> Bare:
-    """The floor in a process of its own; see its options."""
+    """Run the floor in a process of its own; see its options."""
     found = ["--mode", mode, "--reply-bytes", str(PUBLISHED_BYTES), "--keep", str(keep)]
     if file is not None:
         found += ["--file", str(file)]
@@ -90,13 +90,13 @@ def floor(mode: str, *, file: Path | None = None, keep: int = 0, options: Sequen
 
 
 def relay() -> Bare:
-    """The floor of a queue."""
+    """Run the floor of a queue."""
     return bare("benchmarks.relay", ["--reply-bytes", str(PUBLISHED_BYTES)])
 
 
 @contextmanager
 def bare(module: str, options: Sequence[str]) -> Iterator[Target]:
-    """A bare server in a process of its own: one that prints its port and ends with its stdin."""
+    """Run a bare server in a process of its own; it prints its port and ends with its stdin."""
     process = subprocess.Popen(
         [sys.executable, "-m", module, *options],
         cwd=Path(__file__).parents[1],
@@ -117,12 +117,12 @@ def bare(module: str, options: Sequence[str]) -> Iterator[Target]:
 
 @contextmanager
 def broker(folder: Path, config: str = CONFIG, options: Sequence[str] = ()) -> Iterator[BrokerProcess]:
-    """`linn serve` in a process of its own, with its data in `folder`. Raises BrokerNotReady."""
+    """Run `linn serve` in a process of its own, with its data in `folder`. Raises BrokerNotReady."""
     with BrokerProcess(folder, config, options=options) as process:
         set_apart(process.pid)
         yield process
 
 
 def target_of(process: BrokerProcess) -> Target:
-    """Where the load goes."""
+    """The target of the load."""
     return Target(int(process.address.rpartition(":")[2]), process.pid, is_linn=True)

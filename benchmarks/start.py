@@ -1,4 +1,4 @@
-"""Start lines: how soon `linn serve` is there, and what it holds when nobody uses it."""
+"""Start lines: the time until `linn serve` is ready, and its memory when idle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.servers import broker, fresh_folder
 
 
 def start_lines(plan: Plan) -> Iterator[Line]:
-    """Both of them, with a configuration that is empty."""
+    """Both lines, with an empty configuration."""
     ready_s: list[float] = []
     idle_mb: list[float] = []
     for _ in range(plan.starts):

@@ -1,7 +1,7 @@
 """linn: a message broker in which every topic is a queue, a stream, or both, chosen per topic in TOML.
 
-`linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `linn.errors` has what
-they raise. The broker begins in `linn.core.broker.broker`.
+`linn.connect(url)` opens a client, see `linn.client`; `linn.sync.connect(url)` a blocking one. `linn.errors` has their
+errors. The broker begins in `linn.core.broker.broker`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All that the author of a plugin imports: ports, kinds, the batch, errors. Nothing else of linn is promised to stay.
+"""All that the author of a plugin imports: ports, kinds, the batch, errors. The rest of linn may change at any time.
 
 By kind of plugin: `hookimpl`, and for
 
@@ -10,7 +10,7 @@ By kind of plugin: `hookimpl`, and for
 - an observer `Observer`;
 - a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`.
 
-`linn.testing` has a conformance suite for each.
+`linn.testing` has a conformance suite for each, except for observers.
 """
 
 from __future__ import annotations

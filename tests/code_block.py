@@ -15,7 +15,7 @@ _FENCE = re.compile(
 
 
 class CodeBlock(NamedTuple):
-    """What stands between two fences: ```` ```LANGUAGE title="TITLE" ````."""
+    """The text between two fences: ```` ```LANGUAGE title="TITLE" ````."""
 
     page: Path
     line: int

@@ -1,9 +1,9 @@
-"""What all tests share: their tiers (`tiers.py`), what becomes of the processes that they start (`processes.py`), the
-order of their files, and the seeds of the soak.
+"""Configuration of all tests: their tiers (`tiers.py`), the end of their processes (`processes.py`), the order of their
+files, and the seeds of the soak.
 
-Files that take long begin first, so that at the end no worker waits for the other.
-`make test` hands whole files to its workers, and by itself pytest-xdist would begin with the files that have most
-tests: a file with one test of half a minute would come last, alone.
+Long files begin first, so that at the end no worker waits for another. `make test` hands whole files to its workers,
+and by itself pytest-xdist would begin with the files that have most tests: a file with one test of half a minute would
+come last, alone.
 
 The soak draws a first seed each time and prints it, unless `SIM_SEEDS` says which seeds to run.
 """
@@ -36,7 +36,7 @@ LONG = [
     "test_docs.py",
     "test_site.py",
 ]
-"""By far the longest are here, the longest first. All others follow in the order of their names."""
+"""The slowest test files, the longest first. All others follow in the order of their names."""
 assert [name for name in LONG if not (TESTS / name).is_file()] == [], "renamed or gone"
 
 _RANKS = {TESTS / name: rank for rank, name in enumerate(LONG)}

@@ -12,7 +12,7 @@ from tiers import is_measured
 
 @contextmanager
 def at_most(*, cpu_s: float = math.inf, wall_s: float = math.inf) -> Iterator[None]:
-    """Fails where the block takes more of the processor's time, or longer, in a run that measures."""
+    """Check that the block takes no more CPU time, nor longer, in a run that measures."""
     if not is_measured():
         yield
         return

@@ -98,7 +98,7 @@ async def test_every_admin_verb_is_on_the_protocol_page_and_no_other(tmp_path: P
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of the page's headings."""
+    """The anchors that GitHub makes of the page's headings."""
     outside = re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ +(.+)$", outside, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -49,7 +49,7 @@ def functions() -> dict[str, int]:
 
 
 def repository_files() -> list[Path]:
-    """What is in the repository, or will be; in an unpacked archive, everything that is text."""
+    """The files in the repository, committed or not; in an unpacked archive, all text files."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
     )
@@ -176,7 +176,7 @@ def is_set(node: ast.expr, names: set[str]) -> bool:
 
 
 def loops(module: ast.Module) -> Iterator[ast.expr]:
-    """What loops run over, but for those whose result has no order either, or is sorted."""
+    """The iterables of loops, except those whose result has no order either, or is sorted."""
     harmless: list[int] = []
     for node in ast.walk(module):
         if isinstance(node, ast.SetComp):
@@ -231,7 +231,7 @@ def imported(module: Path) -> Iterator[str]:
 
 
 OPEN_TO_USERS = ("linn.api", "linn.client", "linn.errors", "linn.sync", "linn.testing")
-"""What programs and plugins may import of linn, beside `linn` itself."""
+"""The modules of linn that programs and plugins may import, besides `linn` itself."""
 IMPORT_OF_LINN = re.compile(r"^[> ]*(?:>>> )?(?:from (linn\.[\w.]+) import|import (linn\.[\w.]+))", re.MULTILINE)
 
 
@@ -263,7 +263,9 @@ def test_a_protocol_takes_at_most_250_lines() -> None:
 
 
 def test_tables_are_made_in_one_place() -> None:
-    """There the laws of tables are kept: nothing is cropped. The demo draws a live grid beside them."""
+    """Only these modules make tables, because they keep the rules for them: nothing is cropped. The demo draws a live
+    grid beside them.
+    """
     makers = {
         name_of(module) for module in MODULES for name in imported(module) if f"{name}.".startswith("rich.table.")
     }
@@ -304,10 +306,10 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 CIRCLES_LEFT = ("linn.protocols.capnp.", "linn.testing.sim_")
-"""Where modules still know each other for their types."""
+"""Modules that may still import each other for types."""
 
 
-def test_no_imports_go_in_a_circle_also_not_for_types() -> None:
+def test_imports_have_no_cycles_even_for_types() -> None:
     names = module_names()
     graph: dict[str, set[str]] = {
         name: {
@@ -321,5 +323,5 @@ def test_no_imports_go_in_a_circle_also_not_for_types() -> None:
     assert [circle for circle in circles(graph) if not all(name.startswith(CIRCLES_LEFT) for name in circle)] == []
 
 
-def test_circles_are_seen() -> None:
+def test_cycles_are_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "d"}}) == [["a", "b", "c"]]

@@ -1,4 +1,4 @@
-"""What tests start ends with them, and hears Ctrl-C however the tests were started."""
+"""Processes started by tests end with them, and receive Ctrl-C however the tests were started."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_a_child_is_interrupted():
 """
 )
 IGNORING_SIGINT = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
-"""As nohup, and as a shell does for what a script starts in the background."""
+"""Ignore SIGINT like nohup, and like a shell for a script's background commands."""
 
 
 def run(folder: Path, text: str, *before: str) -> str:
-    """What pytest says of these tests."""
+    """Run tests with pytest; returns its output."""
     (folder / "test_it.py").write_text(text)
     command = [
         *before,

@@ -100,7 +100,7 @@ def test_the_copy_button_copies_commands_without_prompts_and_output(site: Path) 
     assert all(sessions)
 
 
-def test_the_copy_button_of_the_theme_looks_for_what_is_to_be_copied(site: Path) -> None:
+def test_the_copy_button_of_the_theme_reads_data_copy(site: Path) -> None:
     (script,) = (site / "assets" / "javascripts").glob("bundle.*.min.js")
     assert '.getAttribute("data-copy")' in script.read_text(encoding="utf-8")
 

@@ -50,13 +50,13 @@ def test_a_file_has_a_line_of_its_own_or_its_folders(file: str, place: str) -> N
         ("broker/test_fairness.py", {"perf", "soak"}),
     ],
 )
-def test_a_file_is_left_out_where_it_has_no_test_of_the_tiers_that_are_asked_for(file: str, has: set[str]) -> None:
+def test_a_file_without_tests_of_the_requested_tiers_is_left_out(file: str, has: set[str]) -> None:
     left_out = {tier for tier in tiers.TIERS if tiers.has_none_of(tiers.TESTS / file, {tier})}
     assert left_out == {*tiers.TIERS} - has
     assert not tiers.has_none_of(tiers.TESTS / file, {"perf", "measured"})
 
 
-def test_every_tier_is_a_target_and_is_told_of() -> None:
+def test_every_tier_is_a_make_target_and_is_documented() -> None:
     root = tiers.TESTS.parent
     makefile, page = (root / "Makefile").read_text(), (root / "CONTRIBUTING.md").read_text()
     for tier in tiers.TIERS:
@@ -86,7 +86,7 @@ async def test_linn_itself_reads_clocks() -> None:
     assert RealEnv().clock.monotonic() > 0
 
 
-def test_no_test_takes_a_clock_out_of_its_module_where_it_could_not_be_refused() -> None:
+def test_no_test_imports_a_clock_by_name_which_the_check_could_not_see() -> None:
     found = [
         f"{path.relative_to(tiers.TESTS)}:{node.lineno}"
         for path in tiers.TESTS.rglob("*.py")

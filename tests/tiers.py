@@ -1,8 +1,8 @@
-"""Which test is in which tier, and what the tests of a tier must not do.
+"""The tiers of the tests, and the actions that are forbidden in each.
 
 A test belongs to the tier that it is marked with, or that `WHERE` has for its file or its folder, or to `test`. In the
-tiers that every change must pass, no verdict depends on how fast the machine is and no process of linn is started: what
-does that nevertheless fails, and is told which mark it needs.
+tiers that every change must pass, no verdict depends on how fast the machine is and no process of linn is started: a
+test that does either fails, and is told which mark it needs.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ WHERE = {
     "subscription/test_subscription_model.py": "test",
     "test_front_page.py": "system",
     "test_house.py": "quick",
+    "test_prose.py": "quick",
     "test_tiers.py": "quick",
     "testing_fixtures/test_crashable_broker.py": "system",
     "testing_fixtures/test_pytest_plugin.py": "system",

@@ -1,4 +1,4 @@
-"""The axes: what varies, over which values, and what is measured there."""
+"""The axes: the parameter that varies, its values, and the figures measured for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Axis:
     values: tuple[Any, ...]
     unit: str = "krecords/s"
     consumes: bool = True
-    """Whether readers can tell the difference."""
+    """Whether it makes a difference for readers."""
 
     def point(self, value: Any) -> Point:
         """The point at `value`."""
@@ -31,11 +31,11 @@ class Axis:
         return point
 
     def values_of(self, plan: MatrixPlan) -> tuple[Any, ...]:
-        """Those that are measured."""
+        """The values that are measured."""
         return self.values if plan.is_whole else self.values[:2]
 
     def label(self, value: Any) -> str:
-        """For people."""
+        """A value's label, for people."""
         if self.field == "batch_bytes" and value == 0:
             return "1 record"
         if self.field.endswith("_bytes"):
@@ -44,7 +44,7 @@ class Axis:
 
 
 def size_label(size: float) -> str:
-    """Bytes, for people."""
+    """A size in bytes, for people."""
     for unit, count in (("MiB", MIB), ("KiB", KIB)):
         if size >= count:
             return f"{size / count:g} {unit}"

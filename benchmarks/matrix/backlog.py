@@ -1,4 +1,4 @@
-"""Backlog lines: what a queue that holds many records publishes and delivers, and the memory that its broker takes."""
+"""Backlog lines: rates of a queue with many waiting records, and the memory that its broker takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFETCH = 100_000
 
 
 def backlog_lines(plan: Plan) -> Iterator[Line]:
-    """The backlog grows from one figure to the next, and stays as it is while it is measured."""
+    """All lines. The backlog grows between figures, and is constant while one is measured."""
     goods = shipment(SMALL)
     with (
         fresh_folder(plan.folder) as folder,
@@ -59,7 +59,7 @@ class _Sides:
         self._held += passes * self._goods.records
 
     def lines(self, backlog: int) -> Iterator[Line]:
-        """Three figures at one backlog; the first round is not counted."""
+        """Measure three figures at one backlog; the first round is not counted."""
         rounds = [self._round() for _ in range(1 + self._plan.matrix.rounds)][1:]
         for series, pairs in zip(("publish", "consume"), zip(*rounds, strict=True), strict=True):
             line = line_of_pairs("matrix", f"Backlog {backlog:,}, {series}", None, list(pairs), "krecords/s")
@@ -71,7 +71,7 @@ class _Sides:
         yield memory
 
     def _round(self) -> tuple[Pair, Pair]:
-        """As many are published as are consumed then."""
+        """Publish records, then consume as many."""
         goods, passes = self._goods, self._passes
         published = [self._rate(trio.run(publish, side, SMALL, goods, passes).seconds) for side in self._publishing]
         bare = self._rate(trio.run(consume, self._sending, SMALL, goods, passes).seconds)
@@ -88,7 +88,9 @@ class _Sides:
 
 
 async def work_off(url: str, count: int) -> float:
-    """Consume so many records of the queue and ack each batch; the seconds until the last ack is carried out."""
+    """Consume so many records of the queue and ack each batch; returns the seconds until the last ack is
+    carried out.
+    """
     left = count
     async with linn.connect(url) as client, client.consumer("t0", prefetch=PREFETCH) as consumer:
         started = time.perf_counter()
@@ -102,6 +104,6 @@ async def work_off(url: str, count: int) -> float:
 
 
 def own_mb(pid: int) -> float:
-    """Memory that is the process's own: without pages of files that it shares with the page cache."""
+    """The process's own memory, without pages of files shared with the page cache."""
     memory = psutil.Process(pid).memory_info()
     return float(memory.rss - memory.shared) / 1e6

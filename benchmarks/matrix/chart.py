@@ -13,16 +13,16 @@ from benchmarks.line import Line
 from benchmarks.matrix.axis import size_label
 
 LINN, FLOOR = "#0072B2", "#D55E00"
-"""Of Okabe and Ito's palette, told apart by every kind of sight; markers and dashes tell them apart without colour."""
+"""Colours of Okabe and Ito's palette, which is safe for colour-blind readers; markers and dashes differ as well."""
 SHADES = ("#0072B2", "#009E73", "#CC79A7")
 MARKERS = ("o", "s", "^")
 DPI = 100
 PANEL_INCHES = (4.6, 3.3)
 LEGEND_COLUMNS = 3
 LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-"""Behind a bar's figure, so that a target's line does not cross it out."""
+"""The background of a bar's figure, so that a target's line does not cross it out."""
 LOG_SPREAD = 8
-"""A panel whose figures lie further apart than this has a logarithmic scale."""
+"""Spread of a panel's figures above which its scale is logarithmic."""
 
 
 class NoPlots(Exception):
@@ -30,14 +30,14 @@ class NoPlots(Exception):
 
 
 def check_plots() -> None:
-    """Raises NoPlots, before anything is measured."""
+    """Check that matplotlib is installed, before anything is measured. Raises NoPlots."""
     if importlib.util.find_spec("matplotlib") is None:
         raise NoPlots("plots need matplotlib: pip install 'linn[bench]', or leave --report out")
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What a file shows."""
+    """The plot of one file."""
 
     name: str
     title: str
@@ -62,7 +62,7 @@ CHARTS = (
 
 
 def draw(lines: Sequence[Line], folder: Path) -> list[Chart]:
-    """Write a PNG for each chart that has lines; those charts. See `check_plots`."""
+    """Write a PNG for each chart that has lines; returns those charts. See `check_plots`."""
     from matplotlib.figure import Figure  # Of an extra: only a report needs it.
 
     drawn = []
@@ -85,7 +85,7 @@ def draw(lines: Sequence[Line], folder: Path) -> list[Chart]:
 
 
 def _panels(chart: Chart, lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Publish beside consume; of a latency, the percentiles share a panel."""
+    """Lines by panel: publish beside consume; the percentiles of a latency share a panel."""
     panels: dict[str, list[Line]] = {}
     for line in lines:
         assert line.mark is not None, "only marked lines are drawn"
@@ -142,7 +142,7 @@ def _curves(axes: Any, chart: Chart, lines: Sequence[Line]) -> None:
 
 
 def tick(chart: Chart, at: float | str) -> str:
-    """A place on the x axis, for people; places stand side by side, each several times the one before."""
+    """The label of a point on the x axis; points are evenly spaced, each several times the one before."""
     if isinstance(at, str):
         return at
     if chart.sizes:

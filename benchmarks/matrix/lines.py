@@ -13,7 +13,7 @@ from benchmarks.plan import Plan
 
 
 def matrix_lines(plan: Plan) -> Iterator[Line]:
-    """One kind of figure after another."""
+    """All lines, one kind after another."""
     yield from throughput_lines(plan)
     yield from queue_lines(plan)
     yield from latency_lines(plan)

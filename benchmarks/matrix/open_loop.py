@@ -1,4 +1,4 @@
-"""Latency lines: how long a message takes at a given load, counted from the moment when it was due.
+"""Latency lines: the latency of messages at a given load, counted from the moment when each was due.
 
 Law: messages are sent by the clock, whether or not earlier ones have been answered, and each one's time counts from its
 place in the schedule. A server that stops for a second delays everything that was due meanwhile, and all of that
@@ -38,46 +38,46 @@ from linn.wire import messages
 
 PERCENTILES = (50.0, 99.0, 99.9)
 SPIN_S = 0.002
-"""So near to the next message the clock is asked again and again: the kernel's timer is a millisecond late."""
+"""Time before a message in which the clock is polled: the kernel's timer is a millisecond late."""
 SEND_MAX = 64
-"""Messages that are due already and sent together; then replies are looked at."""
+"""Limit of the overdue messages that are sent together; then replies are looked at."""
 SATURATION = 1e9
-"""Messages a second: more than anything bears."""
+"""Messages per second: more than any server can take."""
 OPEN_MAX = 500
-"""Unanswered messages while it is found out how much a server bears: half of what a connection may have open."""
+"""Unanswered messages while the sustainable rate is searched: half of what a connection may have open."""
 STEP_DOWN = 0.95
-"""From a rate that is not borne to the next that is tried."""
+"""Factor from an unsustainable rate to the next one tried."""
 BEHIND_SHARE = 10
-"""The last such part of a run is looked at."""
+"""The last 1/n of a run is looked at."""
 BEHIND_S_MAX = 0.02
-"""Half of its messages wait no longer where a server keeps up; where it does not, they wait longer with each second."""
+"""Limit of the median wait in it if a server keeps up; if not, waits grow with each second."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When messages are due, in seconds from the start: evenly, so many a second."""
+    """The times at which messages are due, in seconds from the start, evenly spaced at a rate per second."""
 
     rate: float
     count: int
 
     def at(self, number: int) -> float:
-        """When a message is due; the first is number 0."""
+        """The time at which a message is due; the first is number 0."""
         return number / self.rate
 
     def due(self, elapsed_s: float) -> int:
-        """How many are due by then."""
+        """The number of messages due by then."""
         return min(self.count, int(elapsed_s * self.rate) + 1)
 
 
 @dataclass
 class Waits:
-    """How long each message took from when it was due, in their order."""
+    """The wait of each message from the time when it was due, in order."""
 
     schedule: Schedule
     seconds: array[float] = field(default_factory=lambda: array("d"))
 
     def arrived(self, count: int, elapsed_s: float) -> None:
-        """So many more have arrived by now."""
+        """Record so many more arrivals."""
         first = len(self.seconds)
         self.seconds.extend(elapsed_s - self.schedule.at(number) for number in range(first, first + count))
 
@@ -103,7 +103,7 @@ class Flow:
         self._started = 0.0
 
     async def run(self, schedule: Schedule, open_max: int = 1 << 60) -> tuple[Waits, Waits]:
-        """Until all are confirmed, and until all are delivered; `open_max`: wait with so many unanswered."""
+        """Run until all are confirmed and delivered; `open_max`: pause at so many unanswered messages."""
         confirmed, delivered = Waits(schedule), Waits(schedule)
         self._started = time.perf_counter()
         async with trio.open_nursery() as nursery:
@@ -149,7 +149,7 @@ class Flow:
 
 @asynccontextmanager
 async def flow(target: Target, goods: Shipment) -> AsyncIterator[Flow]:
-    """Both connections; the consumer hears of what is published from now on. Raises LoadFailed."""
+    """Open both connections; the consumer is sent messages published from now on. Raises LoadFailed."""
     async with connected(target) as publishing, connected(target) as consuming:
         if target.is_linn:
             latest = messages.Subscribe("t0", credit=CREDIT, start=messages.START_LATEST)
@@ -160,22 +160,22 @@ async def flow(target: Target, goods: Shipment) -> AsyncIterator[Flow]:
 
 
 async def bears(target: Target, goods: Shipment, count: int) -> float:
-    """Messages a second that come through when as many are sent as come through."""
+    """The rate of messages per second under a saturating load."""
     async with flow(target, goods) as one:
         confirmed, delivered = await one.run(Schedule(SATURATION, count), OPEN_MAX)
     return count / max(confirmed.seconds[-1], delivered.seconds[-1])
 
 
 def keeps_up(seconds: Sequence[float]) -> bool:
-    """Whether the messages of a run, in their order, did not wait longer and longer for one another."""
+    """Whether the messages of a run, in order, did not wait longer and longer."""
     last = seconds[-max(1, len(seconds) // BEHIND_SHARE) :]
     return median(last) <= BEHIND_S_MAX
 
 
 def sustained(target: Target, goods: Shipment, rate: float, run_s: float) -> float:
-    """Of `rate` and less, the first that is borne where messages are evenly spaced.
+    """The first rate, of `rate` and lower ones, that the server sustains with evenly spaced messages.
 
-    That is less than what `bears` finds: messages that come one by one each wake the server.
+    It is less than the result of `bears`: messages that come one by one each wake the server.
     """
     while rate > 1:
         schedule = Schedule(rate, max(10, int(rate * run_s)))
@@ -186,14 +186,14 @@ def sustained(target: Target, goods: Shipment, rate: float, run_s: float) -> flo
 
 
 async def waited(target: Target, goods: Shipment, schedule: Schedule) -> tuple[list[float], list[float]]:
-    """How long each message of a run took to its confirmation, and to the consumer."""
+    """The seconds that each message of a run took to its confirmation, and to the consumer."""
     async with flow(target, goods) as one:
         confirmed, delivered = await one.run(schedule)
     return confirmed.seconds.tolist(), delivered.seconds.tolist()
 
 
 def latency_lines(plan: Plan) -> Iterator[Line]:
-    """Of linn and of the relay at the same rates: shares of what linn bears for long, which is measured first."""
+    """Lines of linn and of the relay at equal rates: fractions of linn's sustained rate, which is measured first."""
     point, matrix = Point(batch_bytes=0), plan.matrix
     goods = shipment(point)
     with fresh_folder(plan.folder) as folder, broker(folder, point.config) as process, relay() as bare:
@@ -218,7 +218,7 @@ def _borne_line(how: str, bare: float, linn: float) -> Line:
 def _at_load(
     matrix: MatrixPlan, sides: Sequence[Target], goods: Shipment, schedule: Schedule, load: float
 ) -> Iterator[Line]:
-    """The percentiles are of all rounds' messages together."""
+    """Measure the percentiles, over all rounds' messages together."""
     waits: list[list[list[float]]] = [[[], []], [[], []]]
     for _ in range(matrix.load_rounds):
         for side, target in enumerate(sides):

@@ -1,4 +1,4 @@
-"""The page: all figures of the matrix as they came out, and what a reader has to know. Pure: a result in, text out."""
+"""The page of the matrix: all figures, and the notes that a reader needs. Pure: a result in, text out."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NOTES = {
 
 
 def page(charts: Sequence[Chart], lines: Sequence[Line], result: Mapping[str, Any], figures: str) -> str:
-    """The whole page; `figures`: the file beside it that has them all."""
+    """Make the whole page; `figures`: the name of the file beside it that has all figures."""
     quick = QUICK if result["options"]["quick"] else ""
     rounds = result["options"]["matrix"]["rounds"]
     parts = [HEAD.format(figures=figures, machine=_machine(result)), quick, DEFAULTS.format(rounds=rounds)]
@@ -88,7 +88,7 @@ def _section(chart: Chart, lines: Sequence[Line], result: Mapping[str, Any]) -> 
 
 
 def _samples(lines: Sequence[Line], result: Mapping[str, Any]) -> str:
-    """How many messages a percentile is of: at 1 % load p99.9 is few messages' figure."""
+    """A note on the number of messages behind a percentile: at 1 % load p99.9 is the figure of a few messages."""
     matrix = result["options"]["matrix"]
     rates = [line["linn"] for line in result["lines"] if line["name"] == BORNE]
     if not rates:
@@ -99,11 +99,11 @@ def _samples(lines: Sequence[Line], result: Mapping[str, Any]) -> str:
 
 
 BORNE = "Latency, messages at 100 % load, evenly spaced"
-"""The line that says how much linn bears."""
+"""The line with linn's sustained rate."""
 
 
 def _table(chart: Chart, lines: Sequence[Line]) -> Iterator[str]:
-    """A row per place, and for each series the floor, linn and what compares them."""
+    """A row per point, with the floor, linn and their ratio for each series."""
     series = list(dict.fromkeys(line.mark.series for line in lines if line.mark is not None))
     places = list(dict.fromkeys(line.mark.at for line in lines if line.mark is not None))
     if chart.name == "latency":
@@ -144,7 +144,7 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]] | Iterator[Sequen
 
 
 def number(value: float | None) -> str:
-    """With three digits that say something."""
+    """A number with three significant digits."""
     if value is None:
         return ""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2

@@ -1,4 +1,4 @@
-"""A place in the matrix: everything that a run of publishing or consuming is made of."""
+"""A point in the matrix: all parameters of a run of publishing or consuming."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from linn.wire import messages
 
 Acks = Literal["none", "leader", "all"]
 PARTITIONS_MAX = 500
-"""Of one topic here: more partitions are spread over topics, since a topic has 4,096 at most."""
+"""Partitions of one topic here: more are spread over topics, since a topic has 4,096 at most."""
 OFFSET_BYTES = 4
-"""Beside each value in its column."""
+"""Size of each value's offset in its column."""
 BATCH_HEAD_BYTES = 320
-"""More than a batch has beside its records, so that one is of no more than its nominal size."""
+"""An upper bound of a batch's size without its records, so that a batch does not exceed its nominal size."""
 CONFIG = """
 [broker]
 message_bytes_max = "2MiB"
@@ -26,16 +26,16 @@ message_bytes_max = "2MiB"
 engine = "{engine}"
 {settings}
 """
-"""A message of 1 MiB is larger than the default allows, which counts its key and headers too."""
+"""Configuration of the broker. A message of 1 MiB exceeds the default limit, which includes key and headers."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The defaults are the place that every axis runs through."""
+    """Parameters of a run; the defaults are the point that every axis crosses."""
 
     record_bytes: int = 128
     batch_bytes: int = 64 << 10
-    """About; a batch of 0 bytes is one record."""
+    """Approximate size; 0 bytes mean a batch of one record."""
     acks: Acks = "leader"
     engine: str = "segmented-log"
     fsync: str = "os"
@@ -46,22 +46,22 @@ class Point:
 
     @property
     def records(self) -> int:
-        """Of one batch."""
+        """The number of records in one batch."""
         return max(1, (self.batch_bytes - BATCH_HEAD_BYTES) // (self.record_bytes + OFFSET_BYTES))
 
     @property
     def batch_codec(self) -> Codec:
-        """As a batch has it."""
+        """The codec of a batch."""
         return Codec[self.codec.upper()]
 
     @property
     def is_ring(self) -> bool:
-        """Whether publishing goes to a full topic, where each batch takes the place of one that is dropped."""
+        """Whether publishing goes to a full topic, where each batch replaces a dropped one."""
         return self.engine == "dram"
 
     @property
     def topics(self) -> list[str]:
-        """That hold the partitions."""
+        """The topics of the partitions."""
         return [f"t{number}" for number in range(-(-self.partitions // PARTITIONS_MAX))]
 
     def place(self, number: int) -> tuple[str, int]:
@@ -70,7 +70,7 @@ class Point:
 
     @property
     def config(self) -> str:
-        """The broker's, without its topics."""
+        """The broker's configuration, without its topics."""
         if self.engine == "dram":
             return CONFIG.format(engine="dram", settings=f"memory_bytes_max = {1 << 30}")
         return CONFIG.format(engine=self.engine, settings=f'fsync = "{self.fsync}"')
@@ -94,7 +94,7 @@ async def make_topics(target: Target, point: Point, ring: bool) -> None:
 
 
 async def delete_topics(target: Target, point: Point) -> None:
-    """With all that is in them. Raises LoadFailed."""
+    """Delete the topics with their content. Raises LoadFailed."""
     async with connected(target) as socket:
         for name in point.topics:
             await ask(socket, messages.Administer("topic.delete", json.dumps({"name": name})), messages.Administered)

@@ -15,11 +15,11 @@ FIGURES = "matrix.json"
 
 
 class NoFolder(Exception):
-    """The report can't be written where it should be."""
+    """Raised if the report can't be written to its folder."""
 
 
 def prepare_report(folder: Path) -> None:
-    """Find out before anything is measured whether there can be a report. Raises NoPlots, NoFolder."""
+    """Check before anything is measured that a report can be written. Raises NoPlots, NoFolder."""
     check_plots()
     try:
         folder.mkdir(parents=True, exist_ok=True)

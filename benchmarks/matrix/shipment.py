@@ -1,4 +1,4 @@
-"""What is sent at one point, made before the clock runs: the same bytes for the floor and for linn."""
+"""Prebuilt requests of one point: the same bytes for the floor and for linn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from linn.wire import messages
 from linn.wire.connection import frames_of
 
 SEND_BATCHES_MAX = 256
-"""Handed to the kernel at once: a quarter of the requests that a connection may have open."""
+"""Batches handed to the kernel at once: a quarter of the requests that a connection may have open."""
 ACKS = {"none": messages.Acks.NONE, "leader": messages.Acks.LEADER, "all": messages.Acks.ALL}
 CROWD_PASSES_MIN = 4
-"""With a single batch of each, a run of many connections would be over before they are in one another's way."""
+"""Least passes of many connections: with a single batch of each, a run would be over before they interfere."""
 TEXT = b'{"flight": 1141, "origin": "JFK"}'
 
 
@@ -33,24 +33,24 @@ class Shipment:
     """Publishes of the same batch."""
 
     sends: tuple[Send, ...]
-    """One pass: once through all partitions, where there are several."""
+    """One pass: once through all partitions, if there are several."""
     batches: int
-    """Of one pass."""
+    """Batches of one pass."""
     records: int
-    """Of one batch."""
+    """Records of one batch."""
     batch_bytes: int
     is_answered: bool
     last: bytes
     """A publish that is always answered: with acks "none", its answer says that all before it was read."""
 
     def passes(self, bytes_max: int, batches_max: int, connections: int) -> int:
-        """How often each connection sends all, so that they together send no more than so many; but a few times."""
+        """The number of passes of each connection, such that all of them stay within the limits; but at least a few."""
         least = 1 if connections == 1 else CROWD_PASSES_MIN
         return max(least, min(bytes_max // self.batch_bytes, batches_max) // (self.batches * connections))
 
 
 def batch_of(point: Point) -> RecordBatch:
-    """Half of each value is random, the other half is text that repeats."""
+    """Make a batch; half of each value is random, the other half is text that repeats."""
     half = point.record_bytes // 2
     text = (TEXT * (half // len(TEXT) + 2))[: point.record_bytes - half]
     values = [os.urandom(half) + text for _ in range(point.records)]
@@ -58,7 +58,7 @@ def batch_of(point: Point) -> RecordBatch:
 
 
 def shipment(point: Point) -> Shipment:
-    """Publishes to every partition of the point, in turn."""
+    """Make publishes to every partition of the point, in turn."""
     batch = batch_of(point)
     content = bytes(batch.message)
     per_send = max(1, min(SEND_BATCHES_MAX, SEND_BYTES // batch.size // point.connections))

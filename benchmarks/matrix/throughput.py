@@ -1,4 +1,4 @@
-"""Throughput lines: publishing and consuming at every place of every axis."""
+"""Throughput lines: publishing and consuming at every point of every axis."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from benchmarks.servers import broker, check_room, floor, fresh_folder, target_o
 
 Work = Callable[[Target, Point, Shipment, int], Awaitable[Run]]
 Runs = list[Run]
-"""Of one round: the floor's and linn's."""
+"""The floor's and linn's runs of one round."""
 BUFFER_BYTES = 4 << 20
-"""Of the floor, where a batch does not fit into its default."""
+"""Size of the floor's buffer if a batch exceeds its default."""
 LARGE_BYTES = 512 << 10
 FILL_BATCHES_MAX = 10_000
 ROUNDS_BYTES_MAX = 2 << 30
-"""Of all rounds at one place: more would have the kernel hold writers back, whose page cache it has to write."""
+"""Limit of all rounds at one point: with more, the kernel would throttle writers to write back its page cache."""
 
 
 def throughput_lines(plan: Plan) -> Iterator[Line]:
@@ -37,7 +37,7 @@ def throughput_lines(plan: Plan) -> Iterator[Line]:
 
 
 def place_lines(plan: Plan, axis: Axis, value: Any) -> Iterator[Line]:
-    """What one broker does at one point, against floors in the same layout."""
+    """Measure one broker at one point, against floors in the same layout."""
     point = axis.point(value)
     goods = shipment(point)
     passes = goods.passes(plan.matrix.run_bytes, plan.matrix.run_batches, point.connections)
@@ -57,7 +57,7 @@ def place_lines(plan: Plan, axis: Axis, value: Any) -> Iterator[Line]:
 
 
 def _rounds(plan: Plan, work: Work, sides: Sequence[Target], point: Point, goods: Shipment, passes: int) -> list[Runs]:
-    """In turns, of which the first is not counted: it makes the floor's frames, and fills caches."""
+    """Run the sides in turns. The first round is not counted: it makes the floor's frames, and fills caches."""
     run_bytes = passes * goods.batches * goods.batch_bytes * point.connections
     runs = []
     for _ in range(1 + min(plan.matrix.rounds, max(1, ROUNDS_BYTES_MAX // run_bytes))):
@@ -79,7 +79,7 @@ def _servers(plan: Plan, point: Point, goods: Shipment) -> Iterator[tuple[Target
 
 
 def taking_floor(point: Point, batch_bytes: int, folder: Path) -> AbstractContextManager[Target]:
-    """A floor that does with batches what the point asks of linn: write, sync, answer, or not."""
+    """Start a floor that does the same with batches as the point asks of linn: write, sync, answer, or not."""
     options = []
     if point.acks == "none":
         options += ["--reply-bytes", "0"]
@@ -92,21 +92,21 @@ def taking_floor(point: Point, batch_bytes: int, folder: Path) -> AbstractContex
 
 
 def _fill(point: Point, goods: Shipment, linn: Target) -> None:
-    """A topic in memory is full before anything counts."""
+    """Fill a topic in memory before anything is measured."""
     if point.is_ring:
         for _ in range(2):
             trio.run(publish, linn, point, goods, goods.passes(RING_BYTES * 7 // 8, FILL_BATCHES_MAX, 1))
 
 
 def _start_over(point: Point, goods: Shipment, linn: Target, passes: int) -> None:
-    """What is consumed lies in a topic that drops nothing."""
+    """Fill topics that drop nothing with the batches to consume."""
     trio.run(delete_topics, linn, point)
     trio.run(make_topics, linn, point, False)
     trio.run(publish, linn, point, goods, passes)
 
 
 def _pair(axis: Axis, point: Point, goods: Shipment, bare: Run, linn: Run) -> Pair:
-    """In the axis's unit."""
+    """The two runs in the axis's unit."""
     record = point.record_bytes / 1e6 if axis.unit == "MB/s" else 1e-3
     rates = [run.batches * goods.records * record / run.seconds for run in (bare, linn)]
     return Pair(rates[0], rates[1], bare.cpu_s / bare.batches * 1e6, linn.cpu_s / linn.batches * 1e6)

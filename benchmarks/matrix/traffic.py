@@ -33,16 +33,16 @@ from linn.wire import messages
 from linn.wire.connection import frames_of
 
 PUSHED_BYTES = 1 << 20
-"""Of one delivery of linn's; the floor sends as many at once."""
+"""Bytes of one delivery of linn's; the floor sends as many at once."""
 PUSHED_BATCHES_MAX = 1_000
-"""No call of sendmsg takes more than 1,024 buffers."""
+"""Limit of the batches of a delivery: sendmsg takes at most 1,024 buffers."""
 SUBSCRIPTION = 1
-"""The number of a connection's first."""
+"""The number of a connection's first subscription."""
 
 
 @asynccontextmanager
 async def crowd(target: Target, count: int) -> AsyncIterator[list[trio.socket.SocketType]]:
-    """So many connections. Raises LoadFailed."""
+    """Open `count` connections. Raises LoadFailed."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(connected(target)) for _ in range(count)]
 
@@ -51,7 +51,7 @@ async def crowd(target: Target, count: int) -> AsyncIterator[list[trio.socket.So
 
 
 async def publish(target: Target, point: Point, goods: Shipment, passes: int) -> Run:
-    """Each connection sends all `passes` times; the clock stops at the last confirmation. Raises LoadFailed."""
+    """Send everything `passes` times per connection; the clock stops at the last confirmation. Raises LoadFailed."""
     async with crowd(target, point.connections) as sockets:
         if point.connections > 1:
             await _publish_once(sockets, goods)
@@ -66,7 +66,9 @@ async def publish(target: Target, point: Point, goods: Shipment, passes: int) ->
 
 
 async def _publish_once(sockets: list[trio.socket.SocketType], goods: Shipment) -> None:
-    """A server that has answered on every connection has accepted them all, and has the memory that they take."""
+    """Publish once on every connection: a server that has answered has accepted them all, and allocated
+    their memory.
+    """
     async with trio.open_nursery() as nursery:
         for socket in sockets:
             nursery.start_soon(_publish_last, socket, goods)
@@ -88,7 +90,7 @@ async def _publish_answered(target: Target, socket: trio.socket.SocketType, good
 
 
 async def _publish_unanswered(target: Target, socket: trio.socket.SocketType, goods: Shipment, passes: int) -> None:
-    """Until the server has read it all: linn answers one more publish, the floor closes behind the end."""
+    """Publish until the server has read everything: linn answers one more publish, the floor closes after the end."""
     for _ in range(passes):
         for send in goods.sends:
             await send_all(socket, send.buffers)
@@ -104,7 +106,7 @@ async def _publish_unanswered(target: Target, socket: trio.socket.SocketType, go
 
 
 async def consume(target: Target, point: Point, goods: Shipment, passes: int) -> Run:
-    """Each connection is pushed what one connection has published in as many passes. Raises LoadFailed."""
+    """Push to each connection what one connection has published in as many passes. Raises LoadFailed."""
     per_delivery = max(1, min(PUSHED_BATCHES_MAX, PUSHED_BYTES // goods.batch_bytes))
     stock = Stock("", passes * goods.batches, goods.batch_bytes, per_delivery)
     async with crowd(target, point.connections) as sockets:
@@ -128,13 +130,13 @@ async def consume(target: Target, point: Point, goods: Shipment, passes: int) ->
 
 
 async def _subscribe(socket: trio.socket.SocketType, point: Point) -> None:
-    """To all topics, without credit: nothing comes before it is given."""
+    """Subscribe to all topics, without credit: nothing is delivered before it is granted."""
     for topic in point.topics:
         await ask(socket, messages.Subscribe(topic), messages.Subscribed)
 
 
 def _credit(point: Point, records: int) -> bytes:
-    """For exactly what is to be read, the same part of it from each topic."""
+    """Credit for exactly the records to read, evenly divided between the topics."""
     share = records // len(point.topics)
     credits = [messages.Credit(SUBSCRIPTION + number, share) for number in range(len(point.topics))]
     return b"".join(bytes(frame) for credit in credits for frame in frames_of(credit))

@@ -1,7 +1,7 @@
 """Queue lines: records through publish, deliver and ack, with an ack per batch and with an ack per record.
 
 linn is driven by its own client, in one process that publishes, consumes and acks; the relay, which is the floor here,
-by frames that were made before, with as many acks. So the distance is the client's as well as the broker's.
+by prebuilt frames, with as many acks. So the difference includes the client as well as the broker.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from linn.client.client import Client
 from linn.wire import codec, messages
 
 BATCH_BYTES = 128 << 10
-"""As the client sends and gets them when it is given many records at once."""
+"""Size of batches that the client sends and receives when it is given many records at once."""
 PREFETCH = 100
 BATCH_TARGET, SINGLE_TARGET = Bound(1_000_000), Bound(40_000)
 """Records a second."""
 WINDOW = 32
-"""Batches that are published and not answered yet, of the relay's load."""
+"""Unanswered batches of the relay's load."""
 SINGLE_ACK = bytes(codec.encode(messages.Settle(1, [messages.Settlement(0, 1, 0, 1)]), 1))
 ANSWER_BYTES = len(codec.encode(messages.Settled([]), 1))
 
 
 @dataclass(frozen=True)
 class Work:
-    """What passes through the relay, and how it is acked."""
+    """The load on the relay, and its acks."""
 
     goods: Shipment
     batches: int
     open_batches_max: int
     acks: int
-    """Of one batch."""
+    """Acks of one batch."""
 
 
 def queue_lines(plan: Plan) -> Iterator[Line]:
-    """Both of them."""
+    """The lines for batch acks and single acks."""
     with fresh_folder(plan.folder) as folder, broker(folder) as process, relay() as bare:
         many, few = plan.matrix.queue_records, plan.matrix.single_records
         pairs = []
@@ -75,7 +75,7 @@ def queue_lines(plan: Plan) -> Iterator[Line]:
 
 
 def _line(name: str, bound: Bound, pairs: list[tuple[float, float]]) -> Line:
-    """A target is one of linn's rate; the floor's stands beside it."""
+    """Make a line. The target is for linn's rate; the floor's is shown beside it."""
     line = Line("matrix", f"Queue, {name}", "records/s", bound, [rate for _, rate in pairs])
     line.floor, line.linn = median(rate for rate, _ in pairs) / 1e3, line.value / 1e3
     line.detail_unit, line.mark = "krecords/s", Mark("queue", "publish, deliver, ack", name)
@@ -92,7 +92,7 @@ async def _client_seconds(url: str, count: int, work: ClientWork) -> float:
 
 
 async def one_by_one(client: Client, count: int) -> float:
-    """As `through_queue`, message by message, each acked by itself; acks are awaited at the end only."""
+    """Do the same as `through_queue`, message by message, each acked on its own; acks are awaited only at the end."""
     left = count
     started = time.perf_counter()
     async with client.consumer("queue", prefetch=PREFETCH) as consumer, trio.open_nursery() as nursery:
@@ -117,7 +117,7 @@ def _relayed(bare: Target, records: int, batch_bytes: int, open_batches_max: int
 
 
 async def through_relay(bare: Target, work: Work) -> float:
-    """One connection publishes, another consumes and acks; the seconds until the last ack is answered."""
+    """Publish on one connection, consume and ack on another; returns the seconds until the last ack is answered."""
     async with connected(bare) as publishing, connected(bare) as consuming:
         started = time.perf_counter()
         async with trio.open_nursery() as nursery:
@@ -137,7 +137,7 @@ async def _publish(socket: trio.socket.SocketType, work: Work) -> None:
 
 
 async def _consume(socket: trio.socket.SocketType, work: Work) -> None:
-    """Ack what comes, until the last answer."""
+    """Ack every batch, until the last answer."""
     join = JOIN.pack(JOINING, work.open_batches_max, work.acks, len(SINGLE_ACK), ANSWER_BYTES, DELIVER_BYTES)
     await send_all(socket, [join])
     acks, received = SINGLE_ACK * work.acks, Batches(answer_bytes=ANSWER_BYTES)

@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """How much is measured."""
+    """The amount of measuring."""
     folder = options.folder or Path(tempfile.gettempdir())
     plan = quick_plan(folder) if options.quick else Plan(folder)
     return dataclasses.replace(plan, rounds=options.rounds or plan.rounds)

@@ -17,7 +17,7 @@ _NUMBER = struct.Struct("<Q")
 
 
 class RecordsLost(Exception):
-    """What was consumed is not what was confirmed."""
+    """The consumed records differ from the confirmed ones."""
 
 
 class Cargo:

@@ -35,7 +35,7 @@ def java_version() -> str:
 
 
 def class_path(artifacts: Sequence[str]) -> str:
-    """Of artifacts (`group:name:version`) and all they need; Maven keeps them. Raises PeerMissing."""
+    """Paths of artifacts (`group:name:version`) and all they need; Maven keeps them. Raises PeerMissing."""
     maven = program("mvn", INSTALL)
     with TemporaryDirectory(prefix="linn-peers-") as name:
         folder = Path(name)

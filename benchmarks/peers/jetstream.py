@@ -30,7 +30,7 @@ SERVER = ("github.com/nats-io/nats-server/v2", "v2.15.2")
 TOOL = ("github.com/nats-io/natscli/nats", "v0.5.0")
 TIMEOUT_S = 30.0
 UNBOUNDED: dict[str, Any] = {"pending_msgs_limit": -1, "pending_bytes_limit": -1}
-"""What has arrived and waits for its callback; else the client drops what is too much."""
+"""Limit of messages that wait for their callback; above it the client drops them."""
 SYNC_INTERVAL = {"page cache": "2m", "fsync": "always"}
 
 

@@ -261,7 +261,7 @@ class KafkaPeer:
 
 
 def facts(release: str) -> Facts:
-    """What the reader has to know of a version."""
+    """Remarks on a version."""
     calls = f"`producer.produce(topic, value)`, `delivery.report.only.error`, at most {WINDOW:,} unconfirmed"
     bulk = f"`producer.produce_batch(topic, messages)` of {CHUNK:,} that were made before, else the same"
     return Facts(

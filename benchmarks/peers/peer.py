@@ -1,4 +1,4 @@
-"""What a system has to be able to do to be measured: start, stop, publish, consume, and say how it is set."""
+"""The port of a system that is measured: start, stop, publish, consume, and name its settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.peers.stopwatch import Stopwatch
 from benchmarks.peers.tool import ToolRun
 
 Durability = Literal["page cache", "fsync"]
-"""What a confirmation promises: the record is with the operating system, or on stable storage."""
+"""The promise of a confirmation: the record is with the operating system, or on stable storage."""
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 Kind = Literal["queue", "stream"]
 Work = Literal[
@@ -42,13 +42,13 @@ class PeerFailed(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """What a reader has to know to judge a system's figures."""
+    """Facts by which a reader judges a system's figures."""
 
     name: str
     client: str
     """Its library, and the language of that."""
     settings: Mapping[Durability, str]
-    """How each durability is set; one that is not in here is not offered."""
+    """Settings of each durability; one that is missing is not offered."""
     calls: Mapping[Work, str]
     """The calls that each work is done with; a work that is not in here is not offered."""
     lacks: Mapping[Work, str] = field(default_factory=dict)

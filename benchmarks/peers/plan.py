@@ -1,4 +1,4 @@
-"""How much is measured, and what is the same for every system."""
+"""The amount of measuring, and the limits that are the same for every system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WINDOW = 10_000
 CHUNK = 1_000
 """Records of one call in bulk, where it is not the whole window; and between two looks at the clock."""
 LINGER_MS = 5
-"""How long a client that gathers batches may wait for more."""
+"""Time that a client which gathers batches may wait for more."""
 
 
 @dataclass(frozen=True)
@@ -20,23 +20,23 @@ class Plan:
     """Sizes and times of everything."""
 
     folder: Path
-    """Where the servers' data folders are made: on the disk that is measured."""
+    """Folder for the servers' data, on the disk that is measured."""
     rounds: int = 5
     """In each of them every system has its turn."""
     seconds: float = 0.7
-    """Of publishing in one turn; what was published is then consumed in full."""
+    """Time of publishing in one turn; all of it is then consumed."""
     record_bytes: tuple[int, ...] = (128, 1024)
     stock_bytes_max: int = 256 << 20
-    """What one turn publishes at most, so that it stays in memory and is consumed in bounded time."""
+    """Limit of bytes published in one turn, so that they stay in memory and are consumed in bounded time."""
     durabilities: tuple[Durability, ...] = ("page cache", "fsync")
     warm_up_s: float = 0.25
-    """Of publishing in one turn of the warm-up."""
+    """Time of publishing in one turn of the warm-up."""
     warm_up_s_max: float = 8.0
     """For all turns of one system at one work, if its rates do not stand still before."""
     idle_s: float = 2.0
     """For a look at what the servers take while none of them has work."""
     tool_s: float = 1.5
-    """Of a load tool, as far as its rate is foreseen."""
+    """Time of a load tool, as far as its rate is foreseen."""
 
     def records_max(self, record_bytes: int) -> int:
         """Records of one turn."""

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TypeVar
 
 STILL = 0.1
-"""How far apart rates may be, as a share of their median, to be called still."""
+"""Spread of rates, as a share of their median, up to which they are called still."""
 STILL_TURNS = 3
 Item = TypeVar("Item")
 
@@ -39,7 +39,7 @@ class Ratio:
 
 
 def ratio(rates: Mapping[int, float], others: Mapping[int, float]) -> Ratio | None:
-    """Of rates by round. None where no round has both."""
+    """Ratio of rates by round. None where no round has both."""
     found = [rates[number] / others[number] for number in sorted(rates.keys() & others.keys())]
     return Ratio(median(found), min(found), max(found), len(found)) if found else None
 

@@ -379,7 +379,7 @@ _BLOCK = re.compile(r"(<!-- peers: (standing|summary) -->\n).*?(\n<!-- peers end
 
 
 def documented(result: Result, root: Path = ROOT) -> dict[Path, str]:
-    """What the files of the documentation should be for a run, by path below `root`."""
+    """Contents of the documentation's files for a run, by path below `root`."""
     texts = {PAGE: page(result)}
     for name, link in BLOCKS.items():
         blocks = {"standing": standing(result, link), "summary": summary(result).rstrip()}

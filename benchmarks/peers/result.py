@@ -1,4 +1,4 @@
-"""What a run measured, as it is written to peers.json: every turn of every system, and what the reader has to know."""
+"""The result of a run, as it is written to peers.json: every turn of every system, with the facts to judge it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Result:
     samples: Sequence[Sample] = ()
     warm_ups: Sequence[WarmUp] = ()
     idle_cores: Mapping[Durability, float] = field(default_factory=dict)
-    """What all servers together take of the processors while none of them has work."""
+    """Processor time of all servers together while none of them has work."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Systems that were not measured, and why."""
     measured_at: str = ""

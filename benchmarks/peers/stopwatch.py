@@ -1,4 +1,4 @@
-"""What a stretch of work takes: seconds, and CPU time of both sides."""
+"""The cost of a stretch of work: seconds, and CPU time of both sides."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ class ToolFailed(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a tool said of its run."""
+    """Figures that a tool printed of its run."""
 
     records_per_s: float
     records: int | None = None
-    """How many it counted; None where it does not say."""
+    """Records that it counted; None where it does not say."""
     p50_us: float | None = None
     p99_us: float | None = None
 
@@ -39,7 +39,7 @@ class ToolRun:
 
 
 def run_tool(command: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[str, float, float]:
-    """What it printed, its seconds and its CPU seconds. Raises ToolFailed."""
+    """Run a tool: its output, its seconds and its CPU seconds. Raises ToolFailed."""
     name = Path(command[0]).name
     with TemporaryFile() as output:
         started = time.monotonic()
@@ -67,6 +67,6 @@ def run_tool(command: Sequence[str], environment: Mapping[str, str] | None = Non
 
 
 def _children_cpu_s() -> float:
-    """Of processes that have ended and were waited for."""
+    """CPU seconds of processes that have ended and were waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

@@ -1,4 +1,4 @@
-"""What load tools print, read. Pure: text in, a reading out; ToolFailed where it does not say what it should."""
+"""Parsers of the output of load tools. Pure: text in, a reading out; ToolFailed for other text."""
 
 from __future__ import annotations
 

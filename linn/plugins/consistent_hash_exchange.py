@@ -1,9 +1,8 @@
 """The consistent-hash exchange: each message goes to one target, chosen by a hash of its routing key or another field.
 
 Equal values go to the same target. Targets stand on a ring of 2**64 places, each at many places in proportion to its
-weight; a value goes to the target at the next place after the value's hash (Karger and others, 1997). So a target that
-is added takes about its share from all others, one that is removed gives its share to all others, and nothing else
-moves.
+weight; a value goes to the target at the next place after the value's hash (Karger and others, 1997). So an added
+target takes about its share from all others, a removed one gives its share to all others, and nothing else moves.
 
 Laws: placement depends on the targets' names and weights alone, not on the order in which they were bound, on the
 process or the machine; the tests pin it.
@@ -30,13 +29,13 @@ from linn.core.routing.predicate.parser import parse_field
 from linn.core.routing.subject_field import FieldValue
 
 WEIGHT_MAX = 1_000
-"""A target that is to get a thousand times the share of another is a slip of the finger."""
+"""Largest weight: a target with a thousand times the share of another is a typing error."""
 POINTS_PER_WEIGHT = 128
 """Places on the ring for each unit of weight: shares are within about 9 per cent, of weight 10 within 3."""
 POINTS_MAX = 1 << 19
-"""Places of the whole ring, 20 MB. Where there would be more, each target has half as many, and so on, at least one."""
+"""Places of the whole ring, 20 MB. If there would be more, each target has half as many, and so on, at least one."""
 POINTS_A_STEP = 1 << 12
-"""Laid out in one step: a millisecond or two."""
+"""Places laid out in one step: a millisecond or two."""
 
 _POINTS_PER_DIGEST = 8
 _POINTS = struct.Struct(f"<{_POINTS_PER_DIGEST}Q")
@@ -48,12 +47,12 @@ class ConsistentHashSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
     hash_on: Annotated[
         str,
         msgspec.Meta(
-            description="What is hashed: `routing_key`, `key`, `label.NAME` or `header.NAME`; absent is empty."
+            description="The hashed field: `routing_key`, `key`, `label.NAME` or `header.NAME`; a missing one is empty."
         ),
     ] = "routing_key"
 
     def __post_init__(self) -> None:
-        """Raises ValueError where it is no field."""
+        """Check the field. Raises ValueError if it is none."""
         try:
             parse_field(self.hash_on)
         except PredicateInvalid as error:
@@ -61,7 +60,7 @@ class ConsistentHashSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
 
 class ConsistentHashExchange:
-    """One binding for each value. The key of a binding is its weight, 1 where it has none."""
+    """An exchange that chooses one binding for each value. The key of a binding is its weight, 1 if it is empty."""
 
     def __init__(self, name: str, settings: ConsistentHashSettings) -> None:
         self.name = name
@@ -85,7 +84,7 @@ class ConsistentHashExchange:
             self._changed()
 
     def unbind(self, binding: Binding) -> None:
-        """Remove a binding, if it is there."""
+        """Remove a binding, if it exists."""
         if self._table.remove(binding) is not None:
             self._changed()
 
@@ -98,15 +97,15 @@ class ConsistentHashExchange:
         return self._table.all()
 
     def fields(self) -> frozenset[str]:
-        """What is hashed, where it is neither routing key nor label."""
+        """The hashed field, unless it is the routing key or a label."""
         return self._fields
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The binding of the one target for the subject; none where there are no bindings."""
+        """The binding of the subject's one target; empty if there are no bindings."""
         return run_steps(self.match_in_steps(subject))
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
-        """As `match`, in steps: after a change of the bindings the ring is laid out anew first."""
+        """Match in steps: after a change of the bindings the ring is laid out anew first."""
         while not self._is_current:
             yield from self._lay_ring()
         if not self._points:
@@ -115,7 +114,7 @@ class ConsistentHashExchange:
         return (self._owners[place % len(self._owners)],)
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """Which target the hash leads to."""
+        """Explain which target the hash leads to."""
         chosen = self.match(subject)
         value = self._read(subject)
         has = f"{self._field} is {shown_value(value)}" if value is not None else f"there is no {self._field}"
@@ -123,7 +122,7 @@ class ConsistentHashExchange:
         return Explanation(f"weight {weight_of(binding)}", binding in chosen, leads)
 
     def _lay_ring(self) -> Steps[None]:
-        """Lay out all points anew, in half a second at the largest size; in vain where bindings change meanwhile."""
+        """Lay out all points anew, in half a second at the largest size; wasted if bindings change meanwhile."""
         changes = self._changes
         owners: dict[Target, Binding] = {}
         weights: dict[Target, int] = {}
@@ -148,7 +147,7 @@ class ConsistentHashExchange:
 
 
 def weight_of(binding: Binding) -> int:
-    """The weight that a binding's key says. Raises BindingInvalid."""
+    """The weight in a binding's key. Raises BindingInvalid."""
     if not binding.key:
         return 1
     weight = int(binding.key) if binding.key.isascii() and binding.key.isdecimal() and len(binding.key) < 9 else 0
@@ -160,12 +159,12 @@ def weight_of(binding: Binding) -> int:
 
 
 def hash_of(value: FieldValue | None) -> int:
-    """64 bits of a field's value. Numbers that are equal have equal hashes; what is absent has that of empty text."""
+    """A 64-bit hash of a field's value. Equal numbers have equal hashes; a missing field has that of empty text."""
     return int.from_bytes(hashlib.blake2b(_bytes_of(value), digest_size=8).digest(), "little")
 
 
 def points_of(target: Target, first: int, end: int) -> list[int]:
-    """The points of a target from the place `first`, a multiple of POINTS_A_STEP: they don't depend on their number."""
+    """The points of a target from the place `first`, a multiple of POINTS_A_STEP; they don't depend on their number."""
     name = f"{'exchange' if target.is_exchange else 'topic'}:{target.name}:".encode()
     points: list[int] = []
     for number in range(first // _POINTS_PER_DIGEST, -(-end // _POINTS_PER_DIGEST)):
@@ -187,5 +186,5 @@ def _bytes_of(value: FieldValue | None) -> bytes:
 
 @hookimpl
 def linn_register_exchange() -> ExchangeKind:
-    """`type = "consistent-hash"`."""
+    """Register `type = "consistent-hash"`."""
     return ExchangeKind("consistent-hash", ConsistentHashSettings, ConsistentHashExchange)

@@ -15,11 +15,11 @@ WHEN = "when"
 
 
 class ContentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A content exchange has no settings but its type."""
+    """Settings of a content exchange: it has none but its type."""
 
 
 class ContentExchange(PredicateExchange):
-    """A binding matches the messages of which its predicate is true."""
+    """An exchange whose bindings match the messages for which their predicates are true."""
 
     def predicate_of(self, binding: Binding) -> Predicate:
         """The predicate in `when`. Raises BindingInvalid."""
@@ -41,5 +41,5 @@ class ContentExchange(PredicateExchange):
 
 @hookimpl
 def linn_register_exchange() -> ExchangeKind:
-    """`type = "content"`."""
+    """Register `type = "content"`."""
     return ExchangeKind("content", ContentSettings, ContentExchange)

@@ -19,19 +19,21 @@ from linn.plugins.pattern_explanation import explain_pattern
 from linn.plugins.pattern_index import PatternIndex
 
 PATTERN_WORDS_MAX = 64
-"""Words of a binding's pattern. RabbitMQ's keys end at 255 bytes, so at 128 words; nobody has been seen near it."""
+"""Limit of the words of a binding's pattern. RabbitMQ's keys end at 255 bytes, so at 128 words, far more than any in
+use.
+"""
 
 
 KEY_WORDS_MAX = 128
-"""Words of a routing key that a topic exchange looks at: RabbitMQ's keys have no more."""
+"""Limit of the words of a routing key that a topic exchange looks at: RabbitMQ's keys have no more."""
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """These exchanges have no settings but their type."""
+    """Settings of these exchanges: they have none but their type."""
 
 
 class KeyedExchange:
-    """What exchanges have in common whose bindings have a key and no arguments. An exchange adds its index."""
+    """The base of exchanges whose bindings have a key and no arguments. A subclass adds its index."""
 
     def __init__(self, name: str, settings: NoSettings) -> None:
         self.name = name
@@ -48,7 +50,7 @@ class KeyedExchange:
             self.added(number, binding)
 
     def unbind(self, binding: Binding) -> None:
-        """Remove a binding, if it is there."""
+        """Remove a binding, if it exists."""
         number = self._table.remove(binding)
         if number is not None:
             self.removed(number, binding)
@@ -58,32 +60,32 @@ class KeyedExchange:
         return self._table.all()
 
     def fields(self) -> frozenset[str]:
-        """Nothing but the routing key counts."""
+        """Return no fields: only the routing key counts."""
         return frozenset()
 
     def check_key(self, key: str) -> None:
-        """Raises BindingInvalid where the key means nothing here."""
+        """Check a binding's key. Raises BindingInvalid if it has no meaning here."""
 
     def added(self, number: int, binding: Binding) -> None:
-        """Put a new binding into the index."""
+        """Add a binding to the index."""
 
     def removed(self, number: int, binding: Binding) -> None:
-        """Take a binding out of the index."""
+        """Remove a binding from the index."""
 
 
 class DirectExchange(KeyedExchange):
-    """A binding matches the routing key that is equal to its own."""
+    """An exchange whose bindings match routing keys equal to their own key."""
 
     def __init__(self, name: str, settings: NoSettings) -> None:
         super().__init__(name, settings)
         self._by_key: dict[str, dict[int, Binding]] = {}
 
     def added(self, number: int, binding: Binding) -> None:
-        """Put a new binding into the index."""
+        """Add a binding to the index."""
         self._by_key.setdefault(binding.key, {})[number] = binding
 
     def removed(self, number: int, binding: Binding) -> None:
-        """Take a binding out of the index."""
+        """Remove a binding from the index."""
         same_key = self._by_key[binding.key]
         del same_key[number]
         if not same_key:
@@ -95,48 +97,48 @@ class DirectExchange(KeyedExchange):
         return tuple(found.values()) if found is not None else ()
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """Whether the key is that of the binding."""
+        """Explain whether the routing key equals the binding's key."""
         return explain_tree(Comparison(SubjectField("routing_key"), "=", binding.key), subject)
 
 
 class FanoutExchange(KeyedExchange):
-    """Every binding matches."""
+    """An exchange in which every binding matches."""
 
     def match(self, subject: Subject) -> Sequence[Binding]:
         """All bindings."""
         return self._table.all()
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """Nothing is asked."""
+        """Explain that nothing is compared."""
         return Explanation("everything", True, "a fanout has no conditions")
 
 
 class TopicExchange(KeyedExchange):
-    """Patterns of words separated by dots: `*` is exactly one word, `#` any number of them, none included."""
+    """An exchange of dotted patterns: `*` matches exactly one word, `#` any number of words, including none."""
 
     def __init__(self, name: str, settings: NoSettings) -> None:
         super().__init__(name, settings)
         self._index = PatternIndex()
 
     def check_key(self, key: str) -> None:
-        """Raises BindingInvalid where there are too many words."""
+        """Check the number of words. Raises BindingInvalid if there are too many."""
         if key.count(".") >= PATTERN_WORDS_MAX:
             raise BindingInvalid(f"a pattern of {key.count('.') + 1} words, more than {PATTERN_WORDS_MAX}")
 
     def added(self, number: int, binding: Binding) -> None:
-        """Put a new binding into the index."""
+        """Add a binding to the index."""
         self._index.add(number, binding.key)
 
     def removed(self, number: int, binding: Binding) -> None:
-        """Take a binding out of the index."""
+        """Remove a binding from the index."""
         self._index.remove(number, binding.key)
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The bindings whose patterns match. Raises LimitExceeded where the key has more than KEY_WORDS_MAX words."""
+        """The bindings whose patterns match. Raises LimitExceeded if the key has more than KEY_WORDS_MAX words."""
         return run_steps(self.match_in_steps(subject))
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
-        """As `match`, in steps."""
+        """Match in steps."""
         key = subject.routing_key
         if key.count(".") >= KEY_WORDS_MAX:
             raise LimitExceeded(f"a routing key of {key.count('.') + 1} words, more than {KEY_WORDS_MAX}")
@@ -145,13 +147,13 @@ class TopicExchange(KeyedExchange):
         return self._table.numbered(numbers) if numbers else ()
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """What the words of the pattern stand for, or where the key parts from it."""
+        """Explain which words each word of the pattern matched, or where the key differs from it."""
         return explain_pattern(binding.key, subject.routing_key)
 
 
 @hookimpl
 def linn_register_exchange() -> list[ExchangeKind]:
-    """`type = "direct"`, `"fanout"` and `"topic"`."""
+    """Register `type = "direct"`, `"fanout"` and `"topic"`."""
     return [
         ExchangeKind("direct", NoSettings, DirectExchange),
         ExchangeKind("fanout", NoSettings, FanoutExchange),

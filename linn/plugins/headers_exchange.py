@@ -1,13 +1,13 @@
-"""The headers exchange of AMQP, over labels and headers: a binding names values, all or any of which must be there.
+"""The headers exchange of AMQP, over labels and headers: a binding names values, all or any of which must be present.
 
     match = "all"
     labels = { format = "pdf", pages = 3 }
     headers = { "content-type" = "application/pdf" }
     exists = ["label.urgent", "header.trace-id"]
 
-It says in AMQP's words what a predicate says, and becomes one. RabbitMQ leaves names that begin with "x-" out of `all`
-and `any`. Here such names are refused there, so that nothing that a binding demands is left out in silence;
-`all-with-x` and `any-with-x` take every name, as in RabbitMQ.
+The arguments express a predicate in AMQP's words, and become one. RabbitMQ ignores names that begin with "x-" in `all`
+and `any`. Here such names are refused there, so that no demand of a binding is ignored silently; `all-with-x` and
+`any-with-x` take every name, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 class HeadersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A headers exchange has no settings but its type."""
+    """Settings of a headers exchange: it has none but its type."""
 
 
 class HeadersExchange(PredicateExchange):
-    """A binding matches the messages that have all, or any, of the values it names."""
+    """An exchange whose bindings match the messages that have all, or any, of the values they name."""
 
     def predicate_of(self, binding: Binding) -> Predicate:
-        """What the binding's arguments say, as a predicate. Raises BindingInvalid."""
+        """The predicate that a binding's arguments express. Raises BindingInvalid."""
         for name in binding.arguments:
             if name not in _ARGUMENTS:
                 raise BindingInvalid(f'unknown key "{name[:40]}"{did_you_mean(name, _ARGUMENTS)}', name)
@@ -116,7 +116,7 @@ def _fields(arguments: Mapping[str, Any]) -> list[SubjectField]:
 
 
 def _refuse_x(tests: list[Node], match: str) -> None:
-    """Raises BindingInvalid where a name begins with "x-"."""
+    """Refuse names that begin with "x-". Raises BindingInvalid."""
     for test in tests:
         assert isinstance(test, Comparison | Presence)
         if test.field.name.startswith("x-"):
@@ -126,5 +126,5 @@ def _refuse_x(tests: list[Node], match: str) -> None:
 
 @hookimpl
 def linn_register_exchange() -> ExchangeKind:
-    """`type = "headers"`."""
+    """Register `type = "headers"`."""
     return ExchangeKind("headers", HeadersSettings, HeadersExchange)

@@ -1,7 +1,7 @@
 """The built-in partitioners: `partitioner =` in a topic.
 
-`murmur2` is Kafka's default: a key has one partition, and batches without keys keep together (KIP-480). The other two
-look at no key. Where Kafka draws lots for the next partition, these take turns, so that all get their share.
+`murmur2` is Kafka's default: a key has one partition, and batches without keys stay whole (KIP-480). The other two look
+at no key. Where Kafka chooses the next partition at random, these take turns, so that all get their share.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from linn.core.routing.partitioner import PartitionerKind
 
 
 class StickyPartitioner:
-    """Each batch goes to one partition as a whole, the next one to the next; keys don't count."""
+    """A partitioner that puts each whole batch into the next partition in turn; keys don't count."""
 
     def __init__(self) -> None:
         self._turn = -1
 
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
-        """The partition whose turn it is."""
+        """Choose the next partition in turn."""
         self._turn = (self._turn + 1) % partitions
         return self._turn
 
 
 class Murmur2Partitioner:
-    """A key's hash chooses its partition; a batch without key hashes goes to one partition, by turns."""
+    """A partitioner by the hash of a record's key; a batch without key hashes goes to one partition, in turn."""
 
     def __init__(self) -> None:
         self._sticky = StickyPartitioner()
 
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
-        """By the batch's key hashes, where it has them."""
+        """Choose by the batch's key hashes, if it has them."""
         hashes = batch.key_hashes
         if hashes is None:
             return self._sticky.place(batch, partitions)
@@ -40,13 +40,15 @@ class Murmur2Partitioner:
 
 
 class RoundRobinPartitioner:
-    """Each record goes to the partition after the last one's; keys don't count. Batches are split and get small."""
+    """A partitioner that puts each record into the next partition; keys don't count. Batches are split and
+    get small.
+    """
 
     def __init__(self) -> None:
         self._next = 0
 
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
-        """One partition per record."""
+        """Choose one partition per record."""
         first = self._next
         self._next = (first + batch.count) % partitions
         return [index % partitions for index in range(first, first + batch.count)]
@@ -54,7 +56,7 @@ class RoundRobinPartitioner:
 
 @hookimpl
 def linn_register_partitioner() -> list[PartitionerKind]:
-    """`partitioner = "murmur2"`, `"sticky"` and `"round-robin"`."""
+    """Register `partitioner = "murmur2"`, `"sticky"` and `"round-robin"`."""
     return [
         PartitionerKind("murmur2", Murmur2Partitioner),
         PartitionerKind("sticky", StickyPartitioner),

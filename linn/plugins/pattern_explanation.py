@@ -1,4 +1,4 @@
-"""Why a topic exchange's pattern matches a routing key or not: which word stands for what, or where it ends."""
+"""Explanations of why a topic exchange's pattern matches a routing key or not, word by word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from linn.core.routing.explanation import Explanation
 
 
 def explain_pattern(pattern: str, key: str) -> Explanation:
-    """Each word of the pattern with what it stands for, or the word at which the key and the pattern part."""
+    """Explain each word of the pattern with the words it matches, or the word at which key and pattern differ."""
     words, given = pattern.split("."), key.split(".")
     reached = _reached(words, given)
     count = max(index for index, ends in enumerate(reached) if ends)
@@ -24,7 +24,7 @@ def explain_pattern(pattern: str, key: str) -> Explanation:
 
 
 def _reached(words: list[str], given: list[str]) -> list[list[int]]:
-    """For each number of the pattern's words: how many of the key's words, ascending, they can stand for together."""
+    """Return, for each n, the numbers of the key's words that the first n words of the pattern can match, ascending."""
     reached = [[0]]
     for word in words:
         ends = reached[-1]
@@ -36,7 +36,7 @@ def _reached(words: list[str], given: list[str]) -> list[list[int]]:
 
 
 def _alignment(words: list[str], given: list[str], reached: list[list[int]], end: int) -> list[Explanation]:
-    """What each of the words stands for, where together they stand for the first `end` words of the key."""
+    """The words that each word matches, if together they match the first `end` words of the key."""
     parts: list[Explanation] = []
     for index in range(len(words) - 1, -1, -1):
         # The most for the words before, so the fewest for a `#`.
@@ -48,13 +48,13 @@ def _alignment(words: list[str], given: list[str], reached: list[list[int]], end
 
 
 def _said(parts: list[Explanation]) -> str:
-    """What the wildcards stand for."""
+    """The words that the wildcards match, as text."""
     wild = [f"{part.text} {part.because}" for part in parts if part.text in ("*", "#")]
     return ", ".join(wild) or "word for word"
 
 
 def _parting(words: list[str], given: list[str], *, behind_hash: bool) -> str:
-    """Why it does not go on, with what is left of pattern and key; never are both empty."""
+    """The reason why the match ends, given the rest of pattern and key; never are both empty."""
     if not words:
         return f'the pattern ends before "{".".join(given)}"'
     if behind_hash:

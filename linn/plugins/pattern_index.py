@@ -1,10 +1,10 @@
-"""Which of many topic patterns match a routing key, at a cost that no patterns can multiply.
+"""An index of topic patterns: finds those that match a routing key, at a cost that no set of patterns can inflate.
 
-A pattern is its beginning, up to its first wildcard, by which it is looked up, and the rest. Rests lie side by side in
-blocks, with one bit for each place before, between and behind their words, and a block follows all of them at once, a
+A pattern is split into its beginning, up to its first wildcard, by which it is looked up, and the rest. Rests lie side
+by side in blocks, with one bit for each place before, between and after their words, and a block is matched against one
 word of the key after the other: the shift-and automaton (Baeza-Yates and Gonnet, "A New Approach to Text Searching",
-1992), in which `#` is a place that stays. What it costs is the bits of the rests times the words of the key, and a
-thousand of these bits are as quick as one.
+1992), in which `#` is a place that stays set. The cost is the bits of the rests times the words of the key, and a
+thousand of these bits are as fast as one.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from itertools import groupby
 from linn.core.batch.steps import Steps
 
 BLOCK_BITS = 8_192
-"""Of one block: a word of the key takes it a microsecond, and each of its distinct words half a KiB on average."""
+"""Bits of one block: a word of the key takes it a microsecond, and each of its distinct words half a KiB on average."""
 WORDS_A_STEP = 256
-"""Words that blocks are shown in one step: a quarter of a millisecond."""
+"""Words matched against blocks in one step: a quarter of a millisecond."""
 
 
 class PatternIndex:
-    """Patterns by number. Adding and removing cost the same whatever number of them there is."""
+    """Patterns by number. Adding and removing cost the same however many there are."""
 
     def __init__(self) -> None:
         self._beginnings: dict[str, _Beginning] = {}
-        """By the words before the first wildcard, each with a dot before it."""
+        """Patterns by the words before the first wildcard, each with a dot before it."""
 
     def add(self, number: int, pattern: str) -> None:
-        """Keep a pattern under a number that is not taken."""
+        """Add a pattern under an unused number."""
         beginning, rest = _parted(pattern)
         self._beginnings.setdefault(beginning, _Beginning()).add(number, rest)
 
     def remove(self, number: int, pattern: str) -> None:
-        """Forget a pattern that was added under that number."""
+        """Remove a pattern that was added under that number."""
         beginning, rest = _parted(pattern)
         place = self._beginnings[beginning]
         place.remove(number, rest)
@@ -69,19 +69,19 @@ class PatternIndex:
 
 
 class _Beginning:
-    """The patterns that begin with the same words, up to their first wildcard."""
+    """The patterns with the same words before their first wildcard."""
 
     __slots__ = ("blocks", "longer", "whole")
 
     def __init__(self) -> None:
         self.whole: set[int] = set()
-        """Those that end there."""
+        """Patterns that end after these words."""
         self.longer: set[int] = set()
-        """Those that go on with `#` alone: they match whatever comes."""
+        """Patterns that continue with `#` alone: they match any further words."""
         self.blocks: list[_Block] = []
 
     def add(self, number: int, rest: Sequence[str]) -> None:
-        """Keep the pattern that goes on with these words."""
+        """Add the pattern that continues with these words."""
         if not rest:
             self.whole.add(number)
         elif list(rest) == ["#"]:
@@ -93,7 +93,7 @@ class _Beginning:
             block.add(number, rest)
 
     def remove(self, number: int, rest: Sequence[str]) -> None:
-        """Forget a pattern."""
+        """Remove a pattern."""
         self.whole.discard(number)
         self.longer.discard(number)
         block = next((each for each in self.blocks if number in each), None)
@@ -103,12 +103,12 @@ class _Beginning:
                 self.blocks.remove(block)
 
     def is_bare(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no pattern is left."""
         return not (self.whole or self.longer or self.blocks)
 
 
 class _Block:
-    """Rests of patterns side by side: the bit at the place of a word stands for "all before this word has matched"."""
+    """Rests of patterns side by side: the bit at the place of a word means "all words before this one have matched"."""
 
     __slots__ = (
         "_bits",
@@ -128,22 +128,22 @@ class _Block:
 
     def _clear(self) -> None:
         self._rests: dict[int, tuple[int, Sequence[str]]] = {}
-        """(the place of its first bit, its words) by number."""
+        """(place of the first bit, words) by number."""
         self._bits = self._live_bits = 0
-        """Bits that are given out, and those of them whose pattern is still there."""
+        """Allocated bits, and the part of them whose patterns still exist."""
         self._wild = 0
-        """Rests without any word of their own, which match whatever words a key has."""
+        """Rests without literal words, which match any words of a key."""
         self._starts = self._stars = self._hashes = self._ends = 0
         self._words: dict[str, int] = {}
-        """The places of each word."""
+        """Bits of the places of each word."""
         self._numbers: dict[int, int] = {}
-        """By the place behind the last word."""
+        """Numbers by the place after the last word."""
 
     def __contains__(self, number: int) -> bool:
         return number in self._rests
 
     def has_room(self, rest: Sequence[str]) -> bool:
-        """Whether there are bits left for it."""
+        """Whether there are bits left for a rest."""
         return self._bits + len(rest) + 1 <= BLOCK_BITS
 
     def is_empty(self) -> bool:
@@ -151,7 +151,7 @@ class _Block:
         return not self._rests
 
     def add(self, number: int, rest: Sequence[str]) -> None:
-        """Keep a rest, of at least one word."""
+        """Add a rest of at least one word."""
         first = self._bits
         self._rests[number] = first, rest
         self._starts |= 1 << first
@@ -169,7 +169,7 @@ class _Block:
         self._wild += _is_wild(rest)
 
     def remove(self, number: int) -> None:
-        """Forget a rest. Its bits are given out again once half of all are of such."""
+        """Remove a rest. Its bits are reused once half of all belong to removed ones."""
         first, rest = self._rests.pop(number)
         end = first + len(rest)
         self._starts &= ~(1 << first)
@@ -205,7 +205,9 @@ class _Block:
 
 
 def _parted(pattern: str) -> tuple[str, Sequence[str]]:
-    """The words before the first wildcard, each with a dot before it; and the others, with `#.#` as the `#` it is."""
+    """Split a pattern: the words before the first wildcard, each with a dot before it, and the others, `#.#` reduced to
+    `#`.
+    """
     words = [word for each, same in groupby(pattern.split(".")) for word in (("#",) if each == "#" else same)]
     first = next((place for place, word in enumerate(words) if word in ("*", "#")), len(words))
     return "".join([f".{word}" for word in words[:first]]), words[first:]

@@ -1,4 +1,4 @@
-"""What the exchanges have in common whose bindings are predicates: the bindings, their index, and why one matches."""
+"""The base of exchanges whose bindings are predicates: their bindings, index and explanations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linn.plugins.predicate_index import PredicateIndex
 
 
 class PredicateExchange(ABC):
-    """Matches the bindings whose predicates are true. A type of exchange says what a binding's predicate is."""
+    """An exchange that matches bindings whose predicates are true. A subclass derives the predicate from a binding."""
 
     def __init__(self, name: str, settings: object) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class PredicateExchange(ABC):
 
     @abstractmethod
     def predicate_of(self, binding: Binding) -> Predicate:
-        """What a binding says. Raises BindingInvalid where it says nothing that this type understands."""
+        """The predicate of a binding. Raises BindingInvalid if it has none that this type understands."""
 
     def bind(self, binding: Binding) -> None:
         """Add a binding. Raises BindingInvalid."""
@@ -33,7 +33,7 @@ class PredicateExchange(ABC):
             self._index.add(number, predicate)
 
     def unbind(self, binding: Binding) -> None:
-        """Remove a binding, if it is there."""
+        """Remove a binding, if it exists."""
         number = self._table.remove(binding)
         if number is not None:
             self._index.remove(number, self.predicate_of(binding))
@@ -43,7 +43,7 @@ class PredicateExchange(ABC):
         return self._table.all()
 
     def fields(self) -> frozenset[str]:
-        """What the predicates read beyond routing key and labels."""
+        """The fields that the predicates read beyond routing key and labels."""
         return self._index.fields()
 
     def match(self, subject: Subject) -> Sequence[Binding]:
@@ -51,10 +51,10 @@ class PredicateExchange(ABC):
         return run_steps(self.match_in_steps(subject))
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
-        """As `match`, in steps."""
+        """Match in steps."""
         numbers = yield from self._index.matching(subject)
         return self._table.numbered(numbers) if numbers else ()
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """Which parts of the binding's predicate are true."""
+        """Explain which parts of the binding's predicate are true."""
         return self.predicate_of(binding).explain(subject)

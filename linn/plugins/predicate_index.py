@@ -1,9 +1,9 @@
-"""Which of many predicates are true of a message, without asking them all.
+"""An index of predicates: finds those that are true of a message without evaluating all.
 
-A predicate is kept under each (field, value) pair of which it demands one, so that it is asked only where a message has
-such a pair. Predicates that demand no pair are asked for every message.
+A predicate is kept under each (field, value) pair of which it demands one, so that it is evaluated only if a message
+has such a pair. Predicates that demand no pair are evaluated for every message.
 
-Law: the answer is that of asking every predicate.
+Law: the result is that of evaluating every predicate.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from linn.core.routing.predicate.predicate import Predicate
 from linn.core.routing.subject_field import FieldValue, SubjectField
 
 Numbered = dict[int, Predicate]
-"""Predicates by the number of their binding."""
+"""Predicates by the number of their bindings."""
 Values = dict[object, Numbered]
 
 PREDICATES_A_STEP = 64
-"""Predicates asked in one step: 0.1 ms, or 2 ms where each is as large as may be."""
+"""Predicates evaluated in one step: 0.1 ms, or 2 ms if each is as large as allowed."""
 
 _LABEL, _HEADER = "label", "header"
 
 
 class PredicateIndex:
-    """Predicates by number. Adding and removing cost the same whatever number of them there is."""
+    """Predicates by number. Adding and removing cost the same however many there are."""
 
     def __init__(self) -> None:
         self._labels: dict[str, Values] = {}
         self._headers: dict[str, Values] = {}
         self._others: dict[str, Values] = {}
-        """By key, routing_key or size."""
+        """Predicates by demanded value of key, routing_key or size."""
         self._everywhere: Numbered = {}
-        """Those that demand nothing."""
+        """Predicates that demand no pair."""
         self._asks: dict[str, int] = {}
         self._fields: frozenset[str] = frozenset()
 
     def add(self, number: int, predicate: Predicate) -> None:
-        """Keep a predicate under a number that is not taken."""
+        """Add a predicate under an unused number."""
         demands = predicate.demands()
         if demands is None:
             self._everywhere[number] = predicate
@@ -49,7 +49,7 @@ class PredicateIndex:
         self._count(predicate, 1)
 
     def remove(self, number: int, predicate: Predicate) -> None:
-        """Forget a predicate that was added under that number."""
+        """Remove a predicate that was added under that number."""
         self._everywhere.pop(number, None)
         for field, value in predicate.demands() or ():
             table, name, place = self._table(field), field.name or field.kind, _place(field.as_read(value))
@@ -63,13 +63,13 @@ class PredicateIndex:
         self._count(predicate, -1)
 
     def fields(self) -> frozenset[str]:
-        """What the predicates read beyond routing key and labels."""
+        """The fields that the predicates read beyond routing key and labels."""
         return self._fields
 
     def matching(self, subject: Subject) -> Steps[list[int]]:
-        """The numbers of the predicates that match; one that demands several pairs may come several times.
+        """The numbers of the predicates that match; one that demands several pairs may be repeated.
 
-        In steps between which predicates may come and go.
+        Predicates may come and go between the steps.
         """
         found: list[int] = []
         asked = 0
@@ -120,5 +120,5 @@ class PredicateIndex:
 
 
 def _place(value: FieldValue) -> object:
-    """What equal values have in common as keys of a dict: for Python True is 1, for a predicate it is no number."""
+    """The dict key of a value: in Python True equals 1, in a predicate it is no number."""
     return (value,) if type(value) is bool else value

@@ -1,7 +1,7 @@
-"""At least once: a record is delivered until somebody acks it, rejects it, or its deliveries are used up.
+"""At-least-once delivery: a record is delivered until a consumer acks or rejects it, or its deliveries are used up.
 
-A producer's confirmation means what its `acks` ask for. Delivery takes a lease; what is not settled within it is
-returned to its place. Attempts and what is settled survive a restart; leases do not.
+A producer's confirmation means what its `acks` ask for. Delivery takes a lease; a record that is not settled within it
+is returned to its place. Attempts and settlements survive a restart; leases do not.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class AtLeastOnce:
         self.settings = settings
 
     def confirm_when(self, acks: Acks) -> ConfirmWhen:
-        """As the producer asked."""
+        """The condition that the producer asked for."""
         return CONFIRM_WHEN[acks]
 
     def shared_subscription(self, start: int) -> SharedSubscription:
-        """A fresh subscription with this topic's leases."""
+        """Make a subscription with this topic's lease settings."""
         return SharedSubscription(self.settings, start)
 
 
 @hookimpl
 def linn_register_semantics() -> SemanticsKind:
-    """`delivery = "at-least-once"`."""
+    """Register `delivery = "at-least-once"`."""
     return SemanticsKind("at-least-once", LeaseSettings, AtLeastOnce)

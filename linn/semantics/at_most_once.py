@@ -1,8 +1,7 @@
-"""At most once: a record is settled when it is handed to the connection. No lease, no redelivery.
+"""At-most-once delivery: a record is settled when it is handed to the connection. No lease, no redelivery.
 
-A producer need not wait for a confirmation, and by default gets one when the batch is accepted. What was handed over
-stays handed over after a restart, because the broker makes the events of `acquire` durable before it sends the
-records.
+A producer need not wait for a confirmation, and by default gets one when the batch is accepted. Records stay handed
+over after a restart, because the broker makes the events of `acquire` durable before it sends the records.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ class HandOverSubscription(SharedSubscription):
     """A shared subscription whose leases are settled in the step that grants them."""
 
     def acquire(self, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
-        """As `SharedSubscription.acquire`; the lease has ended and its records are settled."""
+        """Acquire as `SharedSubscription` does; the lease has ended and its records are settled."""
         lease = super().acquire(consumer, records_max, end, now)
         if lease is not None:
             super().ack(consumer, lease.delivery_id, None, now)
         return lease
 
     def ack(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
-        """Changes nothing and refuses nothing: a client that acks all it reads need not know the topic's semantics."""
+        """Do nothing, and refuse nothing: a client that acks everything need not know the topic's semantics."""
         return Effects()
 
     def nack(
@@ -40,17 +39,17 @@ class HandOverSubscription(SharedSubscription):
         now: float,
         delay_ms: int | None = None,
     ) -> Effects:
-        """Raises DeliveryNotCurrent, always: a promise to redeliver could not be kept."""
+        """Raise DeliveryNotCurrent: a promise to redeliver could not be kept."""
         raise _settled(delivery_id)
 
     def reject(self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float) -> Effects:
-        """Raises DeliveryNotCurrent, always."""
+        """Raise DeliveryNotCurrent."""
         raise _settled(delivery_id)
 
     def extend(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, lease_ms: int, now: float
     ) -> float:
-        """Raises DeliveryNotCurrent, always."""
+        """Raise DeliveryNotCurrent."""
         raise _settled(delivery_id)
 
 
@@ -65,18 +64,18 @@ class AtMostOnce:
     survives_restart: Final = True
 
     def __init__(self, settings: None = None) -> None:
-        """There is nothing to set."""
+        """Make the semantics; there are no settings."""
 
     def confirm_when(self, acks: Acks) -> ConfirmWhen:
-        """As the producer asked."""
+        """The condition that the producer asked for."""
         return CONFIRM_WHEN[acks]
 
     def shared_subscription(self, start: int) -> HandOverSubscription:
-        """A fresh subscription. The lease settings have no effect: no lease outlives its acquire."""
+        """Make a subscription. The lease settings have no effect: no lease outlives its acquire."""
         return HandOverSubscription(LeaseSettings(), start)
 
 
 @hookimpl
 def linn_register_semantics() -> SemanticsKind:
-    """`delivery = "at-most-once"`."""
+    """Register `delivery = "at-most-once"`."""
     return SemanticsKind("at-most-once", None, AtMostOnce)

@@ -1,7 +1,8 @@
-"""Letting time pass at once, in the loop of a `MockClock`: everything falls due in its order, at its time.
+"""Advancing the clock of a test without waiting, in the loop of a `MockClock`: everything falls due in order, at its
+time.
 
-Only the broker's chores that look around every few seconds do so less often meanwhile, or a day would be a hundred
-thousand looks. They look once more at the end.
+Only the broker's periodic tasks, which run every few seconds, run less often meanwhile, or a day would be a hundred
+thousand runs. They run once more at the end.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from linn.core.env.env import Clock
 from linn.core.loop import lag as loop_lag
 
 CHORE_INTERVALS_S = (broker.RETENTION_INTERVAL_S, loop_lag.INTERVAL_S)
-"""Told by the very objects, so that a lease of ten seconds is none of them."""
+"""Compared by identity, so that a lease of ten seconds is none of them."""
 LOOKS = 200
-"""How often such a chore looks in the course of one advance."""
+"""Runs of such a task in one advance."""
 _SETTLE_S = 0.05
-"""The longest that an advance waits at its end for a loop that is never idle."""
+"""The longest wait at the end of an advance for a loop that is never idle."""
 
 
 def seconds_of(days: float, hours: float, minutes: float, seconds: float) -> float:
-    """The sum. Raises ValueError where it is negative."""
+    """The sum in seconds. Raises ValueError if it is negative."""
     total_s = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
     if total_s < 0:
         raise ValueError("time does not go backwards")
@@ -35,14 +36,14 @@ def seconds_of(days: float, hours: float, minutes: float, seconds: float) -> flo
 
 
 class Advance:
-    """The time that a test lets pass, of one broker."""
+    """The time that a test lets pass for one broker."""
 
     def __init__(self) -> None:
         self._until = -math.inf
         self._look_s = 0.0
 
     def sleep_s(self, seconds: float, clock: Clock) -> float:
-        """How long somebody who would sleep for `seconds` is to sleep now."""
+        """The duration to sleep now instead of `seconds`."""
         left_s = self._until - clock.monotonic()
         if left_s <= 0 or not any(seconds is interval for interval in CHORE_INTERVALS_S):
             return seconds
@@ -62,7 +63,7 @@ class Advance:
 
 @contextmanager
 def _jumping() -> Iterator[None]:
-    """Have the loop's clock jump to what is due next whenever nothing else is to be done."""
+    """Make the loop's clock jump to the next deadline whenever the loop is idle."""
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, MockClock)
     before, clock.autojump_threshold = clock.autojump_threshold, 0

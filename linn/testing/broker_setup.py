@@ -1,7 +1,8 @@
-"""What a test asks of its broker: TOML, tables of topics and exchanges; and the configuration that this becomes.
+"""The setup of a test's broker: TOML, tables of topics and exchanges, and the configuration made of them.
 
-Laws: whatever the configuration says, a test's broker listens on loopback, at a port that is free, and writes into a
-folder of its own. Topics that name no storage are in memory. Otherwise it is what `linn serve` would make of the text.
+Laws: whatever the configuration says, a test's broker listens on loopback, at a free port, and writes into a folder of
+its own. Topics that name no storage are in memory. Otherwise it is the configuration that `linn serve` would make of
+the text.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from linn.core.errors.tree import ConfigError
 from linn.core.plugins.manager import PluginManager, installed
 
 Tables = Mapping[str, Mapping[str, Any]]
-"""By name, what TOML would say below [topics.NAME] or [exchanges.NAME]."""
+"""Tables [topics.NAME] or [exchanges.NAME] of TOML, by name."""
 
 LOOPBACK = "127.0.0.1:0"
 SILENCE_MAX = "3650d"
-"""The keepalive and the time to say hello: a client's time may stand still while a test lets the broker's pass."""
+"""The keepalive and the hello timeout: a client's time may stand still while a test advances the broker's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class BrokerSetup:
         )
 
     def load(self, data_dir: str, address: str = LOOPBACK) -> tuple[Config, PluginManager]:
-        """Check it, and load the plugins. Raises ConfigError, PluginError."""
+        """Check the configuration, and load the plugins. Raises ConfigError, PluginError."""
         source = TomlSource(self.text(), self._name())
         plugins = PluginManager(plugin_settings(source), _installed())
         if "listeners" in source.data:

@@ -1,8 +1,8 @@
 """BrokerThread: a broker in a thread of the test's process, for trio, asyncio and blocking code alike.
 
-Laws: it listens on loopback at a free port and shares nothing with any other, so that tests may run beside one another
-and name their topics alike. Its time is real time that a test may move on. Everything called here is carried out by the
-broker's own loop; a call that waits has an end. Leaving the block ends the thread whatever clients still do.
+Laws: it listens on loopback at a free port and shares nothing with any other, so that tests may run in parallel and use
+the same topic names. It runs in real time, which a test may advance. Calls are carried out by the broker's own loop;
+every wait has a timeout. Leaving the block ends the thread whatever clients still do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from linn.testing.publishing import publish
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Broker], Awaitable[T]]
 WAIT_S = 5.0
-"""How long a test waits for its own code, unless it says otherwise."""
+"""Default timeout of a test's wait for its own code."""
 START_S = 30.0
 STOP_S = 30.0
 _ANSWER_S = 30.0
@@ -47,7 +47,7 @@ async def _summary(broker: Broker) -> str:
 
 
 class _BrokerClock(RealClock):
-    """Real time, and what the test has let pass beside it."""
+    """Real time, plus the time that the test has added."""
 
     def __init__(self) -> None:
         self.advance = Advance()
@@ -64,7 +64,7 @@ class _BrokerClock(RealClock):
 
 
 class _Call(Generic[T]):
-    """Something that another thread waits for."""
+    """A call for which another thread waits."""
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self.result: Future[T] = Future()
@@ -72,7 +72,7 @@ class _Call(Generic[T]):
         self._scope = trio.CancelScope()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """In the broker's loop."""
+        """Start the call; in the broker's loop."""
         try:
             nursery.start_soon(self._run)
         except RuntimeError:  # The broker is ending.
@@ -88,7 +88,7 @@ class _Call(Generic[T]):
             self.result.cancel()  # No effect where there is a result.
 
     def cancel(self) -> None:
-        """In the broker's loop."""
+        """Cancel the call; in the broker's loop."""
         self._scope.cancel()
 
 
@@ -113,7 +113,7 @@ class BrokerThread:
         """
         self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
         self.url = ""
-        """For `linn.connect` and `linn.sync.connect`, once it runs."""
+        """URL for `linn.connect` and `linn.sync.connect`, once it runs."""
         self._env = RealEnv()
         self._env.clock = self._clock = _BrokerClock()
         self._folder: TemporaryDirectory[str] | None = None
@@ -126,7 +126,7 @@ class BrokerThread:
     # --- life ---
 
     def start(self) -> BrokerThread:
-        """Start, and return when clients can connect. Raises ConfigError, PluginError and what else keeps it down."""
+        """Start, and return when clients can connect. Raises ConfigError, PluginError and other errors of a start."""
         assert self._thread is None, "it runs already"
         self._folder = TemporaryDirectory(prefix="linn-", ignore_cleanup_errors=True)
         try:
@@ -156,7 +156,9 @@ class BrokerThread:
                 await trio.sleep_forever()
 
     def stop(self) -> None:
-        """End it at once, with the connections that clients still have. Idempotent. Raises what ended it before."""
+        """End it at once, with the connections that clients still have. Idempotent. Raises the error that ended it
+        before.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -189,7 +191,7 @@ class BrokerThread:
         return self._started.result(0)
 
     def call(self, work: Work[T]) -> T:
-        """Run `work(broker)` in the broker's loop. Raises what it raises, ConnectionLost, RequestTimeout.
+        """Run `work(broker)` in the broker's loop. Raises its errors, ConnectionLost, RequestTimeout.
 
         Example:
             async def connections(broker):
@@ -200,11 +202,11 @@ class BrokerThread:
         return self._result(self._submit(work), "a call", _ANSWER_S)
 
     def records(self, topic: str) -> list[Message]:
-        """What a topic holds, by partition and offset; of a queue, what is not settled. Raises TopicUnknown."""
+        """The records of a topic, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
         return self.call(lambda broker: broker_view.records(broker, topic))
 
     def summary(self) -> str:
-        """A line for each topic: published, kept, unsettled, and so on. What is shown when a test fails."""
+        """A line for each topic: published, kept, unsettled, and so on. It is shown when a test fails."""
         return self.call(_summary)
 
     # --- acting ---
@@ -226,9 +228,9 @@ class BrokerThread:
         return self.call(lambda _: publish(self.url, None, exchange, values, properties, AnyEnv()))
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Let the broker's time pass, and do what falls due: leases end, retention drops. Clients' time stays real.
+        """Advance the broker's time, and do what falls due: leases end, retention drops. Clients' time stays real.
 
-        Raises ValueError where it is negative.
+        Raises ValueError for a negative time.
         """
         total_s = seconds_of(days, hours, minutes, seconds)
         self.call(lambda _: self._clock.advance.run(total_s, self._clock))
@@ -243,7 +245,7 @@ class BrokerThread:
         return await self._awaited(*self._records_wait(topic, count), timeout_s)
 
     def wait_records_blocking(self, topic: str, count: int, *, timeout_s: float = WAIT_S) -> list[Message]:
-        """As `wait_records`, for code without an event loop."""
+        """Wait as `wait_records` does, in code without an event loop."""
         what, work = self._records_wait(topic, count)
         return self._result(self._submit(work), what, timeout_s)
 
@@ -255,19 +257,19 @@ class BrokerThread:
         await self._awaited(*self._settled_wait(topic), timeout_s)
 
     def wait_settled_blocking(self, topic: str, *, timeout_s: float = WAIT_S) -> None:
-        """As `wait_settled`, for code without an event loop."""
+        """Wait as `wait_settled` does, in code without an event loop."""
         what, work = self._settled_wait(topic)
         self._result(self._submit(work), what, timeout_s)
 
     async def wait_committed(self, topic: str, group: str, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until a group has committed all that a stream holds.
+        """Wait until a group has committed all records of a stream.
 
         Raises TopicUnknown, SubscriptionWrongKind, RequestTimeout.
         """
         await self._awaited(*self._committed_wait(topic, group), timeout_s)
 
     def wait_committed_blocking(self, topic: str, group: str, *, timeout_s: float = WAIT_S) -> None:
-        """As `wait_committed`, for code without an event loop."""
+        """Wait as `wait_committed` does, in code without an event loop."""
         what, work = self._committed_wait(topic, group)
         self._result(self._submit(work), what, timeout_s)
 
@@ -302,7 +304,7 @@ class BrokerThread:
         return call
 
     def _result(self, call: _Call[T], what: str, timeout_s: float) -> T:
-        """Wait for a call. Raises what it raises, ConnectionLost, RequestTimeout."""
+        """Wait for the result of a call. Raises its errors, ConnectionLost, RequestTimeout."""
         try:
             return call.result.result(timeout_s)
         except CancelledError:

@@ -1,4 +1,4 @@
-"""A look into a broker, for tests: what its topics hold, and waiting until code under test has done its part.
+"""Views of a broker, for tests: the records of its topics, and waits until code under test has done its part.
 
 All of it runs in the broker's own loop. Nothing here changes anything.
 """
@@ -15,12 +15,12 @@ from linn.core.groups.group import ConsumerGroup
 from linn.core.topics.topic import Topic
 
 POLL_S = 0.002
-"""A commit of a group's place wakes nobody; it is looked at this often."""
+"""Interval of polls for a group's commits, which wake no one."""
 _READ_BYTES = 1 << 20
 
 
 async def records(broker: Broker, topic: str) -> list[Message]:
-    """What a topic holds, by partition and offset; of a queue, what is not settled. Raises TopicUnknown."""
+    """The records of a topic, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
     opened = broker.topic(topic)
     found: list[Message] = []
     for index in opened.partitions:
@@ -80,7 +80,7 @@ async def wait_settled(broker: Broker, topic: str) -> None:
 
 
 async def wait_committed(broker: Broker, topic: str, group: str) -> None:
-    """Wait until a group has committed everything that a stream holds; it need not exist yet.
+    """Wait until a group has committed all records of a stream; the group need not exist yet.
 
     Raises TopicUnknown, SubscriptionWrongKind.
     """
@@ -100,7 +100,7 @@ def _lag(topic: Topic, group: ConsumerGroup) -> int:
 
 
 def summary(broker: Broker) -> str:
-    """A line for each topic, for people who look for what went wrong."""
+    """A line for each topic, for people who look for the cause of a failure."""
     return "\n".join(map(_described, broker.topics.values())) or "no topics"
 
 

@@ -32,7 +32,7 @@ class CrashableBroker(BrokerProcess):
     ) -> None:
         """Prepare, but start nothing yet; `folder` takes data, log and configuration.
 
-        The other arguments are those of `BrokerThread`; topics that name no storage are on the disk, though.
+        The other arguments are those of `BrokerThread`; but topics that name no storage are on the disk.
 
         Raises ConfigError.
         """
@@ -45,7 +45,7 @@ class CrashableBroker(BrokerProcess):
         self.start()
 
     def pause(self) -> None:
-        """Stop the process where it is, as a machine that swaps or a network that is gone would (SIGSTOP)."""
+        """Stop the process (SIGSTOP), as on a machine that swaps or behind a network that is gone."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -53,6 +53,6 @@ class CrashableBroker(BrokerProcess):
         self.signal(signal.SIGCONT)
 
     def summary(self) -> str:
-        """The end of its log. What is shown when a test fails."""
+        """The end of its log. It is shown when a test fails."""
         lines = self.log_text().splitlines()
         return "\n".join(lines[-_LOG_LINES_SHOWN:]) or "its log is empty"

@@ -1,4 +1,4 @@
-"""DeadLetters: what the dead-letter topics hold at the end, against what consumers said of the records."""
+"""DeadLetters: checks the final dead-letter topics against the consumers' settlements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Letter:
 
 
 class DeadLetters:
-    """Fed with every entry of a history, in order; judges the topics that were read to their end."""
+    """Takes every entry of a history, in order; judges the topics that were read to their end."""
 
     def __init__(self, lives: LogLives, stored: StoredRecords, queues: QueueDeliveries, findings: Findings) -> None:
         self._lives = lives
@@ -36,12 +36,12 @@ class DeadLetters:
         self._read: dict[str, int] = {}
 
     def observe(self, entry: Entry) -> None:
-        """Take note of what was read."""
+        """Record what was read."""
         if isinstance(entry.event, ReadThrough):
             self._read[entry.event.topic] = entry.event.life
 
     def finish(self) -> None:
-        """Compare."""
+        """Compare the dead letters with the records."""
         letters: dict[tuple[str, int, int, str], _Letter] = {}
         for topic, life in self._read.items():
             for place in self._stored.places(topic):
@@ -75,7 +75,7 @@ class DeadLetters:
             self._check_reason((source, eras[-1], labels.offset), letter)
 
     def _was_forgotten(self, *topics: str) -> bool:
-        """Whether a loss of power may have taken what one of the topics knew of the copy."""
+        """Whether a power loss may have taken a topic's knowledge of the copy."""
         return any(self._lives.may_lose(topic, math.inf, 1, self._lives.life) for topic in topics)
 
     def _check_reason(self, key: Key, letter: _Letter) -> None:
@@ -116,5 +116,5 @@ class DeadLetters:
                 self._findings.add(DEAD_THERE, text, entry.index, self._queues.drained[key[0][0]].index)
 
     def _is_kept(self, topic: str, life: int) -> bool:
-        """Whether nothing that was stored in a topic since a life may have been lost."""
+        """Whether nothing stored in a topic since a life may have been lost."""
         return self._lives.may_lose(topic, math.inf, life, self._lives.life) is None

@@ -20,12 +20,12 @@ T = TypeVar("T")
 _SCHEDULER = trio._core._run
 _FLAG = "_ALLOW_DETERMINISTIC_SCHEDULING"
 VIRTUAL_S_MAX = 24 * 3600.0
-"""A simulation that has not ended by then is stuck."""
+"""Limit of virtual time, after which a simulation counts as stuck."""
 
 
 @contextmanager
 def deterministic_schedule(seed: int) -> Iterator[None]:
-    """Make the `trio.run` inside follow from `seed`; what trio's scheduler was like is put back afterwards."""
+    """Make the `trio.run` inside follow from `seed`; trio's scheduler is restored afterwards."""
     before, state = getattr(_SCHEDULER, _FLAG), _SCHEDULER._r.getstate()
     setattr(_SCHEDULER, _FLAG, True)
     _SCHEDULER._r.seed(seed)
@@ -43,13 +43,13 @@ def run_simulation(
     virtual_s_max: float = VIRTUAL_S_MAX,
     clock: trio.abc.Clock | None = None,
 ) -> T:
-    """Run `scenario(SimEnv(seed))` in virtual time; returns what it returns.
+    """Run `scenario(SimEnv(seed))` in virtual time; returns its result.
 
     `clock` is virtual as well; None: an autojumping `MockClock`.
 
     Raises:
-        Whatever the scenario raises, with a note that names the seed. A scenario that waits for what can't happen ends
-        with trio.TooSlowError when `virtual_s_max` have passed, which takes no real time.
+        The errors of the scenario, with a note that names the seed. A scenario that waits for an event that never
+        happens ends with trio.TooSlowError when `virtual_s_max` have passed, which takes no real time.
     """
 
     async def main() -> T:

@@ -1,4 +1,4 @@
-"""What every storage engine must pass: `EngineConformance`, to subclass. `log_machine` has a model beside it.
+"""The conformance suite of storage engines: `EngineConformance`, to subclass. `log_machine` has a model beside it.
 
     class TestPaperTape(EngineConformance):
         @pytest.fixture
@@ -34,25 +34,25 @@ from linn.core.log.storage import (
 PARTITION = PartitionId("orders", 0)
 READ_ALL = 1 << 40
 HELD_BYTES_MORE = 64 << 10
-"""What a read may keep beside twice what it gives: a piece that was read before the batches' size was known."""
+"""Memory that a read may keep besides twice its result: a piece that was read before the batches' size was known."""
 
 
 def make_batch(count: int, *, value_bytes: int = 100, timestamp_ms: int = 1_000, fill: int = 0x61) -> RecordBatch:
-    """An unstamped batch of `count` records with values of `value_bytes` bytes."""
+    """Make an unstamped batch of `count` records with values of `value_bytes` bytes."""
     value = bytes([fill]) * value_bytes
     return build_from_records([Record(value=value, timestamp_ms=timestamp_ms)] * count, base_id=1)
 
 
 @dataclass(frozen=True)
 class EngineHarness:
-    """How a test makes an engine, and makes it again as after a restart of the broker."""
+    """A maker of engines, also of another one on the same files, as after a restart of the broker."""
 
     env: Env
     make: Callable[[Env], StorageEngine]
 
     @asynccontextmanager
     async def log(self, partition: PartitionId = PARTITION) -> AsyncIterator[PartitionLog]:
-        """A log of an engine of its own, closed at the end."""
+        """Open a log of an engine of its own, and close it at the end."""
         engine = self.make(self.env)
         log = await engine.open(partition)
         yield log
@@ -61,7 +61,7 @@ class EngineHarness:
 
 
 def append_some(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000) -> list[bytes]:
-    """Append `count` batches of 1, 2, 3, 1, … records and growing sizes, a second apart; their bytes."""
+    """Append `count` batches of 1, 2, 3, 1, … records and growing sizes, a second apart; returns their bytes."""
     messages = []
     for number in range(count):
         batch = make_batch(1 + number % 3, value_bytes=60 * number, timestamp_ms=first_ms + 1_000 * number)
@@ -76,13 +76,13 @@ def messages_of(batches: Sequence[RecordBatch]) -> list[bytes]:
 
 
 def held_bytes(batches: Sequence[RecordBatch]) -> int:
-    """The buffers that batches keep in memory, each counted once and whole."""
+    """The size of the buffers that batches keep in memory, each counted once and whole."""
     buffers = {id(batch.message.obj): memoryview(batch.message.obj).nbytes for batch in batches}
     return sum(buffers.values())
 
 
 async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordBatch]:
-    """All batches from the start on, by as many reads as that takes."""
+    """Read all batches from the start on, in as many reads as that takes."""
     offset, end = log.bounds()
     found: list[RecordBatch] = []
     while offset < end:
@@ -95,7 +95,7 @@ async def read_through(log: PartitionLog, bytes_max: int = 4096) -> list[RecordB
 
 
 async def sent_over(env: Env, sendables: Sequence[Sendable]) -> bytes:
-    """What arrives where `sendables` are sent."""
+    """Send `sendables` over a connection; returns the received bytes."""
     listener = await env.net.listen("127.0.0.1:0")
     client = await env.net.connect(listener.address)
     server = await listener.accept()
@@ -159,7 +159,7 @@ class EngineConformance:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    async def test_what_was_appended_is_read_at_once_and_unchanged(self, harness: EngineHarness) -> None:
+    async def test_appended_batches_are_readable_at_once_and_unchanged(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
             messages = []
             for number in range(20):
@@ -203,14 +203,14 @@ class EngineConformance:
                 assert len(log.read_nowait(len(found) // 2, READ_ALL)) <= READ_BATCHES_MAX
             assert found == messages
 
-    async def test_what_is_had_at_once_is_what_is_read(self, harness: EngineHarness) -> None:
+    async def test_read_nowait_gives_the_same_as_read(self, harness: EngineHarness) -> None:
         await self.check_at_once(harness, value_bytes=9_000)
 
-    async def test_what_is_had_at_once_of_small_batches_is_what_is_read(self, harness: EngineHarness) -> None:
+    async def test_read_nowait_of_small_batches_gives_the_same_as_read(self, harness: EngineHarness) -> None:
         await self.check_at_once(harness, value_bytes=20)
 
     async def check_at_once(self, harness: EngineHarness, value_bytes: int) -> None:
-        """Read from each batch on several times, as readers do who come again and again."""
+        """Read from each batch on several times, as returning readers do."""
         async with harness.log() as log:
             batches = [make_batch(1 + number % 3, value_bytes=value_bytes * number) for number in range(12)]
             offsets = [log.append(batch) for batch in batches]
@@ -229,7 +229,7 @@ class EngineConformance:
             gives = type(log).read_nowait is not PartitionLog.read_nowait
             assert bool(seen) is gives, "a log that never gives anything here should leave `read_nowait` as it is"
 
-    async def test_nothing_is_had_at_once_from_within_a_batch(self, harness: EngineHarness) -> None:
+    async def test_read_nowait_gives_nothing_from_within_a_batch(self, harness: EngineHarness) -> None:
         async with harness.log() as log:
             end = [log.append(make_batch(3)) for _ in range(4)][-1] + 3
             await read_through(log)

@@ -1,4 +1,4 @@
-"""What every exchange must pass: `ExchangeConformance`, to subclass.
+"""The conformance suite of exchanges: `ExchangeConformance`, to subclass.
 
     class TestByLength(ExchangeConformance):
         @pytest.fixture
@@ -10,8 +10,8 @@
                 matching=[Subject("ab", {}), Subject("abc", {})],
             )
 
-Laws: a test knows nothing of what keys and arguments mean; what the harness says must match is asked, and everything
-else is held against the exchange's own other answers.
+Laws: a test does not know the meaning of keys and arguments; the harness lists subjects that must match, and everything
+else is compared with the exchange's own other answers.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from linn.core.routing.explanation import explain
 
 FIELD = re.compile(r"key|size|header:.+", re.DOTALL)
 MATCH_S_MAX = 0.5
-"""For one subject of the largest size that the wire takes; a pattern that backtracks takes hours."""
+"""Time limit for one subject of the largest size on the wire; a pattern that backtracks takes hours."""
 LONG_KEY_WORDS = 8_192
-"""With two bytes each this is a routing key of 16 KiB, the longest that a batch holds."""
+"""Words of two bytes each, which make a routing key of 16 KiB, the longest in a batch."""
 
 _MANY = settings(
     max_examples=60,
@@ -56,7 +56,7 @@ SUBJECTS: st.SearchStrategy[Subject] = st.builds(
     headers=st.dictionaries(st.text(max_size=10), st.binary(max_size=10), max_size=3),
     size=st.integers(0, 1 << 20),
 )
-"""Any message at all."""
+"""Arbitrary messages."""
 
 
 @dataclass(frozen=True)
@@ -67,27 +67,27 @@ class Rule:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def to(self, name: str, *, is_exchange: bool = False) -> Binding:
-        """The binding that leads to a topic, or an exchange."""
+        """The binding of this rule to a topic, or an exchange."""
         return Binding(Target(name, is_exchange), self.key, self.arguments)
 
 
 @dataclass(frozen=True)
 class ExchangeHarness:
-    """An exchange, and what it takes."""
+    """An exchange, and bindings for it."""
 
     make: Callable[[], Exchange]
     """A new exchange without bindings."""
     bindings: Sequence[Rule]
-    """Different ones that it takes; at least two, where it knows as many."""
+    """Different rules that it accepts; at least two, if it knows as many."""
     matching: Sequence[Subject]
-    """Messages each of which matches at least one of `bindings`, when all are made."""
+    """Messages that each match at least one of `bindings`, when all are bound."""
     refused: Sequence[Rule] = ()
-    """Ones that it does not take."""
+    """Rules that it refuses."""
     independent: bool = True
-    """Whether a binding's matches do not depend on what other bindings there are; not so for one that shares out."""
+    """Whether a binding's matches are independent of other bindings; not so for an exchange that divides messages."""
 
     def bound(self) -> tuple[Exchange, list[Binding]]:
-        """An exchange with all bindings, each to a topic of its own, and these."""
+        """An exchange with all bindings, each to a topic of its own, and the bindings."""
         exchange = self.make()
         made = [rule.to(f"topic-{number}") for number, rule in enumerate(self.bindings)]
         for binding in made:
@@ -127,7 +127,7 @@ class ExchangeConformance:
             for subject in harness.matching:
                 assert binding not in exchange.match(subject)
 
-    def test_unbinding_what_is_not_bound_is_no_error(self, harness: ExchangeHarness) -> None:
+    def test_unbinding_a_missing_binding_is_no_error(self, harness: ExchangeHarness) -> None:
         exchange, made = harness.bound()
         exchange.unbind(harness.bindings[0].to("a topic that was never bound"))
         exchange.unbind(harness.bindings[0].to("topic-0", is_exchange=True))
@@ -168,7 +168,7 @@ class ExchangeConformance:
 
     # --- matching ----------------------------------------------------------------------------------------------------
 
-    def test_what_must_match_does(self, harness: ExchangeHarness) -> None:
+    def test_required_matches_occur(self, harness: ExchangeHarness) -> None:
         exchange, _ = harness.bound()
         assert harness.matching, "the harness says what matches"
         for subject in harness.matching:
@@ -253,12 +253,12 @@ class ExchangeConformance:
 
 
 def as_stored(binding: Binding) -> Binding:
-    """The binding as a broker finds it again after a restart: what it was given live is kept as JSON."""
+    """The binding as a broker restores it after a restart: live bindings are stored as JSON."""
     return Binding(binding.target, binding.key, json.loads(json.dumps(dict(binding.arguments))))
 
 
 def only(subject: Subject, fields: frozenset[str]) -> Subject:
-    """What the router shows an exchange that names these fields."""
+    """The subject that the router shows to an exchange with these fields."""
     headers = {name: value for name, value in subject.headers.items() if f"header:{name}" in fields}
     return Subject(
         subject.routing_key,

@@ -1,4 +1,4 @@
-"""Finding: an invariant that a history breaks, with the events that show it; and the error made of some of them."""
+"""Finding: a broken invariant, with the events that show it; and the error raised for findings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from linn.testing.history import Entry, History
 
 SHOWN_MAX = 5
-"""Findings that an error tells; the first ones say most."""
+"""Findings that an error shows; the first ones say most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One invariant, broken."""
+    """A broken invariant."""
 
     name: str
-    """Of the invariant."""
+    """Name of the invariant."""
     text: str
     entries: tuple[Entry, ...]
 
@@ -25,25 +25,25 @@ class Finding:
 
 
 class Findings:
-    """What was found so far, each (invariant, text) once."""
+    """The findings so far, each (invariant, text) once."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self._found: dict[tuple[str, str], Finding] = {}
 
     def add(self, name: str, text: str, *indices: int) -> None:
-        """An invariant is broken, as the events with these indices show."""
+        """Add a broken invariant, shown by the events with these indices."""
         entries = tuple(self._history.entries[index] for index in sorted({*indices}))
         self._found.setdefault((name, text), Finding(name, text, entries))
 
     @property
     def all(self) -> list[Finding]:
-        """In the order in which they were found."""
+        """All findings, in the order in which they were made."""
         return list(self._found.values())
 
 
 class InvariantBroken(AssertionError):
-    """A history breaks an invariant."""
+    """Raised for a history that breaks an invariant."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         told = [str(finding) for finding in findings[:SHOWN_MAX]]
@@ -52,4 +52,4 @@ class InvariantBroken(AssertionError):
         super().__init__("\n".join(told))
         self.findings = tuple(findings)
         self.name = findings[0].name
-        """Of the invariant that was broken first."""
+        """Name of the invariant that was broken first."""

@@ -1,10 +1,10 @@
-"""GroupReading: what members of consumer groups owned, read and committed.
+"""GroupReading: checks the partitions, deliveries and commits of consumer groups' members.
 
 Laws:
-- A member hears of its share before it is sent records under it, so the generation that it knows tells which of its
-  shares a delivery belongs to. Where no generation is known nothing is concluded.
-- A commit names no generation: it counts if its member owns the partition when the broker gets it, even if the member
-  lost the partition and gained it again while the commit was on its way. It hears of both before it is answered.
+- A member is told its share before it is sent records under it, so the generation that it knows tells which of its
+  shares a delivery belongs to. Nothing is concluded if no generation is known.
+- A commit names no generation: it counts if its member owns the partition when the broker receives it, even if the
+  member lost the partition and gained it again meanwhile. The member is told of both before the answer.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class _Commit:
     answer: Entry | None = None
     accepted: bool = False
     is_across_shares: bool = False
-    """Whether its member came to own the partition again before it was answered: it may have counted under either."""
+    """Whether its member regained the partition before it was answered: it may have counted under either share."""
 
 
 @dataclass(slots=True)
 class _Share:
-    """A partition, from when a member came to own it until it lost it."""
+    """A member's ownership of a partition, from gain to loss."""
 
     entry: Entry
     event: Assigned
@@ -48,26 +48,26 @@ class _Share:
 
 
 class GroupReading:
-    """Fed with every entry of a history, in order, after `lives`."""
+    """Takes every entry of a history, in order, after `lives`."""
 
     def __init__(self, lives: LogLives, findings: Findings) -> None:
         self._lives = lives
         self._findings = findings
         self._owners: dict[tuple[Where, int, int], tuple[Entry, str]] = {}
         self._owned: dict[str, list[tuple[Entry, Assigned]]] = defaultdict(list)
-        """By member."""
+        """Assignments by member."""
         self._shares: dict[tuple[str, int], _Share] = {}
-        """By (member, partition)."""
+        """Current shares by (member, partition)."""
         self._commits: dict[int, _Commit] = {}
         self._firsts: list[tuple[Entry, Delivered, _Share]] = []
         """The first delivery of each share."""
         self._handed: dict[tuple[Where, int, int], tuple[Entry, Delivered]] = {}
         self._disk_was_full = False
         self._set_back: dict[tuple[str, int], list[int]] = defaultdict(list)
-        """By (member, partition): where reading may begin again at any time, because it was nacked."""
+        """Offsets from which reading may restart at any time because of a nack, by (member, partition)."""
 
     def observe(self, entry: Entry) -> None:
-        """Take note of what concerns groups."""
+        """Record events of groups."""
         match entry.event:
             case Disturbed(is_disk_full=True):
                 self._disk_was_full = True
@@ -121,7 +121,7 @@ class GroupReading:
         share.next = event.end
 
     def _may_jump(self, event: Delivered, expected: int) -> bool:
-        """Whether retention dropped what was next, or reading was set back."""
+        """Whether retention dropped the next record, or reading was reset."""
         is_gap = event.first > expected and not self._lives.topics[event.topic].is_kept
         return is_gap or event.first in self._set_back[event.consumer, event.partition]
 
@@ -142,7 +142,7 @@ class GroupReading:
     # --- at the end ---
 
     def finish(self) -> None:
-        """Hold commits against what was read."""
+        """Check commits against deliveries."""
         for commit in self._commits.values():
             if commit.accepted and commit.event.generation:
                 self._check_owner(commit)
@@ -150,7 +150,9 @@ class GroupReading:
             self._check_place(entry, event, share)
 
     def _check_owner(self, commit: _Commit) -> None:
-        """A member that knows another owner of a later generation, and was not given the partition again."""
+        """Report a commit accepted though its member knew another owner of a later generation, and did not
+        regain it.
+        """
         event, answer = commit.event, commit.answer
         assert answer is not None
         for member, shares in self._owned.items():
@@ -170,7 +172,7 @@ class GroupReading:
         )
 
     def _check_place(self, entry: Entry, event: Delivered, share: _Share) -> None:
-        """The first offset of a share is one that was committed, and none before what the broker said it keeps."""
+        """Check that the first offset of a share was committed, and is not below the start that the broker reported."""
         promise = self._lives.topics[event.topic]
         if promise.delivery == "at-most-once":
             return
@@ -186,7 +188,7 @@ class GroupReading:
         self._findings.add(GOES_ON, text, entry.index, *shown)
 
     def _places_after(self, commits: list[_Commit], event: Delivered) -> tuple[Sequence[int], list[int]]:
-        """Where a group may be after these commits, the likeliest last; and the events that say so."""
+        """Possible positions of a group after these commits, the likeliest last; and the events that show it."""
         ends: list[int] = []
         for commit in reversed(commits):
             ends.insert(0, commit.event.end)
@@ -208,5 +210,5 @@ class GroupReading:
 
 
 def _is_of(commit: Asked, event: Delivered) -> bool:
-    """Whether a commit is of the partition and the group of a delivery."""
+    """Whether a commit is about the partition and the group of a delivery."""
     return (commit.topic, commit.group, commit.partition) == (event.topic, event.group, event.partition)

@@ -1,9 +1,9 @@
-"""History: what clients saw of a broker, event by event, for `linn.testing.invariants` to judge.
+"""History: the events that clients saw of a broker, for `linn.testing.invariants` to judge.
 
-Laws: an event is recorded when its client sees it, so one that was on its way may come after what the broker did later;
-what an invariant may conclude from that is its own affair. Records are told apart by their value, which names each
-once. A **life** is the time from one start of the broker to its end; they are numbered from 1, and an event belongs to
-the life in which its connection was made. Offsets, delivery ids and generations are the broker's own.
+Laws: an event is recorded when its client sees it, so one in flight may be recorded after a later action of the broker;
+each invariant decides what to conclude from that. Records are told apart by their value, which names each once. A
+**life** is the time from one start of the broker to its end; they are numbered from 1, and an event belongs to the life
+in which its connection was made. Offsets, delivery ids and generations are the broker's own.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 Durability = Literal["memory", "os", "interval", "always"]
-"""What becomes of records when the broker ends: as storage `dram`, and the segmented log's `fsync`."""
+"""The durability of records when the broker ends: storage `dram`, or the segmented log's `fsync`."""
 How = Literal["stopped", "killed", "lost power", "sync failed"]
-"""How a life ended. After a failed sync it is not known what the disk holds: it counts as a loss of power."""
+"""The end of a life. After a failed sync the content of the disk is unknown: it counts as a power loss."""
 Verdict = Literal["ack", "nack", "reject", "extend"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPromise:
-    """What a topic's settings promise."""
+    """The promises of a topic's settings."""
 
     name: str
     durability: Durability = "always"
     flush_interval_s: float = 0.1
-    """With durability "interval"."""
+    """Interval for the durability "interval"."""
     flush_slack_s: float = 1.0
-    """How much longer a sync may take, on a disk that is slow."""
+    """Extra time that a sync may take on a slow disk."""
     delivery: Literal["at-least-once", "at-most-once"] = "at-least-once"
     lease_ms: int = 30_000
     redelivery_delay_ms: int = 0
     max_deliveries: int | None = None
     dead_letter: str | None = None
     is_kept: bool = True
-    """Whether the log begins at 0 for ever: a stream without retention that was never a queue alone."""
+    """Whether the log begins at 0 for ever: a stream without retention that was never only a queue."""
     retains: bool = False
-    """Whether retention or overflow may drop what nobody has settled."""
+    """Whether retention or overflow may drop unsettled records."""
     grows: bool = False
-    """Whether partitions were added: the same key may go elsewhere then."""
+    """Whether partitions were added, after which a key may go to another one."""
 
 
 class DeadLabels(NamedTuple):
-    """What a dead letter says of itself."""
+    """Labels of a dead letter."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ class DeadLabels(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A stored record as somebody read it."""
+    """A stored record as a client read it."""
 
     record: str
     key: str = ""
@@ -62,7 +62,7 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Anything that happened."""
+    """The base of all events."""
 
 
 # --- the broker's lives ---
@@ -70,7 +70,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """A partition as a life began, before any other client of that life did anything."""
+    """A partition at the beginning of a life, before any other client of that life did anything."""
 
     life: int
     topic: str
@@ -86,7 +86,7 @@ class Ended(Event):
     life: int
     how: How
     since_s: float | None = None
-    """Since when what was written may not be kept, where that is before the end; as `Entry.at_s`."""
+    """The time since which writes may be lost, if it is before the end; on the scale of `Entry.at_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +95,19 @@ class Disturbed(Event):
 
     what: str
     is_disk_full: bool = False
-    """Then what the broker notes beside records may not be written either."""
+    """Whether the disk is full; then events besides records may not be written either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calmed(Event):
-    """That fault is over."""
+    """The end of that fault."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Altered(Event):
-    """A topic's settings were changed, or the change was asked for."""
+    """A change of a topic's settings, made or requested."""
 
     topic: str
     change: str
@@ -115,7 +115,7 @@ class Altered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Drained(Event):
-    """A queue at the end, when consumers had all the time they needed. They leave when they have read what came."""
+    """A queue at the end, after consumers had all the time they needed. They leave when they have read everything."""
 
     topic: str
     unsettled: int
@@ -134,17 +134,17 @@ class Published(Event):
     producer: str
     number: int
     topics: tuple[str, ...]
-    """Where it is to be stored, once in each."""
+    """Topics in which it is to be stored, once in each."""
     key: str = ""
     committed: bool = True
-    """Whether a confirmation says that it is committed; False with acks "none": it is in the log."""
+    """Whether a confirmation means that it is committed; False with acks "none": it is in the log."""
     repeats: bool = False
-    """Whether the producer sends again what was not answered: it may be stored several times then."""
+    """Whether the producer repeats unanswered publishes: they may be stored several times then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed(Event):
-    """The broker answered that a record is stored; where, if it went to one partition of one topic."""
+    """The broker confirmed a record, with its place if it went to one partition of one topic."""
 
     life: int
     record: str
@@ -154,7 +154,7 @@ class Confirmed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Refused(Event):
-    """The broker answered a publish with an error of its own."""
+    """The broker answered a publish with an error."""
 
     life: int
     record: str
@@ -166,7 +166,7 @@ class Refused(Event):
 
 @dataclass(frozen=True, slots=True)
 class Read(Event):
-    """The answer to a fetch from offset `first` on, which was asked when the history had `asked_at` events."""
+    """The answer to a fetch from offset `first` on, which was sent when the history had `asked_at` events."""
 
     life: int
     topic: str
@@ -181,7 +181,7 @@ class Read(Event):
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough(Event):
-    """A topic was read from its start to its end, in all partitions, when nobody published any more."""
+    """A topic was read from its start to its end, in all partitions, after all publishing had ended."""
 
     life: int
     topic: str
@@ -189,20 +189,21 @@ class ReadThrough(Event):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Event):
-    """A consumer subscribed; `group` is "" for a queue's. A name is one consumer for ever."""
+    """A consumer subscribed; `group` is "" for a queue's. A name belongs to one consumer for ever."""
 
     life: int
     consumer: str
     topic: str
     group: str = ""
     releases: bool = False
-    """Whether it may release what it has not read, when it leaves or when half of the lease is over: its attempt is
-    not counted, and no delivery of it is in the history."""
+    """Whether it may release unread records, when it leaves or when half of the lease has passed: the attempt is not
+    counted, and no delivery of them is in the history.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Left(Event):
-    """A consumer is gone: it unsubscribed, or its connection was lost, perhaps with deliveries unread."""
+    """A consumer left: it unsubscribed, or its connection was lost, perhaps with deliveries unread."""
 
     consumer: str
     topic: str
@@ -210,7 +211,7 @@ class Left(Event):
 
 @dataclass(frozen=True, slots=True)
 class Assigned(Event):
-    """A member of a group heard which partitions it owns."""
+    """A member of a group was told its partitions."""
 
     life: int
     consumer: str
@@ -222,7 +223,7 @@ class Assigned(Event):
 
 @dataclass(frozen=True, slots=True)
 class Delivered(Event):
-    """Records came to a consumer, from offset `first` on."""
+    """Records were delivered to a consumer, from offset `first` on."""
 
     life: int
     consumer: str
@@ -234,10 +235,10 @@ class Delivered(Event):
     """0 on a stream."""
     attempt: int = 0
     granted_after_s: float = 0.0
-    """The broker can't have taken the lease before; 0: not known."""
+    """The earliest time at which the broker can have granted the lease; 0: not known."""
     group: str = ""
     generation: int = 0
-    """The one the member knew; 0: not known."""
+    """The generation that the member knew; 0: not known."""
 
     @property
     def end(self) -> int:
@@ -247,7 +248,7 @@ class Delivered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Event):
-    """A settlement is about to be sent. In a group "ack" commits `end`, and "nack" reads again from `first` on."""
+    """A settlement is about to be sent. In a group "ack" commits `end`, and "nack" rereads from `first` on."""
 
     life: int
     consumer: str
@@ -264,7 +265,7 @@ class Asked(Event):
 
 @dataclass(frozen=True, slots=True)
 class Answered(Event):
-    """The broker's word on the settlement with index `asked`; `code` is "" where it was carried out."""
+    """The broker's answer to the settlement with index `asked`; `code` is "" if it was carried out."""
 
     asked: int
     code: str = ""
@@ -272,7 +273,7 @@ class Answered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event, its place in the history and when it was seen, in monotonic seconds."""
+    """An event, its place in the history and the time at which it was seen, in monotonic seconds."""
 
     index: int
     at_s: float
@@ -308,5 +309,5 @@ class History:
         return len(self.entries)
 
     def lines(self) -> list[str]:
-        """The whole history as text, an event a line. The same in every process that saw the same."""
+        """The whole history as text, one event per line. Equal in every process that saw the same."""
         return [str(entry) for entry in self.entries]

@@ -1,12 +1,12 @@
-"""What every interceptor must pass: `InterceptorConformance`, to subclass.
+"""The conformance suite of interceptors: `InterceptorConformance`, to subclass.
 
     class TestStamp(InterceptorConformance):
         @pytest.fixture
         def harness(self) -> InterceptorHarness:
             return InterceptorHarness(make=lambda: Stamp("orders", TopicSettings(), StampSettings()))
 
-Laws: a test knows nothing of what the interceptor is for; it holds whatever comes out against what the broker does with
-it next. An interceptor may refuse any of these batches with a LinnError.
+Laws: a test does not know the purpose of the interceptor; it checks its results against what the broker does with them
+next. An interceptor may refuse any of these batches with a LinnError.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ LIMITS = BatchLimits()
 
 @dataclass(frozen=True)
 class InterceptorHarness:
-    """An interceptor, and batches of the kind that it is for, beside `SAMPLES`."""
+    """An interceptor, and typical batches for it, besides `SAMPLES`."""
 
     make: Callable[[], Interceptor]
-    """One for the topic `orders`."""
+    """Makes an interceptor for the topic `orders`."""
     batches: Sequence[RecordBatch] = ()
 
     def all_batches(self) -> list[RecordBatch]:
@@ -62,7 +62,7 @@ class InterceptorHarness:
 
 
 def left_of(interceptor: Interceptor, batch: RecordBatch) -> RecordBatch | str | None:
-    """What an interceptor makes of a batch: another batch, None, or the code of the error that it refuses with."""
+    """The result of an interceptor: another batch, None, or the code of its error."""
     try:
         return interceptor.intercept(TOPIC, batch)
     except LinnError as error:
@@ -78,7 +78,7 @@ class InterceptorConformance:
             left = left_of(interceptor, batch)
             assert left is None or isinstance(left, RecordBatch | str)
 
-    def test_what_is_left_can_be_stored(self, harness: InterceptorHarness) -> None:
+    def test_results_can_be_stored(self, harness: InterceptorHarness) -> None:
         interceptor = harness.make()
         for batch in harness.all_batches():
             left = left_of(interceptor, batch)
@@ -105,7 +105,7 @@ class InterceptorConformance:
             left_of(interceptor, batch)
             assert bytes(batch.message) == before
 
-    def test_a_batch_that_can_not_be_written_to_will_do(self, harness: InterceptorHarness) -> None:
+    def test_a_read_only_batch_is_accepted(self, harness: InterceptorHarness) -> None:
         interceptor = harness.make()
         for batch in harness.all_batches():
             left_of(interceptor, RecordBatch(bytes(batch.message)))

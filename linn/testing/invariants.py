@@ -1,10 +1,10 @@
 """The promises of linn as invariants: `check` holds a history of what clients saw against all of them.
 
-Read on: `history` (the events), `log_lives` (what a crash may take), then what is judged by whom: `stored_records`,
+Read on: `history` (the events), `log_lives` (the losses that a crash may cause), then the judges: `stored_records`,
 `queue_deliveries`, `dead_letters`, `group_reading`.
 
-Laws: everything follows from what clients saw, so it holds for any broker, simulated or real. What an event can't
-prove, because a message was lost or late, is not concluded: a finding is a bug, of the broker or of an invariant.
+Laws: everything follows from what clients saw, so it holds for any broker, simulated or real. Nothing is concluded from
+an event that proves nothing, because a message was lost or late: a finding is a bug, of the broker or of an invariant.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ INVARIANTS: dict[str, str] = {
     group.GOES_ON: "Who comes to own a partition begins where the group committed.",
     group.READS_ON: "A member reads a partition without gaps and without repetition.",
 }
-"""What each says, by name."""
+"""The text of each invariant, by name."""
 
 
 def broken(history: History) -> list[Finding]:
-    """What is broken in a history, in the order in which it shows."""
+    """The findings about a history, in the order in which they show."""
     findings = Findings(history)
     lives = LogLives(history)
     records = StoredRecords(lives, findings)
@@ -76,7 +76,7 @@ def broken(history: History) -> list[Finding]:
 
 
 def check(history: History) -> None:
-    """Raises InvariantBroken, with the events that show it, where a history breaks an invariant."""
+    """Check a history. Raises InvariantBroken, with the events that show it."""
     found = broken(history)
     if found:
         raise InvariantBroken(found)

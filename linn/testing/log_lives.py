@@ -1,16 +1,16 @@
-"""LogLives: what each life of a broker found on its disk, and what each end of a life may have taken.
+"""LogLives: the contents that each life of a broker found on its disk, and the losses at its end.
 
-Laws: a log that is recovered is a prefix of what it was. An offset at or beyond a recovered end is given anew, so a
+Laws: a recovered log is a prefix of the earlier one. Offsets at or beyond a recovered end are assigned anew, so a
 record's place is its offset together with the life since which that offset is in use: its **era**.
 
-What an end of a life may take of a topic, by its durability:
+Possible losses of a topic at the end of a life, by its durability:
 
 | durability | stopped | killed | lost power, sync failed |
 |---|---|---|---|
 | memory | all | all | all |
 | os | nothing | nothing | anything |
-| interval | nothing | nothing | what was seen less than `flush_interval` and some slack before the end |
-| always | nothing | nothing | what nobody was told is committed |
+| interval | nothing | nothing | anything seen less than `flush_interval` and some slack before the end |
+| always | nothing | nothing | whatever was not confirmed as committed |
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Place = tuple[str, int]
 
 
 class LogLives:
-    """Fed with every entry of a history, in order."""
+    """Takes every entry of a history, in order."""
 
     def __init__(self, history: History) -> None:
         self.topics = history.topics
         self.life = 0
-        """The latest one that began."""
+        """The latest life that began."""
         self._bounds: dict[Place, dict[int, tuple[int, int]]] = {}
         self._ends: dict[int, Entry] = {}
 
     def observe(self, entry: Entry) -> None:
-        """Take note of beginnings and ends."""
+        """Record beginnings and ends of lives."""
         match entry.event:
             case Recovered(life, topic, partition, start, end):
                 self.life = max(self.life, life)
@@ -41,7 +41,7 @@ class LogLives:
                 self._ends[life] = entry
 
     def era(self, place: Place, life: int, offset: int) -> int:
-        """Since which life the offset is in use, as that life saw it."""
+        """The life since which the offset is in use, as seen in the given life."""
         if self.topics[place[0]].durability == "memory":
             return life
         bounds = self._bounds.get(place, {})
@@ -51,7 +51,7 @@ class LogLives:
         return 0
 
     def lost_in(self, place: Place, life: int, offset: int) -> int | None:
-        """The life that began without what an earlier one had at this offset; None: it is still there."""
+        """The life that began without an earlier one's record at this offset; None: it still exists."""
         bounds = self._bounds.get(place, {})
         for later in range(life + 1, self.life + 1):
             if later in bounds and bounds[later][1] <= offset:
@@ -59,11 +59,11 @@ class LogLives:
         return None
 
     def known_before(self, place: Place, life: int) -> int:
-        """The latest life before this one of which it is known what it found there; 0: none."""
+        """The latest life before this one whose recovered content there is known; 0: none."""
         return max((earlier for earlier in self._bounds.get(place, {}) if earlier < life), default=0)
 
     def may_lose(self, topic: str, seen_at_s: float, since: int, until: int, *, committed: bool = True) -> Entry | None:
-        """The end of a life, from `since` up to and without `until`, that may have taken what was seen then."""
+        """The end of a life, from `since` up to and without `until`, that may have lost something seen at that time."""
         promise = self.topics[topic]
         for life in range(since, until):
             end = self._ends.get(life)
@@ -72,7 +72,7 @@ class LogLives:
         return None
 
     def lost_power(self, since: int, until: int) -> bool:
-        """Whether a life, from `since` up to and without `until`, ended so that what was not synced may be gone."""
+        """Whether a life, from `since` up to and without `until`, ended such that unsynced bytes may be lost."""
         ends = [self._ends[life].event for life in range(since, until) if life in self._ends]
         return any(isinstance(end, Ended) and _is_hard(end) for end in ends)
 

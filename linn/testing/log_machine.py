@@ -35,7 +35,8 @@ class Kept:
 
 
 class PartitionLogMachine(RuleBasedStateMachine):
-    """Any engine against a plain list of batches. A subclass gives `make_harness`, and `teardown` if that needs it.
+    """A Hypothesis machine of any engine against a plain list of batches. Subclass it with `make_harness`, and
+    `teardown` if that is needed.
 
     Each step runs in a trio run of its own, under virtual time.
     """
@@ -48,7 +49,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
         self.log = self.run(self._open)
 
     def make_harness(self) -> EngineHarness:
-        """A harness over an empty folder."""
+        """Make a harness over an empty folder."""
         raise AssertionError("a subclass gives make_harness")
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:

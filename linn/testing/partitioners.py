@@ -1,12 +1,12 @@
-"""What every partitioner must pass: `PartitionerConformance`, to subclass.
+"""The conformance suite of partitioners: `PartitionerConformance`, to subclass.
 
     class TestByCustomer(PartitionerConformance):
         @pytest.fixture
         def harness(self) -> PartitionerHarness:
             return PartitionerHarness(make=ByCustomer, by_key=True)
 
-Law: a test knows nothing of what the partitioner is for; it holds the places that come out against what the broker
-does with them next.
+Law: a test does not know the purpose of the partitioner; it checks the chosen partitions against what the broker does
+with them next.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from linn.core.routing.partitioner import Partitioner
 from linn.testing.interceptors import SAMPLES
 
 _PARTITIONS = (2, 3, 7, 4_096, 5, 2)
-"""More and fewer by turns: a topic may get more partitions while its partitioner is in use."""
+"""Numbers of partitions, growing and shrinking: a topic may get more partitions while its partitioner is in use."""
 
 
 @dataclass(frozen=True)
 class PartitionerHarness:
-    """A partitioner, and batches of the kind that it is for, beside `SAMPLES` of interceptors."""
+    """A partitioner, and typical batches for it, besides `SAMPLES` of interceptors."""
 
     make: Callable[[], Partitioner]
-    """One for a topic."""
+    """Makes a partitioner for a topic."""
     by_key: bool = False
-    """Whether a key decides alone: it has the same partition in any batch, and after a restart."""
+    """Whether the key alone decides: it has the same partition in any batch, and after a restart."""
     batches: Sequence[RecordBatch] = ()
 
     def all_batches(self) -> list[RecordBatch]:
@@ -40,7 +40,7 @@ class PartitionerHarness:
 
 
 def places_of(partitioner: Partitioner, batch: RecordBatch, partitions: int) -> list[int]:
-    """The partition of each record. Asserts that the partitioner named one for the batch, or one for each record."""
+    """The partition of each record. Asserts that the partitioner chose one for the batch, or one for each record."""
     place = partitioner.place(batch, partitions)
     places = [place] * batch.count if isinstance(place, int) else list(place)
     assert len(places) == batch.count, f"{len(places)} places for {batch.count} records"
@@ -66,7 +66,7 @@ class PartitionerConformance:
             places_of(partitioner, batch, 3)
             assert bytes(batch.message) == before
 
-    def test_a_batch_that_can_not_be_written_to_will_do(self, harness: PartitionerHarness) -> None:
+    def test_a_read_only_batch_is_accepted(self, harness: PartitionerHarness) -> None:
         partitioner = harness.make()
         for batch in harness.all_batches():
             places_of(partitioner, RecordBatch(bytes(batch.message)), 3)
@@ -92,6 +92,6 @@ class PartitionerConformance:
 
 
 def _batch_of(keys: Sequence[bytes]) -> RecordBatch:
-    """A record for each key."""
+    """Make a batch with a record for each key."""
     columns = BatchColumns([b"v"] * len(keys), 1, 1, keys=keys, key_hashes=list(map(key_hash, keys)))
     return build_batch(columns)

@@ -19,12 +19,12 @@ from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.sim_env import SimEnv
 
 URL = "linn://127.0.0.1:5466"
-"""Where it listens, unless the configuration says otherwise."""
+"""The broker's URL, unless the configuration has another."""
 
 
 @asynccontextmanager
 async def plugin_broker(env: SimEnv, toml: str, *modules: str) -> AsyncIterator[Broker]:
-    """A broker on a configuration, with linn's own plugins and those in `modules`, whatever else is installed.
+    """Run a broker on a configuration, with linn's own plugins and those in `modules`, whatever else is installed.
 
     Raises LinnError: the configuration or a plugin is wrong.
     """

@@ -1,7 +1,7 @@
-"""`linn serve` as a real process: for tests and the demo. Every wait has an end, and what is started is also stopped.
+"""`linn serve` as a real process, for tests and the demo. Every wait has a timeout, and every process is stopped.
 
 Laws: only processes that this object started are signalled, by their id; a broker ends when the process that started it
-does, however that ends; after a restart the broker has the data folder and the addresses that it had before.
+does, however that ends; after a restart the broker has the same data folder and addresses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ_BYTES = 65536
 
 
 class BrokerNotReady(LinnError):
-    """`linn serve` ended, or said nothing, instead of becoming ready. `returncode` is None where it hung."""
+    """`linn serve` ended, or hung, instead of becoming ready. `returncode` is None if it hung."""
 
     code = "broker.not_ready"
 
@@ -35,7 +35,7 @@ class BrokerNotReady(LinnError):
 
 
 class BrokerProcess:
-    """A broker in a process of its own. Use it with `with`: leaving the block kills what still runs."""
+    """A broker in a process of its own. Use it in a `with` statement: leaving the block kills a running process."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class BrokerProcess:
         self.folder = folder
         self.data_dir = folder / "data"
         self.urls: list[str] = []
-        """One per listener, once it is ready."""
+        """One URL per listener, once it is ready."""
         self.ready_s = 0.0
-        """From the start of the process to its ready line."""
+        """Seconds from the start of the process to its ready line."""
         self._listen = list(listen)
         self._options = list(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "stderr.log"
         self._log_begins_at = 0
-        """Where what the last start said begins."""
+        """Position in the log at which the output of the last start begins."""
         self._config = folder / "linn.toml"
         self._config.write_text(config or "")
 
@@ -74,7 +74,7 @@ class BrokerProcess:
         """Start and wait until clients can connect.
 
         Raises:
-            BrokerNotReady: it ended, or did not become ready in time (and is killed then); with what it said.
+            BrokerNotReady: it ended, or did not become ready in time (and was killed then); with its output.
         """
         assert self._process is None, "it runs already"
         started = time.monotonic()
@@ -111,7 +111,7 @@ class BrokerProcess:
         ]
 
     def _await_ready(self, deadline: float) -> str:
-        """What it printed, up to the line for people that follows the last ready line."""
+        """The broker's output, up to the line for people that follows the last ready line."""
         process = self._running()
         assert process.stdout is not None
         output = b""
@@ -135,22 +135,24 @@ class BrokerProcess:
         return self._process
 
     def kill(self) -> None:
-        """SIGKILL, by process id, and wait for its end. Idempotent."""
+        """Kill the process (SIGKILL), by its id, and wait for its end. Idempotent."""
         if self._process is not None:
             self._process.kill()
             self._ended()
 
     def stop(self) -> int:
-        """SIGTERM, and its exit code. A broker that does not end in time is killed: then the code is -9."""
+        """Send SIGTERM; returns the exit code. A broker that does not end in time is killed: then the code is -9."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal and go on."""
+        """Send a signal, without waiting."""
         self._running().send_signal(number)
 
     def wait(self) -> int:
-        """Wait for the end of a process that was told to; its exit code, or -9 where it was late and killed."""
+        """Wait for the end of a process that was told to; returns its exit code, or -9 if it was late and was
+        killed.
+        """
         process = self._running()
         try:
             process.wait(STOP_TIMEOUT_S)
@@ -178,7 +180,7 @@ class BrokerProcess:
 
     @property
     def url(self) -> str:
-        """Of the first listener."""
+        """URL of the first listener."""
         return self.urls[0]
 
     @property
@@ -192,7 +194,7 @@ class BrokerProcess:
         return self._running().pid
 
     def log_text(self) -> str:
-        """Everything that it has written to stderr, over all its starts."""
+        """The complete stderr of the process, over all its starts."""
         with contextlib.suppress(FileNotFoundError):
             return self._log.read_text(errors="replace")
         return ""

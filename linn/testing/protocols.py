@@ -1,4 +1,4 @@
-"""What every protocol server must pass: `ProtocolConformance`, to subclass.
+"""The conformance suite of protocol servers: `ProtocolConformance`, to subclass.
 
     class TestLines(ProtocolConformance):
         @pytest.fixture
@@ -7,8 +7,8 @@
                 protocol="lines", peer=LinesPeer, greeting=b"HELLO\n", request=b"PING\n", modules=["lines.plugin"]
             )
 
-The suite runs a broker in a simulated world whose one listener speaks the protocol, and talks to it by the harness: as
-a client should, and as no client should.
+The suite runs a broker in a simulated world whose one listener speaks the protocol, and talks to it through the
+harness: as a client should, and as no client should.
 
 Laws: whatever one connection sends or leaves out, the others are served; memory and time are bounded; a stop ends every
 connection. Each test follows from its seed.
@@ -36,11 +36,11 @@ from linn.testing.sim_env import SimEnv
 ADDRESS = "127.0.0.1:5466"
 DRAIN_S = 2.0
 PATIENCE_S = 30.0
-"""Simulated seconds within which whatever is due happens."""
+"""Simulated seconds within which everything that is due must happen."""
 FLOOD_BYTES = 6 << 20
 FLOOD_CHUNK_BYTES = 32 << 10
 CUTS_MAX = 40
-"""Places at which a dialogue is broken off; of a longer one, as many spread over it."""
+"""Cuts of a dialogue; a longer one is cut at as many places spread over it."""
 STRANGERS: tuple[bytes, ...] = (
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     bytes.fromhex("16030100f5010000f10303") + bytes(200),
@@ -50,7 +50,7 @@ STRANGERS: tuple[bytes, ...] = (
     b"\xff" * 64,
     b"\x7f" + b"\xff" * 7 + b"{" * 200,
 )
-"""What arrives at ports that are open to the world: other protocols, scans, nothing, and everything at once."""
+"""Input at ports that are open to the world: other protocols, scans, nothing, and everything at once."""
 
 _CONFIG = f"""
 [broker]
@@ -67,43 +67,43 @@ memory_bytes_max = "256KiB"
 
 
 class ProtocolPeer(Protocol):
-    """A client that speaks the protocol over one stream, as it should be spoken. A bound on its waits is not needed."""
+    """A well-behaved client of the protocol over one stream. It need not limit its waits."""
 
     async def greet(self) -> None:
-        """Say what a client says first and wait until it is let in."""
+        """Send the client's greeting and wait until it is accepted."""
 
     async def ask(self) -> None:
-        """Make a request that is always granted, and check the whole answer."""
+        """Make a request that always succeeds, and check the whole answer."""
 
     async def be_refused(self) -> str:
-        """Make a request that is always refused; what the client is told, code and all."""
+        """Make a request that is always refused; returns the error that the client gets, code and all."""
 
 
 @dataclass(frozen=True)
 class ProtocolHarness:
-    """How to speak a protocol."""
+    """The means to speak a protocol."""
 
     protocol: str
     """The name in `[listeners.*]`."""
     peer: Callable[[Stream], ProtocolPeer]
     greeting: bytes
-    """What `greet` sends; empty where the server speaks first, or nobody greets."""
+    """The bytes that `greet` sends; empty if the server speaks first, or nobody greets."""
     request: bytes
-    """What `ask` sends; it must not make the broker keep more, however often it is asked."""
+    """The bytes that `ask` sends; repeated, they must not make the broker store more."""
     hostile: Sequence[bytes] = ()
-    """More of what no client should send, beside `STRANGERS`."""
+    """Additional invalid input, besides `STRANGERS`."""
     floods: Sequence[bytes] = (b"",)
-    """What may come before bytes without end: such as the head of the largest frame."""
+    """Prefixes of endless input, such as the head of the largest frame."""
     settings: str = ""
-    """TOML: keys of the listener's table."""
+    """Keys of the listener's table, as TOML."""
     tables: str = ""
-    """TOML: tables beside it, such as topics that `ask` needs."""
+    """Additional tables, as TOML, such as topics that `ask` needs."""
     modules: Sequence[str] = ()
-    """The plugin's module, unless it is one of linn's own; others that `tables` need."""
+    """The plugin's module, unless it is one of linn's own, and others that `tables` need."""
     silence_s_max: float | None = 60.0
-    """How long a connection may say nothing before it is let in; None: for ever."""
+    """Longest silence before a connection is accepted; None: no limit."""
     memory_bytes_max: int = 3 << 20
-    """What one connection may make the broker hold, with the limits of `_CONFIG`."""
+    """Memory that one connection may make the broker hold, with the limits of `_CONFIG`."""
 
     @asynccontextmanager
     async def broker(self, env: SimEnv) -> AsyncIterator[Broker]:
@@ -113,7 +113,7 @@ class ProtocolHarness:
             yield broker
 
     async def greeted(self, env: SimEnv) -> tuple[Stream, ProtocolPeer]:
-        """A client that is let in."""
+        """Connect a client and greet."""
         stream = await env.net.connect(ADDRESS)
         peer = self.peer(stream)
         with trio.fail_after(PATIENCE_S):
@@ -122,7 +122,7 @@ class ProtocolHarness:
 
 
 class OneByOne:
-    """A stream that sends each byte by itself, and receives each by itself."""
+    """A stream that sends and receives each byte on its own."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -199,7 +199,7 @@ class ProtocolConformance:
     # --- clients that don't ------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("greeted", [False, True])
-    def test_who_speaks_something_else_disturbs_nobody(self, harness: ProtocolHarness, greeted: bool) -> None:
+    def test_another_protocol_disturbs_nobody(self, harness: ProtocolHarness, greeted: bool) -> None:
         async def scenario(env: SimEnv) -> None:
             async with harness.broker(env) as broker:
                 _, other = await harness.greeted(env)
@@ -211,7 +211,7 @@ class ProtocolConformance:
         simulate(scenario)
 
     @pytest.mark.parametrize("seed", range(8))
-    def test_no_bytes_at_all_disturb_anybody(self, harness: ProtocolHarness, seed: int) -> None:
+    def test_arbitrary_bytes_disturb_nobody(self, harness: ProtocolHarness, seed: int) -> None:
         async def scenario(env: SimEnv) -> None:
             async with harness.broker(env) as broker:
                 _, other = await harness.greeted(env)
@@ -222,7 +222,7 @@ class ProtocolConformance:
 
         simulate(scenario, seed)
 
-    def test_who_leaves_in_the_middle_leaves_nothing_behind(self, harness: ProtocolHarness) -> None:
+    def test_a_client_that_disconnects_halfway_leaves_nothing_behind(self, harness: ProtocolHarness) -> None:
         dialogue = harness.greeting + 2 * harness.request
 
         async def scenario(env: SimEnv) -> None:
@@ -235,7 +235,7 @@ class ProtocolConformance:
 
         simulate(scenario)
 
-    def test_who_never_says_anything_is_let_go(self, harness: ProtocolHarness) -> None:
+    def test_a_silent_connection_is_closed(self, harness: ProtocolHarness) -> None:
         if harness.silence_s_max is None:
             return
 
@@ -335,18 +335,18 @@ class ProtocolConformance:
 
 
 def simulate(scenario: Callable[[SimEnv], Awaitable[None]], seed: int = 0) -> None:
-    """Run a scenario in simulated time; one that waits for what does not come ends within a simulated hour."""
+    """Run a scenario in simulated time; one that waits in vain ends within a simulated hour."""
     run_simulation(seed, scenario, virtual_s_max=3_600)
 
 
 async def in_time(work: Callable[[], Awaitable[int | None]]) -> int:
-    """Do what is due. Raises TooSlowError."""
+    """Run work that is due. Raises TooSlowError."""
     with trio.fail_after(PATIENCE_S):
         return await work() or 0
 
 
 async def until_ended(stream: Stream) -> None:
-    """Read, and throw away, until the other side has ended the connection."""
+    """Read and discard until the other side has ended the connection."""
     scratch = memoryview(bytearray(1 << 16))
     with suppress(ConnectionLost):
         while await stream.receive_into(scratch):
@@ -354,7 +354,7 @@ async def until_ended(stream: Stream) -> None:
 
 
 async def all_gone(broker: Broker, left: int) -> None:
-    """Wait until only so many connections are left. Raises AssertionError."""
+    """Wait until no more than so many connections are left. Raises AssertionError."""
     with trio.move_on_after(4 * PATIENCE_S):
         while open_connections(broker) != left:
             await broker.env.clock.sleep(0.1)
@@ -362,12 +362,12 @@ async def all_gone(broker: Broker, left: int) -> None:
 
 
 def open_connections(broker: Broker) -> int:
-    """Of clients, and of those who only watch."""
+    """The number of connections, including monitoring ones."""
     return sum(len(listener.open) for listener in broker.connections.traffic.values())
 
 
 async def flood(env: SimEnv, begun: bytes, chunk: bytes) -> None:
-    """Send until it is enough, nobody takes it, or the connection is ended; read nothing."""
+    """Send without reading until it is enough, or the connection blocks or ends."""
     stream = await env.net.connect(ADDRESS)
     with suppress(ConnectionLost), trio.move_on_after(PATIENCE_S):
         await stream.send([begun])
@@ -377,7 +377,7 @@ async def flood(env: SimEnv, begun: bytes, chunk: bytes) -> None:
 
 
 def damaged(dialogue: bytes, rng: Rng) -> bytes:
-    """Bytes that are nearly what a client says, or not at all."""
+    """A client's dialogue, slightly or badly damaged."""
     kind = rng.integer(4)
     if kind == 0 or not dialogue:
         return rng.bytes(1 + rng.integer(2_000))
@@ -394,7 +394,7 @@ def damaged(dialogue: bytes, rng: Rng) -> bytes:
 
 @contextmanager
 def memory_below(bytes_max: int) -> Iterator[None]:
-    """See that Python holds at no time so much more than it did before. Raises AssertionError."""
+    """Assert that Python's memory never grows by more than this."""
     tracemalloc.start()
     try:
         tracemalloc.reset_peak()

@@ -1,4 +1,4 @@
-"""Publishing for a test, by a client of its own."""
+"""Publishing in a test, with a client of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from linn.client import ClientEnv, Receipt, connect
 async def publish(
     url: str, topic: str | None, exchange: str | None, values: Sequence[bytes | None], properties: Any, env: ClientEnv
 ) -> list[Receipt]:
-    """Publish to a topic, or an exchange where there is none. Raises as `Producer.publish`."""
+    """Publish to a topic, or an exchange if it is None. Raises as `Producer.publish`."""
     async with connect(url, name="linn-testing", env=env) as client:
         async with client.producer(topic, exchange=exchange) as producer:
             return [await producer.publish(value, **properties) for value in values]

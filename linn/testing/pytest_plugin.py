@@ -1,8 +1,8 @@
 """The pytest plugin: fixtures `linn_broker`, `linn_brokers`, `linn_virtual` and `linn_crash`, and the marker `linn`.
 
 Laws: it loads with every pytest of an environment that has linn, so it imports nothing of linn before a fixture is
-asked for. It needs neither pytest-trio nor anyio's plugin, and gives nothing to await before a test begins. What a
-fixture starts, it ends, however the test does.
+used. It needs neither pytest-trio nor anyio's plugin, and nothing must be awaited before a test begins. A fixture ends
+everything that it starts, however the test ends.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 MARKER = "linn(config=None, *, topics={}, exchanges={}, seed=0): what the linn fixtures of this test start with"
 _SETTINGS = ("config", "topics", "exchanges", "seed")
 _SHOWN: pytest.StashKey[list[tuple[str, Callable[[], str]]]] = pytest.StashKey()
-"""What is shown of brokers when a test fails: titles, and who writes the text."""
+"""Reports about brokers for failed tests: titles, and functions that return the text."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", MARKER)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show brokers as they are when a test has failed."""
+    """Add reports about brokers to a failed test."""
     report = yield
     if report.failed:
         report.sections += [(title, _written(write)) for title, write in item.stash.get(_SHOWN, ())]
@@ -70,13 +70,13 @@ def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def linn_broker(request: pytest.FixtureRequest, linn_brokers: Callable[..., BrokerThread]) -> BrokerThread:
-    """A broker of this test's own, in memory; `linn_broker.url` is for trio, asyncio and blocking clients."""
+    """A broker for one test, in memory; `linn_broker.url` is for trio, asyncio and blocking clients."""
     return linn_brokers(**_without_seed(_marked(request)))
 
 
 @pytest.fixture
 def linn_brokers(request: pytest.FixtureRequest) -> Iterator[Callable[..., BrokerThread]]:
-    """Makes brokers: `linn_brokers(topics={...})`, as many as are wanted."""
+    """A function that starts brokers: `linn_brokers(topics={...})`, as often as needed."""
     from linn.core.errors.tree import LinnError
     from linn.testing.broker_thread import BrokerThread
 
@@ -109,7 +109,7 @@ def linn_virtual(request: pytest.FixtureRequest) -> Iterator[VirtualWorld]:
 
 @pytest.fixture
 def linn_crash(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashableBroker]:
-    """`linn serve` in a process: `crash`, `kill` and `start`, `pause` and `resume`; its data are on the disk."""
+    """`linn serve` in a process: `crash`, `kill` and `start`, `pause` and `resume`; its data is on the disk."""
     from linn.core.errors.tree import LinnError
     from linn.testing.crashable_broker import CrashableBroker
 

@@ -1,7 +1,7 @@
-"""QueueDeliveries: what came to the consumers of queues, and what they said of it.
+"""QueueDeliveries: checks deliveries to the consumers of queues, and their settlements.
 
 Laws: delivery ids of a partition grow with every lease, so they tell the order in which leases were taken, however late
-a delivery came. A delivery that nobody saw may have been lost on its way; attempts are held to be exact only where
+a delivery came. A delivery that no client saw may have been lost on its way; attempts are checked exactly only if
 nothing was disturbed.
 """
 
@@ -40,7 +40,7 @@ IN_ORDER = "a queue hands out in order"
 LEASES = "every lease ends"
 
 LEAVING_S = 1.0
-"""In a calm network the broker knows by then that a consumer has left; meanwhile it may deliver to it."""
+"""Time after which, in a calm network, the broker knows that a consumer has left; until then it may deliver to it."""
 NOT_CURRENT = "delivery.not_current"
 Key = tuple[Place, int, int]
 """(place, era, offset): one stored record."""
@@ -48,7 +48,7 @@ Key = tuple[Place, int, int]
 
 @dataclass(slots=True)
 class Settlement:
-    """What a consumer asked for, and the broker's answer."""
+    """A consumer's request to settle, and the broker's answer."""
 
     entry: Entry
     event: Asked
@@ -58,12 +58,12 @@ class Settlement:
 
     @property
     def accepted(self) -> bool:
-        """Whether the broker said that it was carried out."""
+        """Whether the broker answered that it was carried out."""
         return self.code == ""
 
 
 class QueueDeliveries:
-    """Fed with every entry of a history, in order, after `lives` and `stored`."""
+    """Takes every entry of a history, in order, after `lives` and `stored`."""
 
     def __init__(self, lives: LogLives, stored: StoredRecords, findings: Findings) -> None:
         self._lives = lives
@@ -71,26 +71,26 @@ class QueueDeliveries:
         self._findings = findings
         self.deliveries: list[tuple[Entry, Delivered]] = []
         self.settlements: dict[int, Settlement] = {}
-        """By the index of the asking."""
+        """Settlements by the index of the request."""
         self.drained: dict[str, Entry] = {}
         self.by_record: dict[Key, list[tuple[Entry, Delivered]]] = {}
-        """By delivery id, at the end."""
+        """Deliveries of each record, ordered by delivery id at the end."""
         self.settled: dict[Key, list[Settlement]] = {}
         self._noise: list[Entry] = []
-        """When something was disturbed, left or altered: a delivery may have gone unseen."""
+        """Disturbances, departures and alterations: a delivery may have gone unseen at these times."""
         self._left_last = -1
         self._disturbances = 0
         self._disk_was_full = False
         self._altered: dict[str, None] = {}
         self._releasers: dict[str, str] = {}
-        """The topic of each consumer that may release what it has not read."""
+        """The topic of each consumer that may release unread records."""
         self._busy_s: dict[str, float] = {}
-        """When each consumer was last handed something."""
+        """The time of the last delivery to each consumer."""
         self._released_s: dict[str, float] = {}
-        """From when on records of a topic may have been released, by topic."""
+        """The time, by topic, since which records may have been released."""
 
     def observe(self, entry: Entry) -> None:
-        """Take note of what concerns queues."""
+        """Record events of queues."""
         match entry.event:
             case Delivered(delivery_id=id, consumer=consumer) if id:
                 self.deliveries.append((entry, entry.event))
@@ -126,7 +126,7 @@ class QueueDeliveries:
     # --- at the end ---
 
     def finish(self) -> None:
-        """Hold everything against everything."""
+        """Check everything against everything."""
         self._arrange()
         self._check_ids()
         for key, deliveries in self.by_record.items():
@@ -193,7 +193,7 @@ class QueueDeliveries:
                 self._findings.add(ATTEMPTS, text, first.index, second.index)
 
     def _is_noisy(self, first: Entry | None, last: Entry) -> bool:
-        """Whether a delivery may have gone unseen between two events; what a consumer leaves unread may be older."""
+        """Whether a delivery may have gone unseen between two events; unread records of a consumer may be older."""
         if self._disturbances or self._left_last > (first.index if first is not None else 0):
             return True
         since_s = first.at_s - LEAVING_S if first is not None else -math.inf
@@ -221,7 +221,7 @@ class QueueDeliveries:
                 self._check_place(key, settlement, deliveries)
 
     def _check_place(self, key: Key, nack: Settlement, deliveries: list[tuple[Entry, Delivered]]) -> None:
-        """What was returned without delay comes before what nobody has seen yet."""
+        """Check that a record returned without delay comes before records that were never delivered."""
         promise, asked, answer = self._lives.topics[key[0][0]], nack.event, nack.answer
         if promise.redelivery_delay_ms or asked.ms or self._is_inexact(key[0][0]):
             return
@@ -250,7 +250,7 @@ class QueueDeliveries:
         return topic in self._altered or self._lives.topics[topic].retains
 
     def _check_refusal(self, settlement: Settlement) -> None:
-        """A delivery that was refused as not current had ended: its time was over, or it was settled before."""
+        """Check that a delivery refused as not current had ended: its lease expired, or it was settled before."""
         asked, answer = settlement.event, settlement.answer
         promise = self._lives.topics[asked.topic]
         if settlement.code != NOT_CURRENT or promise.delivery == "at-most-once" or self._is_inexact(asked.topic):
@@ -277,9 +277,9 @@ class QueueDeliveries:
             self._findings.add(HOLDS, text, entry.index, settlement.entry.index, answer.index)
 
     def _check_order(self) -> None:
-        """What was never delivered before is handed out from the lowest offset on.
+        """Check that records that were never delivered are handed out from the lowest offset on.
 
-        What was released unread goes back to its place and counts as never delivered: it may come later.
+        Records released unread return to their place and count as never delivered: they may come later.
         """
         runs: dict[tuple[Place, int], list[tuple[Entry, Delivered]]] = defaultdict(list)
         for entry, event in self.deliveries:
@@ -306,7 +306,7 @@ class QueueDeliveries:
                 self._check_all_settled(topic, entry)
 
     def _check_all_settled(self, topic: str, entry: Entry) -> None:
-        """Each record that was confirmed was delivered; at least once, until somebody settled it."""
+        """Check that each confirmed record was delivered and, for at-least-once, settled."""
         if self._lives.topics[topic].delivery == "at-most-once" and (self._noise or self._disturbances):
             return
         delivered: dict[str, list[Key]] = defaultdict(list)
@@ -338,7 +338,7 @@ class QueueDeliveries:
 
 
 def _is_earlier(one: Settlement, other: Settlement) -> bool:
-    """Whether the same consumer had asked for something else of the same delivery before."""
+    """Whether the same consumer had sent another request for the same delivery before."""
     mine, theirs = one.event, other.event
     return (
         one.entry.index < other.entry.index

@@ -1,13 +1,13 @@
-"""What every delivery semantics must pass: `SemanticsConformance`, to subclass. `subscription_machine` has a model.
+"""The conformance suite of delivery semantics: `SemanticsConformance`, to subclass. `subscription_machine` has a model.
 
     class TestMine(SemanticsConformance):
         @pytest.fixture
         def semantics(self) -> DeliverySemantics:
             return Mine(MySettings())
 
-Laws: a test asks `settles_on_delivery` and `survives_restart`, and never for a name. What one semantics may do and
-another may not (how often it delivers, what it makes dead) is its own affair; that nothing is given to two at once,
-skipped, or given again once settled is everybody's.
+Laws: a test asks `settles_on_delivery` and `survives_restart`, and never for a name. Semantics may differ in how often
+they deliver and when a record is dead; in all of them no record is given to two consumers at once, skipped, or given
+again once settled.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from linn.core.queue.subscription import Effects, SharedSubscription
 END = 100
 ANN, BOB = 1, 2
 LONG_S = 2 * LEASE_MS_MAX / 1000
-"""After so long every lease has ended and every delay has passed."""
+"""A time after which every lease has ended and every delay has passed."""
 LEASES_MAX = 2 * END
-"""Leases of one record at least that a test takes in a row: each record is ready once."""
+"""Limit of the leases of at least one record that a test takes in a row: each record is ready once."""
 ROUNDS_MAX = 200
-"""Deliveries of one record that a test waits for; a semantics that delivers for ever is given acks before."""
+"""Limit of the deliveries of one record that a test waits for; it acks before if a semantics delivers for ever."""
 
 
 def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:
-    """A fresh subscription that is ready to deliver; what `recovered` records is taken."""
+    """Make a subscription that is ready to deliver; the events of `recovered` are taken."""
     subscription = semantics.shared_subscription(start)
     subscription.recovered(0.0)
     subscription.take_events()
@@ -41,7 +41,7 @@ def begun(semantics: DeliverySemantics, start: int = 0) -> SharedSubscription:
 
 
 def replayed(semantics: DeliverySemantics, rows: list[bytes], now: float, start: int = 0) -> SharedSubscription:
-    """The subscription after a restart: a fresh one, to which the event log is applied."""
+    """Make the subscription after a restart: a new one, to which the event log is applied."""
     subscription = semantics.shared_subscription(start)
     for row in rows if semantics.survives_restart else ():
         for event in decode_events(row):
@@ -51,7 +51,7 @@ def replayed(semantics: DeliverySemantics, rows: list[bytes], now: float, start:
 
 
 def leases(subscription: SharedSubscription, records_max: int, end: int, now: float) -> Iterator[Lease]:
-    """Leases to Ann until nothing is ready. Raises AssertionError where there is no end to it."""
+    """Take leases for Ann until nothing is ready. Raises AssertionError if there is no end."""
     for _ in range(LEASES_MAX):
         lease = subscription.acquire(ANN, records_max, end, now)
         if lease is None:
@@ -61,7 +61,7 @@ def leases(subscription: SharedSubscription, records_max: int, end: int, now: fl
 
 
 def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[Lease]:
-    """Leases of so many records at time 0, in as many as it takes."""
+    """Lease so many records at time 0, in as many leases as it takes."""
     found: list[Lease] = []
     while (missing := count - sum(lease.end - lease.first for lease in found)) > 0:
         lease = subscription.acquire(consumer, missing, END, 0.0)
@@ -71,7 +71,7 @@ def taken(subscription: SharedSubscription, consumer: int, count: int) -> list[L
 
 
 def offsets_of(lease: Lease | None) -> list[int]:
-    """The offsets that were given."""
+    """The offsets of a lease."""
     return list(range(lease.first, lease.end)) if lease is not None else []
 
 
@@ -82,11 +82,11 @@ class SemanticsConformance:
         for acks in get_args(Acks):
             assert isinstance(semantics.confirm_when(acks), ConfirmWhen)
 
-    def test_who_asks_for_more_gets_no_less(self, semantics: DeliverySemantics) -> None:
+    def test_stronger_acks_never_confirm_earlier(self, semantics: DeliverySemantics) -> None:
         found = [list(ConfirmWhen).index(semantics.confirm_when(acks)) for acks in ("none", "leader", "all")]
         assert found == sorted(found)
 
-    def test_what_it_promises_does_not_change(self, semantics: DeliverySemantics) -> None:
+    def test_its_promises_do_not_change(self, semantics: DeliverySemantics) -> None:
         before = semantics.settles_on_delivery, semantics.survives_restart
         subscription = begun(semantics)
         subscription.acquire(ANN, 5, END, 0.0)
@@ -128,7 +128,7 @@ class SemanticsConformance:
 
     # --- settling ----------------------------------------------------------------------------------------------------
 
-    def test_all_that_is_given_and_acked_is_settled_for_good(self, semantics: DeliverySemantics) -> None:
+    def test_acked_records_are_settled_for_good(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         for lease in leases(subscription, 30, END, 0.0):
             subscription.ack(ANN, lease.delivery_id, None, 0.0)
@@ -138,7 +138,7 @@ class SemanticsConformance:
         assert subscription.acquire(BOB, 30, END, LONG_S) is None
         assert subscription.next_deadline() is None
 
-    def test_what_is_settled_on_delivery_is_settled_then_and_no_earlier(self, semantics: DeliverySemantics) -> None:
+    def test_settling_on_delivery_happens_then_and_no_earlier(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         lease = subscription.acquire(ANN, 5, END, 0.0)
         assert lease is not None
@@ -189,7 +189,7 @@ class SemanticsConformance:
             assert subscription.statistics() == before
             assert subscription.take_events() == []
 
-    def test_who_asks_for_a_record_again_gets_it_or_is_refused(self, semantics: DeliverySemantics) -> None:
+    def test_a_nacked_record_is_redelivered_or_the_nack_refused(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         for lease in taken(subscription, ANN, 5):
             try:
@@ -202,7 +202,7 @@ class SemanticsConformance:
         dead = sum(each.end - each.first for each in subscription.dead())
         assert dead + sum(len(offsets_of(lease)) for lease in leases(subscription, 5, 5, LONG_S)) == 5
 
-    def test_what_a_consumer_held_goes_back_when_it_leaves(self, semantics: DeliverySemantics) -> None:
+    def test_a_leaving_consumers_records_are_returned(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         subscription.acquire(ANN, 5, END, 0.0)
         subscription.consumer_gone(ANN, 0.0)
@@ -235,7 +235,7 @@ class SemanticsConformance:
 
     # --- the log's bounds --------------------------------------------------------------------------------------------
 
-    def test_what_the_log_has_lost_is_skipped(self, semantics: DeliverySemantics) -> None:
+    def test_records_lost_by_the_log_are_skipped(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         subscription.acquire(ANN, 5, END, 0.0)
         subscription.skip_to(20)
@@ -243,7 +243,7 @@ class SemanticsConformance:
         assert subscription.leased_count == 0
         assert offsets_of(subscription.acquire(BOB, 1, END, 0.0)) == [20]
 
-    def test_a_purge_leaves_what_is_held(self, semantics: DeliverySemantics) -> None:
+    def test_a_purge_leaves_leased_records(self, semantics: DeliverySemantics) -> None:
         subscription = begun(semantics)
         lease = subscription.acquire(ANN, 5, END, 0.0)
         assert lease is not None
@@ -254,7 +254,7 @@ class SemanticsConformance:
 
     # --- surviving ---------------------------------------------------------------------------------------------------
 
-    def test_what_is_settled_stays_so_after_a_restart(self, semantics: DeliverySemantics) -> None:
+    def test_settled_records_stay_settled_after_a_restart(self, semantics: DeliverySemantics) -> None:
         before = begun(semantics)
         taken(before, ANN, 5)
         held = taken(before, BOB, 5)

@@ -38,7 +38,7 @@ _CAPACITY_BYTES = 1 << 40
 
 
 class SimulatedCrash(BaseException):
-    """The machine or the process that would go on here is dead. Not an error of linn's: nothing may handle it."""
+    """Raised in code of a dead machine or process. Not an error of linn's: nothing may handle it."""
 
 
 def _parts(path: str) -> list[str]:
@@ -56,7 +56,7 @@ class SimDisk:
         self.read_only = False
         self.sync_delay_s_max = 0.002
         self.sync_bytes_per_s = math.inf
-        """How fast a sync puts a file's bytes on stable storage, beside that delay. Files are synced side by side."""
+        """Rate at which a sync writes a file's bytes, in addition to that delay. Files are synced in parallel."""
         self._root = Folder()
         self._dirty: dict[Inode | Folder, None] = {}
         self.used_bytes = 0
@@ -64,10 +64,10 @@ class SimDisk:
 
     def _be_born(self) -> None:
         self.operations: list[tuple[str, str]] = []
-        """(operation, path) of everything this process changed; the index is the number that `crash_at` takes."""
+        """(operation, path) of every change by this process; the index is the number for `crash_at`."""
         self.crash_at: int | None = None
         self.fail_sync_at: int | None = None
-        """The number, counted from 0, of the sync of a file or folder that fails."""
+        """The number, counted from 0, of the sync of a file or folder that is to fail."""
         self.sync_count = 0
         self.death: str | None = None
         self.on_death: list[Callable[[], None]] = []
@@ -77,7 +77,9 @@ class SimDisk:
     # --- faults ------------------------------------------------------------------------------------------------------
 
     def crash(self, *, torn: Inode | None = None) -> None:
-        """Lose power. What was not synced is decided now; this process's handles refuse everything from here on."""
+        """Lose power. The fate of unsynced changes is decided now; this process's handles refuse everything from here
+        on.
+        """
         if self.death is not None:
             return
         mood = self.rng.choice(MOODS)
@@ -88,7 +90,7 @@ class SimDisk:
         self._die(LOST_POWER)
 
     def kill(self) -> None:
-        """Kill the process: its handles and locks are gone, what it wrote is not (but a later crash may take it)."""
+        """Kill the process: its handles and locks are gone, its writes are not (but a later crash may take them)."""
         if self.death is None:
             self._die(WAS_KILLED)
 
@@ -119,7 +121,7 @@ class SimDisk:
             raise DiskReadOnly(f"can't {deed} {path}: Read-only file system")
 
     def begin(self, operation: str, path: str) -> bool:
-        """Number an operation. Raises SimulatedCrash if power is lost before it; else whether it is lost by its end."""
+        """Number an operation; returns whether power is lost by its end. Raises SimulatedCrash if it is lost before."""
         self.check_alive()
         self.operations.append((operation, path))
         if len(self.operations) - 1 != self.crash_at:
@@ -158,7 +160,7 @@ class SimDisk:
         self._dirty[folder] = None
 
     async def sync_node(self, operation: str, path: str, node: Inode | Folder) -> None:
-        """Sync, with a virtual delay in which other tasks go on; what they change meanwhile is not covered."""
+        """Sync, with a virtual delay in which other tasks run; their changes are not covered."""
         self.end(self.begin(f"{operation} begin", path))
         failing = self.sync_count == self.fail_sync_at
         self.sync_count += 1
@@ -186,7 +188,7 @@ class SimDisk:
         return node
 
     def _folder(self, deed: str, path: str, *, at: str | None = None) -> Folder:
-        """The folder `at`, or at `path`, which is what the error names."""
+        """The folder `at`, or at `path`, which the error names."""
         node = self._find(path if at is None else at)
         if not isinstance(node, Folder):
             reason = "No such file or directory" if node is None else "Not a directory"
@@ -194,7 +196,7 @@ class SimDisk:
         return node
 
     def _place(self, deed: str, path: str) -> tuple[Folder, str]:
-        """The folder that a path lies in, and its name there."""
+        """The parent folder of a path, and the name in it."""
         parts = _parts(path)
         assert parts, "the root has no name"
         return self._folder(deed, path, at="/".join(parts[:-1])), parts[-1]

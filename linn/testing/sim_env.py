@@ -17,14 +17,14 @@ from linn.testing.sim_disk import WAS_KILLED, SimDisk, SimulatedCrash
 from linn.testing.sim_net import SimNet, SimNode
 
 _EPOCH_MS = 1_735_689_600_000
-"""Wall time when a simulation begins: 2025-01-01, UTC."""
+"""Wall time at the start of a simulation: 2025-01-01, UTC."""
 
 _MEMORY_BYTES = 1 << 30
-"""Of the machine on which a simulated process runs."""
+"""Memory of the machine of a simulated process."""
 
 
 class SimClock:
-    """trio's virtual time, and a wall clock on it that a test may set."""
+    """trio's virtual time, and a wall clock derived from it that a test may set."""
 
     def __init__(self) -> None:
         self._jumped_ms = 0
@@ -44,7 +44,7 @@ class SimClock:
 
 
 class SimRng:
-    """Everything from one seed, also what the real one takes from the operating system."""
+    """Random numbers from one seed, including those that RealEnv takes from the operating system."""
 
     def __init__(self, seed: int | str) -> None:
         self._random = random.Random(f"{seed}/rng")
@@ -60,7 +60,7 @@ class SimRng:
 
 
 class SimProcess:
-    """A process that uses nothing."""
+    """A process without any resource usage."""
 
     def memory_bytes(self) -> int:
         return 0
@@ -124,7 +124,7 @@ class SimEnv:
             scope.cancel()
 
     def restart(self) -> SimEnv:
-        """The Env of the node's next process. Clock and randomness go on, planned faults are forgotten."""
+        """The Env of the node's next process. Clock and randomness continue, planned faults are dropped."""
         successor = SimEnv.__new__(SimEnv)
         successor.name, successor.clock, successor.rng = self.name, self.clock, self.rng
         successor._world = self._world
@@ -134,7 +134,7 @@ class SimEnv:
     async def run_until_death(self, process: Callable[[SimEnv], Awaitable[object]]) -> bool:
         """Run `process(env)` until it returns or this Env dies; returns whether it died.
 
-        A death cancels the process. `SimulatedCrash` ends here; any other error goes on.
+        A death cancels the process. `SimulatedCrash` ends here; any other error is raised.
         """
         with trio.CancelScope() as scope:
             self._scopes.append(scope)

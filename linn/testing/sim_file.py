@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SimFileRegion:
-    """Bytes of a file, which live as long as this."""
+    """Bytes of a file, which it keeps alive."""
 
     def __init__(self, inode: Inode, position: int, size: int) -> None:
         self._inode = inode
@@ -27,16 +27,18 @@ class SimFileRegion:
         return self._size
 
     def behind(self, count: int) -> SimFileRegion:
-        """What is left behind the first `count` bytes."""
+        """The region without its first `count` bytes."""
         return SimFileRegion(self._inode, self._position + count, self._size - count)
 
     def content(self) -> bytes:
-        """The bytes as they are now; fewer where the file was cut."""
+        """The bytes as they are now; fewer if the file was cut."""
         return bytes(self._inode.data[self._position : self._position + self._size])
 
 
 class SimFile:
-    """A handle. As with `RealFile`, one handle at a time writes a file; here a second one is caught."""
+    """A handle on a file. As with `RealFile`, a file has one writing handle at a time; here a second one
+    is detected.
+    """
 
     def __init__(self, disk: SimDisk, inode: Inode, path: str) -> None:
         self._disk = disk
@@ -104,7 +106,7 @@ class SimFile:
         return self._inode.data[position : position + max(0, bytes_max)]
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """As if half of the file were not in the page cache, another half each time."""
+        """Read as if half of the file were not in the page cache, another half each time."""
         data = self._live("read").data[position : position + size]
         return bytes(data) if len(data) == size and self._disk.rng.random() < 0.5 else None
 

@@ -90,7 +90,7 @@ class SimStream:
         return count + (self._incoming.take(buffers[1]) or 0)
 
     def send_nowait(self, sendables: Sequence[Sendable]) -> int:
-        """Takes nothing half of the time, and else part of it where there is little room."""
+        """Send nothing half of the time, and otherwise a part if there is little room."""
         self._check()
         if self._outgoing.writer_learned_of_loss():
             raise ConnectionLost(f"the connection to {self.peer} is lost: Broken pipe")
@@ -134,7 +134,7 @@ class SimStream:
         self.close()
 
     def close(self, *, is_reset: bool = False) -> None:
-        """What `aclose` does, from where nothing can be awaited."""
+        """Close as `aclose` does, without awaiting."""
         if not self._closed:
             self._closed = True
             self._node.streams.pop(self, None)
@@ -143,7 +143,7 @@ class SimStream:
             self.wake()
 
     def wake(self) -> None:
-        """Let the tasks that wait here see what happened to their node."""
+        """Wake waiting tasks after a change of their node."""
         self._incoming.changed.unpark_all()
         self._outgoing.changed.unpark_all()
 
@@ -194,7 +194,7 @@ class SimListener:
 
 
 class SimNode:
-    """The network as one process of one node has it: the port `Net`."""
+    """The network as seen by one process of one node: the port `Net`."""
 
     def __init__(self, world: SimNet, name: str) -> None:
         self.world = world
@@ -215,7 +215,7 @@ class SimNode:
                 stream.close()
 
     def lose_power(self) -> None:
-        """Go silent. Peers learn it when `SimNet.node` starts the next process of this name."""
+        """Go silent. Peers notice when `SimNet.node` starts the next process of this name."""
         if self.death is None:
             self._die(LOST_POWER)
             self.world.silent.setdefault(self.name, []).extend(self.streams)
@@ -252,7 +252,7 @@ class SimNode:
         return self.world.join(self, listener)
 
     async def _reach(self, listener: SimListener, address: str) -> None:
-        """Let a round trip pass, if need be after waiting for a cut link to heal."""
+        """Wait for a round trip and, if necessary, for a cut link to heal."""
         link = self.world.link(self.name, listener.node.name)
         with trio.move_on_after(_CONNECT_TIMEOUT_S):
             while link.is_cut:
@@ -263,7 +263,7 @@ class SimNode:
 
 
 class SimNet:
-    """The world that some nodes share: their links, and who listens where."""
+    """The network of all nodes: their links, and the listeners by address."""
 
     def __init__(self, seed: int | str) -> None:
         self.rng = random.Random(f"{seed}/net")
@@ -274,7 +274,7 @@ class SimNet:
         self._connection_count = 0
 
     def node(self, name: str) -> SimNode:
-        """The network for a new process of the node `name`; resets what a power loss there left hanging."""
+        """The network for a new process of the node `name`; resets connections left by a power loss there."""
         for stream in self.silent.pop(name, ()):
             stream.close(is_reset=True)
         return SimNode(self, name)
@@ -288,7 +288,7 @@ class SimNet:
         self.cut_one_way(b, a)
 
     def cut_one_way(self, sender: str, receiver: str) -> None:
-        """Hold back what one node sends to another until `heal`; no new connection is made between them."""
+        """Hold back everything that one node sends to another until `heal`; no new connection is made between them."""
         link = self.link(sender, receiver)
         link.cut_senders[sender] = None
         link.wake()
@@ -300,12 +300,12 @@ class SimNet:
         link.wake()
 
     def sever(self, a: str, b: str) -> None:
-        """Reset every connection between two nodes, with some of what is in flight lost; a cut holds nothing up."""
+        """Reset every connection between two nodes, losing some of the bytes in flight; also across a cut."""
         for pipe in list(self.link(a, b).pipes):
             pipe.sever()
 
     def slow(self, a: str, b: str, *, delay_s: tuple[float, float], bytes_per_s: float = math.inf) -> None:
-        """Change a link's range of delays and its throughput for what is sent from now on."""
+        """Change a link's range of delays and its throughput for later sends."""
         link = self.link(a, b)
         link.delay_s, link.bytes_per_s = delay_s, bytes_per_s
 
@@ -314,7 +314,7 @@ class SimNet:
         return self._port_next
 
     def join(self, client: SimNode, listener: SimListener) -> SimStream:
-        """Connect a client's node to a listener; the client's end."""
+        """Connect a client's node to a listener; returns the client's end."""
         link = self.link(client.name, listener.node.name)
         server = listener.node.name
         there, back = Pipe(link, self.rng, client.name, server), Pipe(link, self.rng, server, client.name)

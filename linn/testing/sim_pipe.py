@@ -1,4 +1,4 @@
-"""One direction of a simulated connection, and what lies between two nodes."""
+"""One direction of a simulated connection, and the link between two nodes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import trio
 from linn.core.errors.tree import ConnectionLost
 
 PIPE_BYTES_MAX = 64 * 1024
-"""Bytes that one direction of a connection holds; small, so that backpressure is met in every long test."""
+"""Bytes that one direction of a connection holds; small, so that every long test meets backpressure."""
 _DELAY_S_MAX = 0.002
 
 
 class Link:
-    """What lies between two nodes."""
+    """The link between two nodes."""
 
     def __init__(self) -> None:
         self.cut_senders: dict[str, None] = {}
-        """Nodes from which nothing arrives at the other one."""
+        """Nodes whose output does not arrive at the other one."""
         self.delay_s = (0.0, _DELAY_S_MAX)
         self.bytes_per_s = math.inf
         self.changed = trio.lowlevel.ParkingLot()
@@ -28,7 +28,7 @@ class Link:
 
     @property
     def is_cut(self) -> bool:
-        """In one direction at least: no round trip passes."""
+        """Whether at least one direction is cut: no round trip passes."""
         return bool(self.cut_senders)
 
     def wake(self) -> None:
@@ -56,7 +56,7 @@ class Pipe:
         link.pipes[self] = None
 
     def _arrival(self, size: int) -> float:
-        """When something sent now is there: never before what was sent earlier."""
+        """The arrival time of bytes sent now: never before that of earlier ones."""
         earliest = trio.current_time() + self._rng.uniform(*self._link.delay_s)
         self._last_arrival = max(self._last_arrival, earliest) + size / self._link.bytes_per_s
         return self._last_arrival
@@ -71,13 +71,13 @@ class Pipe:
         return self._receiver in self._link.cut_senders and not self._is_severed
 
     def room(self) -> int:
-        """Bytes that may be sent now. A reader that is gone takes all, into nothing."""
+        """Bytes that may be sent now. A reader that is gone takes everything, and discards it."""
         if self._reader_gone_at < math.inf:
             return PIPE_BYTES_MAX
         return PIPE_BYTES_MAX - self._flying_bytes - len(self._landed)
 
     def flips_coin(self) -> bool:
-        """A seeded choice."""
+        """A seeded random choice."""
         return self._rng.random() < 0.5
 
     def put(self, data: bytes) -> None:
@@ -90,7 +90,7 @@ class Pipe:
         return not self._is_deaf and trio.current_time() >= self._reader_gone_at
 
     def sever(self) -> None:
-        """Reset at once, for both ends; some of what is in flight still arrives."""
+        """Reset at once, for both ends; some of the bytes in flight still arrive."""
         data = b"".join(chunk for _, chunk in self._flying)
         self._landed += data[: self._rng.randint(0, len(data))]
         self._flying.clear()
@@ -101,7 +101,7 @@ class Pipe:
         self.changed.unpark_all()
 
     def finish(self, *, is_reset: bool) -> None:
-        """The writer ends; the reader learns it after all bytes (they are dropped when the connection is reset)."""
+        """End the writer; the reader notices after all bytes (they are dropped when the connection is reset)."""
         if self._end_at < math.inf:
             return
         self._is_reset = is_reset
@@ -109,7 +109,7 @@ class Pipe:
         self.changed.unpark_all()
 
     def abandon(self) -> bool:
-        """The reader goes; the writer learns it later. Returns whether bytes were unread."""
+        """End the reader; the writer notices later. Returns whether bytes were unread."""
         unread = bool(self._landed or self._flying)
         self._landed.clear()
         self._flying.clear()
@@ -121,7 +121,7 @@ class Pipe:
         return unread
 
     def take(self, buffer: memoryview) -> int | None:
-        """Some bytes that are there, 0 at the end, None if there is nothing yet. Raises ConnectionLost if reset."""
+        """Take some available bytes; 0 at the end, None if there is nothing yet. Raises ConnectionLost if reset."""
         self._land()
         if self._landed:
             count = min(len(buffer), len(self._landed))
@@ -138,7 +138,7 @@ class Pipe:
         return 0
 
     def is_readable(self) -> bool:
-        """Whether `take` would give anything but None."""
+        """Whether `take` would return something other than None."""
         self._land()
         return bool(self._landed) or not (self._flying or self._is_cut or trio.current_time() < self._end_at)
 
@@ -152,7 +152,7 @@ class Pipe:
             self._landed += data
 
     async def wait_readable(self) -> None:
-        """Wait until `take` may do better, or something changed."""
+        """Wait until `take` may return more, or something changed."""
         until = self._flying[0][0] if self._flying else self._end_at
         await self._wait_until(math.inf if self._is_cut else until)
 

@@ -1,7 +1,7 @@
-"""What lies on a simulated disk: files' bytes and folders' entries, as a process sees them and as they surely are.
+"""The content of a simulated disk: files' bytes and folders' entries, as a process sees them and as they surely are.
 
-The model is told in `sim_disk`; this is the part of it that decides what becomes of what was not synced. No task and no
-clock is known here.
+The model is described in `sim_disk`; this part of it decides the fate of unsynced changes. It knows no task and no
+clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SECTOR_BYTES = 512
 
 
 class Fate(enum.Enum):
-    """What becomes of a pending change when power is lost."""
+    """The fate of a pending change when power is lost."""
 
     LOST = "lost"
     TORN = "torn"
@@ -40,7 +40,7 @@ def _cut_once(rng: random.Random, count: int) -> list[Fate]:
 
 
 def each_its_own(rng: random.Random, count: int) -> list[Fate]:
-    """A fate for each of `count` changes, whatever the others' are."""
+    """Decide each of `count` changes independently."""
     return rng.choices(_FATES, k=count)
 
 
@@ -49,7 +49,7 @@ MOODS: tuple[Fates, ...] = (_all_lost, _all_kept, _cut_once, each_its_own)
 
 
 def _apply(content: bytearray, position: int, data: bytes | None) -> None:
-    """Write `data` at `position`, or cut to `position` bytes where it is None."""
+    """Write `data` at `position`, or cut to `position` bytes if it is None."""
     if data is None:
         del content[position:]
         return
@@ -81,7 +81,9 @@ class Inode:
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []
         self.settled = 0
-        """Changes that have left `pending`, ever: with it a sync names those it covers, whatever settles meanwhile."""
+        """Number of changes that have ever left `pending`: a sync uses it to name those it covers, whatever settles
+        meanwhile.
+        """
         self.linked = True
 
     def change(self, position: int, data: bytes | None) -> None:
@@ -89,18 +91,18 @@ class Inode:
         self.pending.append((position, data))
 
     def pending_bytes(self) -> int:
-        """Bytes that a sync has to write."""
+        """The number of bytes that a sync has to write."""
         return sum(len(data) for _, data in self.pending if data is not None)
 
     def make_durable(self, covered: int) -> None:
-        """Put the first `covered` changes, counted from the file's birth, on stable storage."""
+        """Make the first `covered` changes, counted from the file's creation, durable."""
         count = max(0, covered - self.settled)
         for position, data in self.pending[:count]:
             _apply(self.durable, position, data)
         self._forget(count)
 
     def decide(self, covered: int, rng: random.Random, mood: Fates, *, tear_last: bool = False) -> None:
-        """Let power loss or a failed sync have its way with the first `covered` changes."""
+        """Decide the fate of the first `covered` changes in a power loss or failed sync."""
         count = max(0, covered - self.settled)
         fates = mood(rng, count)
         if tear_last and fates:
@@ -121,7 +123,7 @@ class Inode:
 
 
 class Folder:
-    """A folder's entries. A pending change is some (name, node or None for none) that happen together."""
+    """A folder's entries. A pending change is some (name, node or None) that happen together."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Inode | Folder] = {}
@@ -169,7 +171,9 @@ def _rewrite(entries: dict[str, Inode | Folder], effects: Effects) -> None:
 
 
 def take_stock(folder: Folder) -> int:
-    """Mark the files below `folder` as linked, those too whose removal was lost; the sum of their bytes."""
+    """Mark the files below `folder` as linked, including those whose removal was lost; returns the sum of
+    their bytes.
+    """
     total = 0
     for node in folder.entries.values():
         if isinstance(node, Folder):

@@ -1,7 +1,7 @@
-"""StoredRecords: what everybody saw of the logs, held together: what lies where, and that it stays there.
+"""StoredRecords: compares what all clients saw of the logs: records have one place, and stay there.
 
 A record that a client saw at an offset is a fact, for that offset's era. Facts that contradict one another, or that a
-later life does not know any more although it must, are findings.
+later life has lost although it must not, are findings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Fact:
 
     record: str
     life: int
-    """The earliest in which it was seen."""
+    """The earliest life in which it was seen."""
     index: int
     at_s: float
     committed: bool
@@ -51,26 +51,26 @@ class Fact:
 
 
 class StoredRecords:
-    """Fed with every entry of a history, in order, after `lives`."""
+    """Takes every entry of a history, in order, after `lives`."""
 
     def __init__(self, lives: LogLives, findings: Findings) -> None:
         self._lives = lives
         self._findings = findings
         self.published: dict[str, tuple[int, Published]] = {}
-        """By record: (index, event)."""
+        """The (index, event) of each record."""
         self.confirmed: dict[str, tuple[Entry, Confirmed]] = {}
         self.facts: dict[Place, dict[tuple[int, int], Fact]] = {}
-        """By (era, offset)."""
+        """Facts by (era, offset)."""
         self._keys: dict[tuple[str, str], tuple[int, int]] = {}
         self._floors: dict[Place, _Floor] = {}
         self._starts: dict[Place, _Floor] = {}
         self._begins: dict[Place, dict[int, int]] = {}
-        """By life, the highest start that anybody saw."""
+        """The highest start seen in each life."""
         self._partitions: dict[str, set[int]] = {}
-        """Of each topic, those that were there when the broker started."""
+        """The partitions of each topic at the broker's start."""
 
     def observe(self, entry: Entry) -> None:
-        """Take note of what was seen where."""
+        """Record what was seen, and its place."""
         match entry.event:
             case Published():
                 self.published[entry.event.record] = entry.index, entry.event
@@ -133,7 +133,7 @@ class StoredRecords:
             self._findings.add(START, text, start[2], entry.index)
 
     def _raise(self, entry: Entry, life: int, place: Place, end: int) -> None:
-        """The watermark was seen at `end`."""
+        """Record that the watermark was seen at `end`."""
         if life == self._lives.life:
             self._floors.setdefault(place, _Floor()).raise_to(end, entry.index, isinstance(entry.event, Confirmed))
 
@@ -193,7 +193,7 @@ class StoredRecords:
     # --- at the end ---
 
     def alive(self, place: Place, life: int) -> list[tuple[int, Fact]]:
-        """(offset, fact) of all that a life had, as far as anybody saw it, in order."""
+        """(offset, fact) of all that a life had, as far as any client saw it, in order."""
         found = [
             (offset, fact)
             for (era, offset), fact in self.facts.get(place, {}).items()
@@ -202,7 +202,7 @@ class StoredRecords:
         return sorted(found, key=lambda each: each[0])
 
     def finish(self, entries: list[Entry]) -> None:
-        """Look at what can only be seen at the end."""
+        """Check whatever shows only at the end."""
         for place in self.facts:
             for life in range(1, self._lives.life + 1):
                 self._check_order(place, life)
@@ -213,7 +213,7 @@ class StoredRecords:
                 self._check_there(entry, entry.event)
 
     def _check_there(self, entry: Entry, event: ReadThrough) -> None:
-        """All that was confirmed is in a log that keeps everything."""
+        """Check that all confirmed records are in a log that keeps everything."""
         if not self._lives.topics[event.topic].is_kept:
             return
         there = {fact.record for place in self.places(event.topic) for _, fact in self.alive(place, event.life)}
@@ -256,7 +256,7 @@ class StoredRecords:
                     self._findings.add(REFUSED, text, entry.index, fact.index)
 
     def was_dropped(self, place: Place, offset: int, life: int) -> bool:
-        """Whether the log was seen to begin behind an offset, in this life or later."""
+        """Whether the log was seen to begin after an offset, in this life or later."""
         return any(start > offset for seen, start in self._begins.get(place, {}).items() if seen >= life)
 
     def places(self, topic: str) -> Iterator[Place]:
@@ -265,19 +265,19 @@ class StoredRecords:
 
 
 class _Floor:
-    """The greatest value that was seen, as of each index of the history."""
+    """The greatest value seen up to each index of the history."""
 
     def __init__(self) -> None:
         self._indices: list[int] = []
         self._steps: list[tuple[int, int, bool]] = []
 
     def raise_to(self, value: int, index: int, by_confirmation: bool) -> None:
-        """A value was seen."""
+        """Record a value."""
         if not self._steps or value > self._steps[-1][0]:
             self._indices.append(index)
             self._steps.append((value, index, by_confirmation))
 
     def at(self, asked_at: int) -> tuple[int, int, int, bool] | None:
-        """(place, value, index, by confirmation) of the greatest that was seen before; None: nothing was."""
+        """(place, value, index, by confirmation) of the greatest value seen before; None: there is none."""
         place = bisect_left(self._indices, asked_at) - 1
         return (place, *self._steps[place]) if place >= 0 else None

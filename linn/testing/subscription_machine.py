@@ -6,8 +6,8 @@
 
     TestMine = Mine.TestCase
 
-The model knows who holds which offset, what is dead and what is settled. When a returned record comes again, and when
-it is dead instead, is up to the semantics.
+The model knows the holder of each offset, and which are dead or settled. The semantics decides when a returned record
+comes again, and when it is dead instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONSUMERS = st.integers(1, 3)
 
 
 class SubscriptionMachine(RuleBasedStateMachine):
-    """Any semantics against its laws. A subclass gives `make_semantics`."""
+    """A Hypothesis machine of any semantics against its laws. Subclass it with `make_semantics`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.rows.append(encode_events(events))
 
     def _look(self) -> None:
-        """Take over what the semantics decided: which of the records that were returned are dead."""
+        """Adopt the decisions of the semantics: which of the returned records are dead."""
         self.dead = {offset for each in self.subscription.dead() for offset in range(each.first, each.end)}
         assert not self.dead & self.settled
 
@@ -109,7 +109,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.settled |= chosen
 
     def _has_ended(self, delivery_id: int) -> bool:
-        """Whether the lease's time is over: only the subscription knows how long that is."""
+        """Whether the lease has expired: only the subscription knows its duration."""
         before = self.subscription.leased_count
         self.expire(0)
         return delivery_id not in self.held or self.subscription.leased_count < before

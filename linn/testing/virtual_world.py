@@ -1,7 +1,7 @@
 """VirtualWorld: a broker and clients in simulated time, on a simulated network and disk, in the test's own trio loop.
 
-Laws: no real time passes while anybody waits; what happens follows from the seed. Leaving the block stops the broker in
-order. What a client is to take part in it is given `env`, or made with `connect`.
+Laws: no real time passes in a wait; everything follows from the seed. Leaving the block stops the broker in order.
+Clients that take part are given `env`, or made with `connect`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from linn.testing.sim_env import SimClock, SimEnv
 T = TypeVar("T")
 ADDRESS = "127.0.0.1:5466"
 WAIT_S = 3600.0
-"""How long a test waits, in virtual time, for its own code; a wait in vain is over in a moment."""
+"""Default timeout, in virtual time, of a test's wait for its own code; a wait in vain takes a moment."""
 _DATA = "/linn"
 _FREE_BYTES = 1 << 40
 
 
 class _BrokerClock(SimClock):
-    """The broker's, on which a test lets time pass."""
+    """The broker's clock, which a test can advance."""
 
     def __init__(self, advance: Advance) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _BrokerClock(SimClock):
 
 
 def check_virtual() -> None:
-    """Raises RuntimeError where it is not virtual time that passes."""
+    """Raise RuntimeError unless time is virtual."""
     with contextlib.suppress(RuntimeError):  # It is not trio that runs.
         clock = trio.lowlevel.current_clock()
         if isinstance(clock, trio.testing.MockClock) and clock.autojump_threshold == 0:
@@ -82,12 +82,12 @@ class VirtualWorld:
 
         Args:
             config, topics, exchanges: as those of `BrokerThread`.
-            seed: another one is another order of events, and other delays of the network.
+            seed: another one gives another order of events, and other delays of the network.
         """
         self.setup = BrokerSetup(config=config, topics=topics or {}, exchanges=exchanges or {})
         self.seed = seed
         self.url = f"linn://{ADDRESS}"
-        """Of the broker, for clients whose `env` is this world's."""
+        """URL of the broker, for clients whose `env` is this world's."""
         self._advance = Advance()
         self._broker_env = SimEnv(seed, name="broker")
         self._broker_env.clock = _BrokerClock(self._advance)
@@ -100,7 +100,9 @@ class VirtualWorld:
     # --- life ---
 
     def run(self, scenario: Callable[[VirtualWorld], Awaitable[T]]) -> T:
-        """Run `scenario(world)` in a trio loop of its own, with the broker running. Raises what the scenario raises."""
+        """Run `scenario(world)` in a trio loop of its own, with the broker running. Raises the errors of the
+        scenario.
+        """
 
         async def main() -> T:
             async with self:
@@ -110,7 +112,7 @@ class VirtualWorld:
             return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
     async def __aenter__(self) -> VirtualWorld:
-        """Start the broker. Raises ConfigError, PluginError; RuntimeError where time is not virtual."""
+        """Start the broker. Raises ConfigError, PluginError; RuntimeError if time is not virtual."""
         check_virtual()
         self._running = self._run()
         await self._running.__aenter__()
@@ -119,7 +121,7 @@ class VirtualWorld:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Stop it. Raises what ended it before."""
+        """Stop the broker. Raises the error that ended it before."""
         assert self._running is not None
         return await self._running.__aexit__(kind, error, trace)
 
@@ -135,7 +137,7 @@ class VirtualWorld:
             raise_once(group)
 
     async def restart(self) -> None:
-        """Start the broker again after `kill` or `lose_power`, on what is left of its disk."""
+        """Start the broker again after `kill` or `lose_power`, on the rest of its disk."""
         assert self._broker is None, "it runs"
         await self._start()
 
@@ -156,7 +158,7 @@ class VirtualWorld:
     # --- clients ---
 
     def connect(self, **options: Any) -> AbstractAsyncContextManager[Client]:
-        """A client in this world; the options of `linn.connect`."""
+        """Make a client in this world; the options are those of `linn.connect`."""
         return connect(self.url, env=self.env, **options)
 
     async def publish(self, topic: str, *values: bytes | None, **properties: Any) -> list[Receipt]:
@@ -170,9 +172,9 @@ class VirtualWorld:
     # --- time ---
 
     async def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Let time pass, for the broker and all clients, and do what falls due.
+        """Advance the time of the broker and all clients, and do what falls due.
 
-        Raises ValueError where it is negative.
+        Raises ValueError for a negative time.
         """
         total_s = seconds_of(days, hours, minutes, seconds)
         check_virtual()
@@ -181,21 +183,21 @@ class VirtualWorld:
     # --- faults ---
 
     def kill(self) -> None:
-        """End the broker's process as SIGKILL does: its disk keeps what was written, memory is lost."""
+        """End the broker's process as SIGKILL does: its disk keeps all writes, memory is lost."""
         self._broker_env.kill()
         self._broker = None
 
     def lose_power(self) -> None:
-        """Turn the broker's machine off: its disk keeps what was synced, and some of the rest, by the seed."""
+        """Turn the broker's machine off: its disk keeps synced writes, and some of the others, by the seed."""
         self._broker_env.crash()
         self._broker = None
 
     def cut_network(self) -> None:
-        """Hold everything back between the broker and its clients, until `heal_network`."""
+        """Hold back everything between the broker and its clients, until `heal_network`."""
         self._broker_env.world.cut("broker", "client")
 
     def heal_network(self) -> None:
-        """Let through again what `cut_network` held back."""
+        """Let through again everything that `cut_network` held back."""
         self._broker_env.world.heal("broker", "client")
 
     def fill_disk(self) -> None:
@@ -216,11 +218,11 @@ class VirtualWorld:
         return self._broker
 
     async def records(self, topic: str) -> list[Message]:
-        """What a topic holds, by partition and offset; of a queue, what is not settled. Raises TopicUnknown."""
+        """The records of a topic, by partition and offset; of a queue, the unsettled ones. Raises TopicUnknown."""
         return await broker_view.records(self.broker, topic)
 
     def summary(self) -> str:
-        """A line for each topic: published, kept, unsettled, and so on. What is shown when a test fails."""
+        """A line for each topic: published, kept, unsettled, and so on. It is shown when a test fails."""
         return broker_view.summary(self._broker) if self._broker is not None else "the broker is down"
 
     async def wait_records(self, topic: str, count: int, *, timeout_s: float = WAIT_S) -> list[Message]:
@@ -240,7 +242,7 @@ class VirtualWorld:
         await self._within(timeout_s, f'"{topic}" to be settled', broker_view.wait_settled(self.broker, topic))
 
     async def wait_committed(self, topic: str, group: str, *, timeout_s: float = WAIT_S) -> None:
-        """Wait until a group has committed all that a stream holds.
+        """Wait until a group has committed all records of a stream.
 
         Raises TopicUnknown, SubscriptionWrongKind, RequestTimeout.
         """

@@ -1,7 +1,7 @@
-"""Messages to bytes and back, for one Frame at a time. No I/O, and no state: `connection` has that.
+"""Encoding and decoding of messages, one Frame at a time. No I/O, and no state: `connection` has that.
 
-Laws: nothing that a peer sent makes this raise anything but ProtocolError; reading costs time and memory in proportion
-to the frame's bytes, whatever its pointers claim.
+Laws: input from a peer raises nothing but ProtocolError; reading costs time and memory in proportion to the frame's
+bytes, whatever its pointers claim.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from linn.wire import messages
 from linn.wire.messages import Message
 
 ENTRIES_MAX = 65_536
-"""Length of any list in a control message: what a client may settle at once."""
+"""Longest list in a control message: the number of entries that a client may settle at once."""
 NESTING_MAX = 8
 """The deepest message, a description, has four levels."""
 
@@ -42,7 +42,7 @@ def camel(name: str) -> str:
 
 
 class _Layout:
-    """How one message class lies in the schema: computed once, from its annotations."""
+    """The layout of one message class in the schema: computed once, from its annotations."""
 
     def __init__(self, cls: type[Message]) -> None:
         self.cls = cls
@@ -61,7 +61,7 @@ class _Layout:
                 self.lists.append((name, camel(name)))
 
     def write(self, target: Any, message: Message) -> None:
-        """Raises MessageInvalid where a field has a value that does not fit the schema."""
+        """Write a message. Raises MessageInvalid if the value of a field does not fit the schema."""
         name = ""
         try:
             for name, place in self.scalars:
@@ -108,7 +108,7 @@ _FROM_BROKERS = frozenset(
         "leaseEnded",
     }
 )
-"""What no broker reads: a list in it may have a million parts."""
+"""Messages that a broker never reads: a list in one may have a million parts."""
 _UNREAD = messages.Settlement(0, 0, 0, 0)
 _VOID = {"ping": messages.Ping, "pong": messages.Pong, "done": messages.Done}
 _layouts: dict[type[Message], _Layout] = {}
@@ -122,7 +122,7 @@ def _layout(cls: type[Message]) -> _Layout:
 
 
 def _shown(value: object) -> str:
-    """A value for an error's line."""
+    """A value, as text for an error."""
     try:
         return repr(value)[:80]
     except ValueError:  # An int of more digits than Python writes.
@@ -136,11 +136,11 @@ def _bounded(entries: Any) -> Any:
 
 
 _BY_MEMBER = {_layout(cls).member: cls for cls in Message.__subclasses__()}
-"""Parts of messages are in it as well; no member of Frame has their names."""
+"""Includes parts of messages; no member of Frame has their names."""
 
 
 def _words_of(message: Message) -> int:
-    """A first segment that holds most messages, so that they are sent as one."""
+    """Words of a first segment that holds most messages, so that they are sent as one."""
     if isinstance(message, messages.Settle):
         return 16 + 6 * len(message.entries)
     if isinstance(message, messages.Published):
@@ -151,7 +151,7 @@ def _words_of(message: Message) -> int:
 
 
 def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
-    """One control message as it goes on the wire. Raises MessageInvalid where a field has a value that does not fit."""
+    """Encode one control message. Raises MessageInvalid if the value of a field does not fit."""
     if (
         type(message) is messages.Published
         and len(message.placements) == 1
@@ -175,7 +175,7 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
 
 @lru_cache(maxsize=1024)
 def _encoded_publish(target: str, to_exchange: bool, acks: int, partition: int, mandatory: bool, batches: int) -> bytes:
-    """A publish with correlation 0: a producer sends the same one with each batch."""
+    """Encode a publish with correlation 0, cached: a producer sends the same one with each batch."""
     return _encode(messages.Publish(target, to_exchange, acks, partition, mandatory), 0, batches)
 
 
@@ -193,7 +193,7 @@ def _encode(message: Message, correlation: int, batches: int) -> bytes:
 
 
 class _Template:
-    """A message whose bytes are the same but for some numbers at fixed places: encoded once, then filled in.
+    """A message whose bytes are always the same except for some numbers at fixed places: encoded once, then filled in.
 
     The places are found by encoding marks, so the schema stays the one source of the layout.
     """
@@ -220,11 +220,11 @@ class _Template:
 
     @property
     def shape(self) -> tuple[int, bytes]:
-        """What tells at a glance that a message may be of this template: its size and its member."""
+        """A quick test whether a message may be of this template: its size and its member."""
         return len(self._zero), self._zero[_MEMBER_AT : _MEMBER_AT + 2]
 
     def read(self, content: bytes) -> list[int] | None:
-        """The numbers of a message of this shape; None where another byte differs."""
+        """The numbers of a message of this shape; None if another byte differs."""
         blank = bytearray(content)
         numbers: list[int] = []
         for packer, at in self._places:
@@ -235,7 +235,7 @@ class _Template:
 
 _CORRELATION_AT = 16
 _MEMBER_AT = 26
-"""Where the union of `Frame` has its tag, in a message whose root struct comes first."""
+"""The offset of the union tag of `Frame`, in a message whose root struct comes first."""
 _U64 = struct.Struct("<Q")
 
 _PUBLISHED = _Template(
@@ -277,14 +277,14 @@ _decoded: dict[bytes, Decoded] = {}
 
 
 def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
-    """Read one control message. Messages are shared: nobody changes them.
+    """Decode one control message. Messages are shared and must not be changed.
 
-    A client sends the same request again and again with another correlation, whose place is fixed where the root
-    struct comes first; the rest of the bytes is looked up among those that were read before.
+    A client sends the same request again and again with another correlation, whose place is fixed if the root struct
+    comes first; the rest of the bytes is looked up among earlier ones.
 
     A member that this version does not know is `messages.Unknown`.
 
-    Raises ProtocolError where the bytes are not a Frame, or `from_client` what a client does not say.
+    Raises ProtocolError if the bytes are not a Frame or, `from_client`, not a client's message.
     """
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
         return _decode(frame, from_client)
@@ -306,7 +306,7 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
 
 _ONE_SEGMENT = _ROOT_FIRST = bytes(4)
 _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
-"""What comes often with equal content. Settlements and answers have other numbers each time."""
+"""Messages that often recur with equal content. Settlements and answers have other numbers each time."""
 
 
 def _decode(frame: Buffer, from_client: bool = False) -> Decoded:

@@ -1,7 +1,7 @@
 """One connection of the native protocol as a pure object: bytes in, events out. Used by broker and client alike.
 
 Laws: the first frame is hello (to a broker) or welcome or failed (to a client); the batches that a frame announces
-follow it directly; after an error the connection gives no more events. It knows no socket, task or clock.
+directly follow it; after an error the connection gives no more events. It knows no socket, task or clock.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from linn.wire.receive_buffers import ReceiveBuffers
 VERSION = 1
 FEATURES: tuple[str, ...] = ("zstd",)
 BATCHES_MAX = 1_024
-"""Batches behind one frame; a client that has more sends more frames."""
+"""Limit of the batches after one frame; a client that has more sends more frames."""
 FRAMES_BYTES_FACTOR = 2
-"""All batches behind one frame together have at most so many times the bytes of the largest frame."""
+"""Limit of the bytes of all batches after one frame, in multiples of the largest frame."""
 
 
 JOINED_BYTES_MAX = 4 << 10
-"""From this size on a batch is sent as it is, without a copy."""
+"""Size from which a batch is sent as it is, without a copy."""
 
 
 class Event(NamedTuple):
-    """One whole message of the peer."""
+    """One complete message of the peer."""
 
     correlation: int
     message: Message
@@ -41,10 +41,10 @@ class Event(NamedTuple):
 
 
 class Connection:
-    """The receiving half, and the encoding of what is sent. One per TCP or Unix connection."""
+    """The receiving half, and the encoding of output. One per TCP or Unix connection."""
 
     def __init__(self, free: ReceiveBuffers | None = None, *, from_client: bool = False) -> None:
-        """`free`: receive buffers that it shares with others. `from_client`: what only brokers say is not read."""
+        """`free`: receive buffers shared with others. `from_client`: refuse messages that only brokers send."""
         self.frames = FrameReader(free=free)
         self._from_client = from_client
         self._waiting = codec.Decoded(0, 0, Done())
@@ -55,11 +55,11 @@ class Connection:
         self._failure: LinnError | None = None
 
     def allow_frames(self, frame_bytes_max: int) -> None:
-        """Take larger frames, once hello is through."""
+        """Accept larger frames, after hello."""
         self.frames.frame_bytes_max = frame_bytes_max
 
     def buffers(self) -> list[memoryview]:
-        """Where to put the next bytes; see `FrameReader.buffers`."""
+        """The buffers for the next bytes; see `FrameReader.buffers`."""
         return self.frames.buffers()
 
     def buffer(self) -> memoryview:
@@ -67,32 +67,32 @@ class Connection:
         return self.frames.buffer()
 
     def release(self) -> None:
-        """Let others have the receive buffer while nothing comes; see `FrameReader.release`."""
+        """Release the receive buffer while nothing arrives; see `FrameReader.release`."""
         self.frames.release()
 
     def close(self) -> None:
-        """Let go of what has come, and of the receive buffer."""
+        """Drop received bytes, and the receive buffer."""
         self._unread.clear()
         self._failure = None
         self.frames.close()
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a message that has not come whole."""
+        """Bytes of an incomplete message."""
         return self.frames.pending_bytes + (self._batch_bytes if self._missing else 0)
 
     @property
     def has_more(self) -> bool:
-        """Whether something has come that `received(0)` gives, or refuses."""
+        """Whether bytes have arrived that `received(0)` gives, or refuses."""
         return bool(self._unread) or self.frames.failure is not None
 
     def received(self, count: int) -> Iterator[Event]:
-        """Take note of `count` bytes in `buffers()`, and give the messages that are whole now.
+        """Process `count` bytes in `buffers()`, and give the messages that are complete now.
 
-        The iterator may be left; what it has not given comes with the next call, `count` 0 included.
+        The iterator may be left early; the next call gives the rest, `count` 0 included.
 
         Raises:
-            ProtocolError, BatchMalformed: behind the last good message, and ever after: the stream
+            ProtocolError, BatchMalformed: after the last good message, and ever after: the stream
                 can't be trusted any more; close it.
         """
         if self._failure is None and self.frames.failure is None:
@@ -110,7 +110,7 @@ class Connection:
             raise self._failure or self.frames.failure  # type: ignore[misc] # No name: its traceback would know it.
 
     def _read(self, frame: memoryview) -> Event | None:
-        """The message that this frame is, or makes whole. Raises ProtocolError, BatchMalformed."""
+        """Read the message of this frame, or that it completes. Raises ProtocolError, BatchMalformed."""
         try:
             if self._missing:
                 self._add_batch(frame)
@@ -142,7 +142,7 @@ class Connection:
 
 
 def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch] | None = None) -> list[Buffer]:
-    """What to send for one message: the control frame, then each batch's bytes as they are."""
+    """The output for one message: the control frame, then each batch's bytes unchanged."""
     if not batches:
         return [codec.encode(message, correlation)]
     frames: list[Buffer] = [codec.encode(message, correlation, len(batches))]
@@ -151,9 +151,10 @@ def frames_of(message: Message, correlation: int = 0, batches: list[RecordBatch]
 
 
 def frames_to(message: Message, correlation: int, batches: Sequence[RecordBatch | StoredBatch]) -> list[Sendable]:
-    """As `frames_of`, for a client: large batches may go from their files, small ones are copied into one piece.
+    """The output for one message to a client: large batches may go from their files, small ones are copied into one
+    piece.
 
-    What is sent is what is held: a view of a small batch would keep the buffer that it was read into.
+    Output keeps no more in memory than itself: a view of a small batch would keep the buffer that it was read into.
     """
     frames: list[Sendable] = []
     joined: list[Buffer] = [codec.encode(message, correlation, len(batches))]
@@ -171,7 +172,7 @@ def frames_to(message: Message, correlation: int, batches: Sequence[RecordBatch 
 
 
 def hello(client: str) -> Hello:
-    """What a client of this version says first."""
+    """The first message of a client of this version."""
     return Hello(VERSION, VERSION, list(FEATURES), client)
 
 
@@ -192,7 +193,7 @@ def agree(message: Message) -> tuple[int, list[str]]:
 
 
 def check_welcome(message: Message) -> Welcome:
-    """The broker's welcome, for a client.
+    """Check the broker's welcome, for a client.
 
     Raises:
         ProtocolError: it is anything else.

@@ -1,7 +1,7 @@
 """Cap'n Proto stream framing: bytes in, whole messages out. No I/O.
 
-Laws: any chunking of the bytes gives the same frames; a frame's size is known and checked before memory is taken for
-it; what is held is at most one receive buffer, and of a frame that is coming twice what has come, or 1 MiB. A frame
+Laws: any chunking of the bytes gives the same frames; a frame's size is known and checked before memory is allocated
+for it; at most one receive buffer is held, and of an incomplete frame twice the received bytes, or 1 MiB. A frame
 larger than the receive buffer is received into memory of its own; up to 1 MiB its bytes are copied at most once.
 """
 
@@ -13,18 +13,19 @@ from linn.core.errors.tree import FrameTooLarge, ProtocolError
 from linn.wire.receive_buffers import ReceiveBuffers
 
 SEGMENTS_MAX = 64
-"""Control messages from other languages' libraries may have a few segments; more is not ours."""
+"""Limit of the segments of a message. Libraries of other languages may use a few; more is not linn's protocol."""
 BUFFER_BYTES_MIN = 4 << 10
-"""What a connection begins with, and what one that has begun a small frame keeps while the rest is coming."""
+"""A connection's first buffer size, and its size after the beginning of a small frame while the rest arrives."""
 BUFFER_BYTES_MAX = 256 << 10
-"""One receive of this size moves 1 to 4 GB/s; larger ones did not help."""
+"""Largest receive buffer: one receive of this size moves 1 to 4 GB/s; larger ones did not help."""
 LARGE_FRAME_BYTES = 96 << 10
-"""From this size on a frame is received into its own memory: copying it costs more than a system call for each. Two of
-the frames below it fit into the largest buffer."""
+"""Size from which a frame is received into its own memory: copying it costs more than a system call for each. Two of
+the smaller frames fit into the largest buffer.
+"""
 SPILL_BYTES = 8 << 10
-"""Room for what comes behind a large frame: a control message, and the part of the next batch that is copied."""
+"""Room for bytes after a large frame: a control message, and the part of the next batch that is copied."""
 FRAME_BYTES_AT_ONCE = 1 << 20
-"""Memory that the head of a frame alone can ask for; a larger frame gets more as it comes."""
+"""Memory that the head of a frame alone can ask for; a larger frame gets more as it arrives."""
 FRAME_BYTES_MAX_BEFORE_HELLO = 64 << 10
 
 _U32_PAIR = struct.Struct("<II")
@@ -48,34 +49,36 @@ class FrameReader:
     )
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX_BEFORE_HELLO, free: ReceiveBuffers | None = None) -> None:
-        """`free`: where the receive buffer comes from, and where `release` puts it; None: it is nobody else's."""
+        """`free`: the source of the receive buffer, and its destination in `release`; None: it is not shared."""
         self.frame_bytes_max = frame_bytes_max
         self._free = free if free is not None else ReceiveBuffers(0)
         self._buffer_bytes = BUFFER_BYTES_MIN
         self._view = _NONE
-        """The receive buffer, or `_NONE` where it is released."""
+        """The receive buffer, or `_NONE` if it is released."""
         self._filled = 0
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._frame_size = 0
         self._expects_large = False
         self.failure: ProtocolError | None = None
-        """Why the stream can't be cut into frames any more: no Cap'n Proto framing, or a frame over the limit."""
+        """The reason why the stream can't be cut into frames any more: no Cap'n Proto framing, or a frame over the
+        limit.
+        """
 
     @property
     def _buffer_bytes_max(self) -> int:
-        """Before hello, no more than the largest frame."""
+        """The largest buffer; before hello, no more than the largest frame."""
         return min(BUFFER_BYTES_MAX, max(self.frame_bytes_max, FRAME_BYTES_MAX_BEFORE_HELLO))
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that has begun and not ended."""
+        """Bytes of an incomplete frame."""
         return self._frame_filled if self._frame is not None else self._filled
 
     def buffers(self) -> list[memoryview]:
-        """Where to put the next bytes, one buffer after the other; none is empty. Valid until the next `received`.
+        """The buffers for the next bytes, to be filled in order; none is empty. Valid until the next `received`.
 
-        While a large frame is coming they are the rest of that frame and room for the beginning of the next one.
+        While a large frame arrives they are the rest of that frame and room for the beginning of the next one.
         """
         if self._view is _NONE:
             self._view = self._free.take(self._buffer_bytes)
@@ -91,20 +94,20 @@ class FrameReader:
         return self.buffers()[0]
 
     def release(self) -> None:
-        """Give up the receive buffer until `buffers` is called again, unless something is in it."""
+        """Release the receive buffer until `buffers` is called again, unless it holds bytes."""
         if self._filled == 0 and self._view is not _NONE:
             view, self._view = self._view, _NONE
             self._free.give(view)
 
     def close(self) -> None:
-        """Give up the receive buffer and what is in it, and forget what was wrong."""
+        """Drop the receive buffer with its content, and the failure."""
         self._filled, self._frame, self.failure = 0, None, None
         self.release()
 
     def received(self, count: int) -> list[memoryview]:
-        """Take note of `count` bytes in `buffers()`, and give the frames that are whole now.
+        """Process `count` bytes in `buffers()`, and return the frames that are complete now.
 
-        Each frame is memory of its own, writable. What is malformed behind whole frames is found by `failure`.
+        Each frame is memory of its own, writable. Malformed bytes after complete frames are reported in `failure`.
         """
         frames: list[memoryview] = []
         if self._frame is not None:
@@ -160,7 +163,7 @@ class FrameReader:
         self._frame[: self._frame_filled] = self._view[position:filled]
 
     def _larger(self, frame: memoryview) -> memoryview:
-        """Twice the memory for a frame that has filled what it was given, and is not whole."""
+        """Double the memory of a frame that has filled its memory and is not complete."""
         larger = memoryview(bytearray(min(self._frame_size, 2 * len(frame))))
         larger[: len(frame)] = frame
         return larger

@@ -11,7 +11,7 @@ import msgspec
 
 
 class Acks(IntEnum):
-    """What a publish waits for."""
+    """The confirmation that a publish waits for."""
 
     NONE = 0
     LEADER = 1
@@ -19,18 +19,18 @@ class Acks(IntEnum):
 
 
 class SubscriptionKind(IntEnum):
-    """What a subscribe led to."""
+    """The kind of subscription that a subscribe led to."""
 
     SHARED = 0
-    """A queue's: records are leased, or settled on delivery."""
+    """A queue's consumer: records are leased, or settled on delivery."""
     GROUP = 1
-    """A consumer group's on a stream: partitions are divided among members, offsets are kept."""
+    """A member of a stream's consumer group: partitions are divided among members, offsets are stored."""
     READER = 2
-    """A reader of its own on a stream: nothing is kept."""
+    """A reader of a stream: nothing is stored."""
 
 
 class Verdict(IntEnum):
-    """What a consumer says of a range of records."""
+    """A consumer's verdict on a range of records."""
 
     ACK = 0
     NACK = 1
@@ -42,15 +42,17 @@ class Verdict(IntEnum):
 LIMIT_MAX = 2**32 - 1
 """The largest limit that can be told to a peer; a larger one is as good as none."""
 MANDATORY_RECORDS_MAX = 32_768
-"""In one publish. Where every other record is unroutable, saying so takes a list of as many numbers."""
+"""Limit of the records in one publish. If every other record is unroutable, the answer is a list of as many numbers."""
 SETTLE_ENTRIES_MAX = 4_096
-"""In one settle: they are carried out in one go, and each takes up to 30 us. Most clients send far fewer."""
+"""Limit of the entries in one settle: they are carried out without a pause, and each takes up to 30 us. Most clients
+send far fewer.
+"""
 START_EARLIEST = -2
 START_LATEST = -1
 
 
 class Message(msgspec.Struct, gc=False):
-    """Anything that a Frame can carry."""
+    """Any message that a Frame can carry."""
 
 
 class Unknown(Message):

@@ -1,27 +1,27 @@
-"""Receive buffers that connections share: one has a buffer while it receives, and none while it waits for its client.
+"""Receive buffers shared by connections: one has a buffer while it receives, and none while it waits for its client.
 
-Law: a bounded number of bytes is kept for the next who wants a buffer, however many connections there are.
+Law: a bounded number of bytes is kept for reuse, however many connections there are.
 """
 
 from __future__ import annotations
 
 SHARED_BYTES_MAX = 1 << 20
-"""Buffers are given back before the next connection gets its turn: a few of each size serve all of them."""
+"""Buffers are given back before the next connection's turn: a few of each size serve all of them."""
 
 
 class ReceiveBuffers:
-    """Those that nobody uses now, by size."""
+    """The unused buffers, by size."""
 
     __slots__ = ("_bytes", "_bytes_max", "_free")
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max`: beyond it, what is given back is let go."""
+        """`bytes_max`: beyond it, returned buffers are dropped."""
         self._bytes_max = bytes_max
         self._bytes = 0
         self._free: dict[int, list[memoryview]] = {}
 
     def take(self, size: int) -> memoryview:
-        """A buffer, with anything in it."""
+        """Take a buffer, with arbitrary content."""
         free = self._free.get(size)
         if not free:
             return memoryview(bytearray(size))
@@ -29,7 +29,7 @@ class ReceiveBuffers:
         return free.pop()
 
     def give(self, buffer: memoryview) -> None:
-        """Give back what `take` gave. Nobody may use it any more."""
+        """Return a buffer from `take`. It must not be used any more."""
         size = len(buffer)
         if self._bytes + size <= self._bytes_max:
             self._bytes += size

@@ -52,16 +52,16 @@ def stored_batches(draw: st.DrawFn) -> tuple[RecordBatch, list[str]]:
 
 
 def published(records: Sequence[Record], base_id: int) -> list[str]:
-    """What readers must find: `exact` of each record with the id that it was given."""
+    """The expected content for readers: `exact` of each record with its id."""
     ids = [UUID(int=(base_id + index) & ID_MASK) for index in range(len(records))]
     return [exact(replace(record, id=record.id or ids[index])) for index, record in enumerate(records)]
 
 
 def exact(record: Record) -> str:
-    """All of a record as text that tells True from 1, 0.0 from -0.0, and finds NaN the same as NaN."""
+    """Return all of a record as text that tells True from 1, 0.0 from -0.0, and finds NaN the same as NaN."""
     return repr(replace(record, labels=dict(sorted(record.labels.items()))))
 
 
 def contents(batch: RecordBatch) -> list[str]:
-    """What readers find in a batch's bytes."""
+    """The records that readers find in a batch's bytes."""
     return [exact(record) for record in RecordBatch(bytes(batch.message)).records()]

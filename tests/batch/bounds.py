@@ -1,4 +1,4 @@
-"""What a hostile input may cost."""
+"""Limits of the cost of a hostile input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stopwatch import at_most
 
 @contextmanager
 def bounded(cpu_s: float = 1.0, peak_bytes: int = 16 << 20) -> Iterator[None]:
-    """Fails where the block takes more of Python's memory at once, or, in `make perf`, more CPU time."""
+    """Check that the block stays within a peak of Python's memory and, in `make perf`, of CPU time."""
     tracemalloc.start()
     try:
         with at_most(cpu_s=cpu_s):

@@ -49,7 +49,7 @@ FIELDS = st.lists(st.none() | st.binary(max_size=20), min_size=FIELD_COUNT, max_
 
 
 def in_one_segment(module: Any, **fields: object) -> bytes:
-    """What a Cap'n Proto library writes, its fields set in any order."""
+    """Encode a message as a Cap'n Proto library does, its fields set in random order."""
     words = 64 + sum(2 + len(field) // 8 for field in fields.values() if isinstance(field, bytes))
     message = module.new_message(num_first_segment_words=words)
     for name in random.Random(len(fields)).sample(sorted(fields), len(fields)):
@@ -165,7 +165,7 @@ def test_a_root_struct_with_fewer_numbers_or_fields_than_the_first_version_is_re
             RecordBatch(flat_message.encode(bytes(numbers), [b"padding to be long enough"] * fields))
 
 
-def test_the_stamp_lies_where_the_schema_says() -> None:
+def test_the_stamp_is_at_its_place_in_the_schema() -> None:
     batch = build_from_records([Record()], base_id=0)
     batch.stamp(1, 2, 3, 4)
     assert struct.unpack_from("<qqqi", batch.message, DATA_AT) == (1, 2, 3, 4)

@@ -45,14 +45,14 @@ def exact(pairs: list[Pair] | None) -> object:
 
 @settings(max_examples=200, deadline=None)
 @given(pairs=PAIRS)
-def test_what_linn_writes_is_read_without_a_library(pairs: list[Pair]) -> None:
+def test_routes_written_by_linn_are_read_without_a_library(pairs: list[Pair]) -> None:
     data = encode_routes(pairs)
     assert exact(flat(data, len(pairs))) == exact(pairs) == exact(by_library(data, len(pairs)))
 
 
 @settings(max_examples=300, deadline=None)
 @given(pairs=PAIRS, seed=st.integers(0, 2**32), count=st.integers(-1, 1))
-def test_of_damaged_bytes_it_reads_nothing_that_the_library_does_not(pairs: list[Pair], seed: int, count: int) -> None:
+def test_damaged_bytes_are_read_only_if_the_library_reads_them(pairs: list[Pair], seed: int, count: int) -> None:
     rng, whole = random.Random(seed), encode_routes(pairs)
     for _ in range(20):
         data = bytearray(whole)
@@ -66,7 +66,7 @@ def test_of_damaged_bytes_it_reads_nothing_that_the_library_does_not(pairs: list
 
 @settings(max_examples=200, deadline=None)
 @given(words=st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 64).map(lambda n: n << 2 | 1), max_size=12))
-def test_of_any_words_it_reads_nothing_that_the_library_does_not(words: list[int]) -> None:
+def test_arbitrary_words_are_read_only_if_the_library_reads_them(words: list[int]) -> None:
     data = struct.pack(f"<II{len(words) + 1}Q", 0, len(words) + 1, 1 << 48, *words)
     for count in (0, 1, 2):
         read = flat(data, count)

@@ -42,7 +42,7 @@ def verify_and_route(batch: RecordBatch) -> None:
 
 
 def verify_and_read(batch: RecordBatch) -> None:
-    """Everything that brokers, routing and readers do with a batch."""
+    """Do with a batch all that brokers, routing and readers do."""
     batch.verify(LIMITS)
     batch.records()
     batch.body().values.to_list()
@@ -79,7 +79,7 @@ def test_a_number_of_pairs_that_does_not_fit_is_refused_at_the_latest_when_routi
         batch.pair(0)
 
 
-def test_an_index_of_a_pair_that_is_not_there_is_refused_each_time_it_is_read() -> None:
+def test_an_index_of_a_missing_pair_is_refused_each_time_it_is_read() -> None:
     batch = forged(rich(), {forgery.ROUTE_INDEX: struct.pack("<4H", 0, 1, 2, 0)})
     for read in (batch.pairs, batch.pairs, lambda: batch.pair(2), lambda: batch.record(0)):
         with pytest.raises(BatchMalformed, match="pair"):
@@ -122,7 +122,7 @@ def test_a_batch_over_a_limit_is_refused_before_anything_is_decompressed() -> No
 
 @pytest.mark.parametrize("body_bytes", [0, 1, 263, 1 << 20])
 @pytest.mark.parametrize("codec", Codec)
-def test_a_body_that_is_not_of_the_size_that_the_batch_says_is_refused(body_bytes: int, codec: Codec) -> None:
+def test_a_body_of_another_size_than_declared_is_refused(body_bytes: int, codec: Codec) -> None:
     refused(forged(rich(codec), body_bytes=body_bytes), "size")
 
 
@@ -139,13 +139,13 @@ def a_bomb(said: int) -> bytes:
     return bytes(frame)
 
 
-def test_a_zstd_bomb_that_says_its_size_is_refused_on_entry() -> None:
+def test_a_zstd_bomb_with_its_true_size_is_refused_on_entry() -> None:
     bomb = a_bomb(100_000_000)
     refused(zstd_body(bomb, body_bytes=100_000_000), "body", BatchTooLarge)
     refused(zstd_body(bomb, body_bytes=1_000), "size")
 
 
-def test_a_zstd_bomb_that_lies_about_its_size_is_refused_by_readers_in_the_size_it_said() -> None:
+def test_a_zstd_bomb_with_a_false_size_is_refused_by_readers_within_the_declared_size() -> None:
     batch = zstd_body(a_bomb(100_000), body_bytes=100_000)
     with bounded(), pytest.raises(BatchMalformed, match="decompressed"):
         verify_and_read(batch)

@@ -18,7 +18,7 @@ MUTANTS = 4_000
 BODY_POINTER_AT = BATCH_BYTES_MIN - 8
 BODY_BYTES_AT = DATA_AT + 76
 POINTERS_AT = BATCH_BYTES_MIN + 16
-"""Of the body; the fifth and the sixth are those of the values."""
+"""Offset of the body's pointers; the fifth and the sixth are those of the values."""
 WORDS = [0, 8, BODY_POINTER_AT, BATCH_BYTES_MIN, BATCH_BYTES_MIN + 8, *range(POINTERS_AT, POINTERS_AT + 120, 8)]
 
 
@@ -51,7 +51,7 @@ def mutant(rng: random.Random) -> bytearray:
 
 
 def looked_at_closely(batch: RecordBatch) -> Body | None:
-    """What `verify` checks, without its shortcuts; the body where it is not compressed. Raises BatchError."""
+    """Check a batch as `verify` does, without its shortcuts; returns an uncompressed body. Raises BatchError."""
     if batch.body_bytes > LIMITS.batch_bytes_max or not 0 < batch.count <= LIMITS.records_max:
         raise BatchMalformed("its numbers")
     batch._check_columns()
@@ -68,7 +68,7 @@ def looked_at_closely(batch: RecordBatch) -> Body | None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_short_look_takes_and_refuses_what_the_long_one_does(seed: int) -> None:
+def test_the_quick_check_agrees_with_the_full_one(seed: int) -> None:
     rng, taken, plain = random.Random(seed), 0, 0
     for _ in range(MUTANTS):
         message = mutant(rng)

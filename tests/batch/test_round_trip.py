@@ -102,7 +102,7 @@ def test_columns_that_hold_only_defaults_are_absent() -> None:
     ids=lambda record: re.sub(r" at 0x\w+", "", repr(record)),
 )
 @pytest.mark.parametrize("beside", [[], [Record(value=None, key=b"k", timestamp_ms=7)]], ids=["alone", "beside"])
-def test_what_can_not_be_carried_is_refused_by_name(record: Record, beside: list[Record]) -> None:
+def test_values_that_can_not_be_encoded_are_refused_by_name(record: Record, beside: list[Record]) -> None:
     with pytest.raises(MessageInvalid):
         build_from_records([*beside, record], base_id=0)
 

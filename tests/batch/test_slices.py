@@ -39,7 +39,7 @@ def test_any_slice_and_any_slice_of_it_equals_the_lists_slice(stored: Stored, da
 
 @settings(max_examples=200, deadline=None)
 @given(stored_batches(), st.integers(1, 9), st.data())
-def test_what_is_taken_in_steps_is_what_is_taken_at_once(stored: Stored, step: int, data: st.DataObject) -> None:
+def test_taking_in_steps_gives_the_same_as_taking_at_once(stored: Stored, step: int, data: st.DataObject) -> None:
     batch, whole = stored
     indexes = sorted(data.draw(st.sets(st.integers(0, len(whole) - 1), min_size=1)))
     with pytest.MonkeyPatch.context() as patch:
@@ -52,7 +52,7 @@ def test_what_is_taken_in_steps_is_what_is_taken_at_once(stored: Stored, step: i
 
 @settings(max_examples=100, deadline=None)
 @given(stored_batches(), st.data())
-def test_the_bodies_of_any_range_are_what_readers_see(stored: Stored, data: st.DataObject) -> None:
+def test_the_bodies_of_any_range_match_what_readers_get(stored: Stored, data: st.DataObject) -> None:
     batch, whole = stored
     first, last = _any_range(data, len(whole))
     part = body_slice(batch, first, last)

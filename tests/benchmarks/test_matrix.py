@@ -64,7 +64,7 @@ def test_loads_percentiles_backlogs_and_targets_are_those_that_were_promised() -
 
 
 @pytest.mark.parametrize("axis", AXES, ids=lambda axis: axis.name)
-def test_an_axis_varies_one_thing_and_runs_through_the_default(axis: Axis) -> None:
+def test_an_axis_varies_one_field_and_includes_the_default(axis: Axis) -> None:
     points = [axis.point(value) for value in axis.values]
     assert DEFAULT in points
     assert all(dataclasses.replace(point, **{axis.field: getattr(DEFAULT, axis.field)}) == DEFAULT for point in points)
@@ -80,7 +80,7 @@ def test_every_axis_has_a_chart_and_there_are_no_more_than_twelve() -> None:
 
 
 def sent_by(point: Point) -> list[tuple[messages.Publish, RecordBatch]]:
-    """What a broker makes of one pass of a shipment."""
+    """The publishes that a broker decodes from one pass of a shipment."""
     connection = Connection()
     connection.allow_frames(16 * MIB)
     data = b"".join(
@@ -97,7 +97,7 @@ def sent_by(point: Point) -> list[tuple[messages.Publish, RecordBatch]]:
 
 
 @pytest.mark.parametrize("record_bytes", axis("record-size").values)
-def test_a_batch_holds_records_of_the_size_that_was_asked_for(record_bytes: int) -> None:
+def test_a_batch_holds_records_of_the_requested_size(record_bytes: int) -> None:
     point = Point(record_bytes=record_bytes)
     values = batch_of(point).body().values.to_list()
     assert {len(value) for value in values if value is not None} == {record_bytes}
@@ -163,7 +163,7 @@ def test_messages_are_due_by_the_clock_and_no_more_than_there_are() -> None:
     assert schedule.at(3) == pytest.approx(0.03)
 
 
-def test_who_falls_behind_is_told_from_who_was_late_once() -> None:
+def test_falling_behind_is_distinguished_from_being_late_once() -> None:
     assert keeps_up([0.001] * 90 + [0.01] * 10)
     assert keeps_up([0.5] * 90 + [0.001] * 10), "it stood still once, and caught up"
     assert not keeps_up([number / 100 for number in range(100)])
@@ -229,7 +229,7 @@ def test_a_report_shows_the_figures_beside_the_floors_and_says_what_was_missed(r
     assert "--quick" not in page
 
 
-def test_a_reports_figures_are_there_as_json_with_their_places(report: Path) -> None:
+def test_a_reports_figures_are_in_its_json_with_their_places(report: Path) -> None:
     found = json.loads((report / "matrix.json").read_text())
     assert len(found["lines"]) == len(made_up())
     line = next(line for line in found["lines"] if line["name"] == "partitions 10000 consume")
@@ -237,7 +237,7 @@ def test_a_reports_figures_are_there_as_json_with_their_places(report: Path) -> 
     assert (line["floor"], line["linn"]) == (5000.0, 3885.0)
 
 
-def test_without_matplotlib_nothing_is_measured_and_the_way_out_is_said(
+def test_without_matplotlib_nothing_is_measured_and_the_remedy_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)

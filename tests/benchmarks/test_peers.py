@@ -72,7 +72,7 @@ def test_a_load_tool_that_says_something_else_is_an_error_and_no_figure(text: st
             reads(text)
 
 
-def test_a_load_tool_that_fails_is_told_with_its_last_words() -> None:
+def test_a_failing_load_tool_is_reported_with_its_last_output() -> None:
     with pytest.raises(ToolFailed, match="ended with 3: out of luck"):
         run_tool([sys.executable, "-c", "print('out of luck'); raise SystemExit(3)"])
     text, seconds, cpu_s = run_tool([sys.executable, "-c", "print(sum(range(10)))"])

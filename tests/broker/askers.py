@@ -1,4 +1,4 @@
-"""Many clients in one process that ask as fast as they are answered, and how much each of them was given."""
+"""Clients in one process that send requests as fast as they are answered, and the count of each one's answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CORRELATION = 7
 
 
 class Wish(NamedTuple):
-    """What one client asks for, again and again."""
+    """A request that one client repeats."""
 
     request: bytes
     under_way: int
@@ -30,7 +30,7 @@ def wish(message: m.Message, under_way: int, batches: list[RecordBatch] | None =
 
 
 class Asker:
-    """One connection to a broker on loopback."""
+    """A connection to a broker on loopback."""
 
     def __init__(self, address: str, wish: Wish) -> None:
         """Connect and say hello."""
@@ -68,7 +68,7 @@ class Asker:
 
 
 def answered(address: str, wishes: Sequence[Wish], warm_up_s: float, for_s: float) -> list[int]:
-    """How many answers each of some clients gets in a time, once all of them have begun."""
+    """The number of answers that each client gets in a time, after all of them have begun."""
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         askers = [Asker(address, wish) for wish in wishes]
         for asker in askers:

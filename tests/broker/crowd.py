@@ -1,4 +1,4 @@
-"""Many real connections from one process: they come, ask and leave all at once."""
+"""A crowd of real connections from one process, which connect, send requests and close all at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Crowd:
             self._connections[one].allow_frames(1 << 24)
 
     def ask(self, message: m.Message, batches: list[RecordBatch] | None = None, within_s: float = 60) -> None:
-        """Have each make a request and wait for its answer, a few at a time. Raises TimeoutError."""
+        """Send a request on each connection and wait for its answer, a few at a time. Raises TimeoutError."""
         said = b"".join(bytes(frame) for frame in frames_of(message, CORRELATION, batches))
         everybody = [*self._connections]
         for first in range(0, len(everybody), ASK_AT_ONCE):
@@ -82,7 +82,7 @@ class Crowd:
 
 @contextmanager
 def crowd(address: str) -> Iterator[Crowd]:
-    """One that leaves in the end, with as many descriptors as this process may have."""
+    """Yield a crowd that is closed in the end, with as many descriptors as this process may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     made = Crowd(address)

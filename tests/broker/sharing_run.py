@@ -24,11 +24,11 @@ BATCHES = 40
 LARGE = 3_000
 """Bytes: two of these leave room for a small batch and not for a third."""
 ENDS_WITHIN_S = 60
-"""Much less than the lease."""
+"""The time limit of a run, much less than the lease."""
 
 
 class SharingRun:
-    """What the clients know."""
+    """The state that the clients know."""
 
     def __init__(self, seed: int, env: SimEnv) -> None:
         self.rng = random.Random(seed)
@@ -36,7 +36,7 @@ class SharingRun:
         self.sent: list[str] = []
         self.has_sent_all = False
         self.stored: dict[int, str] = {}
-        """Of the queue, by offset, as delivered."""
+        """Records of the queue by offset, as delivered."""
         self.held: set[int] = set()
         self.settled: set[int] = set()
 
@@ -128,5 +128,5 @@ class SharingRun:
 
 
 def share(seed: int) -> None:
-    """Raises AssertionError where a promise was broken."""
+    """Run the workers. Raises AssertionError if a promise was broken."""
     run_simulation(seed, lambda env: SharingRun(seed, env).run(), virtual_s_max=2 * ENDS_WITHIN_S)

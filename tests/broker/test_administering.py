@@ -30,7 +30,7 @@ async def test_verbs_of_one_connection_are_carried_out_in_the_order_in_which_the
 
 
 @simulated
-async def test_what_waits_for_a_change_is_counted_and_who_only_looks_does_not_wait(env: SimEnv) -> None:
+async def test_waiting_changes_are_counted_and_reads_do_not_wait(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         maker, other, looker = await connected(env), await connected(env), await connected(env)
         waiting = json.dumps({"name": "u" + " " * 10_000})
@@ -59,7 +59,7 @@ async def test_a_short_look_waits_for_no_long_work_of_others(env: SimEnv) -> Non
 
 
 @simulated
-async def test_who_leaves_while_its_changes_wait_leaves_nothing_behind(env: SimEnv) -> None:
+async def test_a_client_that_disconnects_before_its_changes_leaves_nothing_behind(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         client = await connected(env)
         async with broker.administration._lock:

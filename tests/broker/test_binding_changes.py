@@ -18,7 +18,7 @@ from linn.testing.sim_env import SimClock, SimEnv
 
 COUNT = 100
 A_TURN_EACH = COUNT * (TURNS_OF_OTHERS + 1)
-"""Of the loop: those of others, and one's own."""
+"""Turns of the loop: those of other tasks, and the task's own."""
 CONFIG = ALWAYS + '[exchanges.d]\ntype = "direct"\n[exchanges.p]\ntype = "topic"\n'
 
 
@@ -99,7 +99,7 @@ async def test_making_and_deleting_an_exchange_gives_others_a_turn_for_each_bind
 
 
 @on_a_slow_machine
-async def test_what_leads_to_a_topic_before_and_after_a_change_does_so_meanwhile(broker: Broker) -> None:
+async def test_a_binding_kept_by_a_change_routes_during_the_change(broker: Broker) -> None:
     before = [*keyed(0, COUNT), {"exchange": "p", "key": "a.*"}]
     after = [{"exchange": "p", "key": "a.#"}, *keyed(COUNT // 2, 2 * COUNT)]
     await turns_of(broker, "topic.create", name="t", settings={"bindings": before})
@@ -116,7 +116,7 @@ async def test_what_leads_to_a_topic_before_and_after_a_change_does_so_meanwhile
 
 
 @on_a_slow_machine
-async def test_what_is_wrong_with_one_of_many_bindings_is_named_and_nothing_is_made(broker: Broker) -> None:
+async def test_an_error_in_one_of_many_bindings_is_named_and_nothing_is_made(broker: Broker) -> None:
     wrong = {
         "bindings[99].key: must be text": {"exchange": "d", "key": 7},
         'bindings[99]: the key "exchange" is missing': {"key": "7"},
@@ -147,7 +147,7 @@ class Calls:
 
 
 @simulated
-async def test_a_binding_more_costs_no_python_for_each_that_is_there(env: SimEnv) -> None:
+async def test_adding_a_binding_loops_over_no_existing_ones(env: SimEnv) -> None:
     async with broker_on(env, CONFIG + "[topics.t]\n[exchanges.few]\n") as broker:
 
         async def calls_of(verb: str, key: str, **target: str) -> int:

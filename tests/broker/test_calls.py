@@ -1,4 +1,4 @@
-"""How many Python functions of linn one small request runs through: what a broker in Python pays for a request."""
+"""The number of Python calls in linn for one small request: the cost of a request to a broker in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sessions share: each is still watched, sent for and seen off as if it were the only one."""
+"""Tasks that sessions share: each session is still watched, flushed and closed as if it were the only one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_an_idle_connection_is_one_task(env: SimEnv) -> None:
 
 
 @simulated
-async def test_whoever_is_silent_is_let_go_after_three_intervals_and_before_the_fifth(env: SimEnv) -> None:
+async def test_a_silent_session_ends_after_three_intervals_and_before_the_fifth(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         lasted: list[float] = []
         async with trio.open_nursery() as nursery:
@@ -59,7 +59,7 @@ async def test_whoever_is_silent_is_let_go_after_three_intervals_and_before_the_
 
 
 @simulated
-async def test_many_hear_goodbye_and_are_let_go_at_once(env: SimEnv) -> None:
+async def test_many_clients_get_goodbye_and_are_disconnected_at_once(env: SimEnv) -> None:
     async with broker_on(env, STREAM, HEAD + f"connections_max = {MANY}\n") as broker:
         clients = [await connected(env) for _ in range(MANY)]
         with trio.fail_after(1):
@@ -69,7 +69,7 @@ async def test_many_hear_goodbye_and_are_let_go_at_once(env: SimEnv) -> None:
 
 
 @simulated
-async def test_all_who_wait_for_one_record_get_it_and_those_behind_it_in_order(env: SimEnv) -> None:
+async def test_all_waiting_readers_get_a_record_and_those_after_it_in_order(env: SimEnv) -> None:
     async with broker_on(env, STREAM, HEAD + f"connections_max = {MANY + 1}\n"):
         publisher = await connected(env)
         readers = [await connected(env) for _ in range(MANY)]

@@ -72,7 +72,7 @@ class Undisturbed(NamedTuple):
     """The number of the change's first operation on the disk."""
     end: int
     bytes: int
-    """That it takes."""
+    """Room that it takes."""
 
 
 @functools.cache
@@ -157,7 +157,7 @@ def change_and_lose_power(name: str, crash_at: int) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_that_a_power_loss_breaks_off_is_whole_or_not_there_on_a_full_disk(name: str) -> None:
+def test_a_change_interrupted_by_power_loss_is_atomic_on_a_full_disk(name: str) -> None:
     known = undisturbed(name)
     for crash_at in range(known.first, known.end, 3):
         change_and_lose_power(name, crash_at)
@@ -168,7 +168,7 @@ FOLDER = "data/segmented-log"
 
 
 @simulated
-async def test_a_topic_is_deleted_without_making_what_it_never_had(env: SimEnv) -> None:
+async def test_a_topic_is_deleted_without_creating_its_missing_parts(env: SimEnv) -> None:
     async with broker_on(env, KEEP):
         client = await connected(env)
         await prepare(client, "stream")
@@ -181,7 +181,7 @@ async def test_a_topic_is_deleted_without_making_what_it_never_had(env: SimEnv) 
 
 
 @simulated
-async def test_what_can_not_be_deleted_is_left_for_later_and_keeps_no_broker_from_starting(env: SimEnv) -> None:
+async def test_a_failed_deletion_is_left_for_later_and_does_not_prevent_a_start(env: SimEnv) -> None:
     stray = f"{FOLDER}/t/1/stray"
 
     async def names(client: RawClient) -> list[str]:

@@ -15,7 +15,7 @@ INTERVAL = '[storage.segmented-log]\nfsync = "interval"\n'
 
 
 @simulated
-async def test_a_topic_deleted_before_its_flush_takes_nobody_along(env: SimEnv) -> None:
+async def test_a_topic_deleted_before_its_flush_does_not_fail_others(env: SimEnv) -> None:
     async with broker_on(env, INTERVAL):
         client = await connected(env)
         for _ in range(3):
@@ -41,7 +41,7 @@ async def test_a_publish_under_way_is_answered_when_its_topic_is_deleted(env: Si
 
 
 @simulated
-async def test_a_deleted_topic_comes_back_empty_when_it_is_made_again(env: SimEnv) -> None:
+async def test_a_deleted_topic_is_empty_when_recreated(env: SimEnv) -> None:
     async with broker_on(env, ""):
         client = await connected(env)
         for _ in range(2):
@@ -71,7 +71,7 @@ async def test_subscribers_of_a_deleted_topic_are_told_and_keep_their_connection
 
 
 @simulated
-async def test_a_reader_of_a_deleted_topic_is_told(env: SimEnv) -> None:
+async def test_a_reader_of_a_deleted_topic_gets_an_error(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nkind = "stream"\n'):
         client = await connected(env)
         await client.call(m.Subscribe("t", credit=1))
@@ -127,7 +127,7 @@ async def test_a_settlement_on_a_topic_that_is_gone_is_refused(env: SimEnv) -> N
 
 
 @simulated
-async def test_what_can_not_change_live_is_refused_whole(env: SimEnv) -> None:
+async def test_a_change_with_a_fixed_setting_is_refused_completely(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\npartitions = 2\n"):
         client = await connected(env)
         for settings in ({"storage": "dram"}, {"delivery": "at-most-once"}, {"partitions": 1}):
@@ -238,7 +238,7 @@ async def _send(client: RawClient, routing_key: str, value: str) -> int:
 
 
 @simulated
-async def test_what_toml_says_of_a_topic_counts_at_a_restart_and_what_was_made_live_stays(env: SimEnv) -> None:
+async def test_toml_wins_for_its_topics_at_a_restart_and_live_topics_stay(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nlease = "5s"\n[exchanges.e]\n'):
         client = await connected(env)
         settings = {"lease": "7s", "kind": "both", "retention": None}
@@ -257,7 +257,7 @@ async def test_what_toml_says_of_a_topic_counts_at_a_restart_and_what_was_made_l
         assert shown["t"]["bindings"] == [{"exchange": "e", "key": "k", "arguments": {}}]
 
 
-def test_a_start_says_which_live_value_the_file_replaces_and_what_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_logs_replaced_and_dropped_live_values(caplog: pytest.LogCaptureFixture) -> None:
     async def lines_of(env: SimEnv, toml: str) -> list[str]:
         caplog.clear()
         async with broker_on(env, toml) as broker:
@@ -302,7 +302,7 @@ async def test_a_live_change_survives_a_power_loss_right_after_its_answer(env: S
 
 
 @simulated
-async def test_a_topic_that_was_made_live_keeps_what_the_file_does_not_name_when_it_takes_the_topic(
+async def test_a_live_topic_keeps_settings_that_a_file_adopting_it_does_not_name(
     env: SimEnv,
 ) -> None:
     async with broker_on(env, ""):
@@ -374,7 +374,7 @@ async def test_the_brokers_limits_may_be_lowered_under_topics_that_exist(env: Si
 
 
 @simulated
-async def test_a_topic_whose_toml_changes_what_can_not_change_keeps_the_broker_from_starting(env: SimEnv) -> None:
+async def test_a_change_of_a_fixed_topic_setting_in_toml_prevents_the_start(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\npartitions = 2\n"):
         pass
     with pytest.raises(Exception, match=r"topic t: partitions can't change"):
@@ -383,7 +383,7 @@ async def test_a_topic_whose_toml_changes_what_can_not_change_keeps_the_broker_f
 
 
 @simulated
-async def test_shows_say_how_things_are(env: SimEnv) -> None:
+async def test_show_commands_report_the_state(env: SimEnv) -> None:
     async with broker_on(env, '[topics.q]\n[topics.s]\nkind = "stream"\n[exchanges.e]\n') as broker:
         client = await connected(env)
         await client.publish("q", ["a", "b", "c"])
@@ -460,7 +460,7 @@ def test_bindings_that_an_exchange_of_another_type_refuses_are_left_out_with_a_w
 
 
 @pytest.mark.parametrize("storage", ["dram", "segmented-log"])
-def test_a_queue_goes_on_where_it_left_off_when_it_was_a_stream_meanwhile(storage: str) -> None:
+def test_a_queue_continues_at_its_position_after_a_time_as_a_stream(storage: str) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, f'[topics.t]\nkind = "both"\nlease = "1h"\nstorage = "{storage}"\n'):
             client = await connected(env)

@@ -78,7 +78,7 @@ CONNECTIONS: dict[str, Callable[[SimEnv], Awaitable[Stream]]] = {
 
 @contextmanager
 def collected() -> Iterator[list[str]]:
-    """What of linn's the collector finds when the block has ended, by the names of types."""
+    """linn's objects that only the collector frees after the block, by the names of their types."""
     found: list[str] = []
     gc.collect()
     gc.disable()

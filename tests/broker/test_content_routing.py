@@ -78,7 +78,7 @@ async def test_a_content_exchange_looks_at_labels_size_headers_and_keys(env: Sim
 
 
 @simulated
-async def test_a_live_binding_counts_at_once_goes_again_and_survives_a_restart(env: SimEnv) -> None:
+async def test_a_live_binding_works_at_once_survives_a_restart_and_can_be_removed(env: SimEnv) -> None:
     async with broker_on(env, EXCHANGES):
         client = await connected(env)
         binding = {"exchange": "orders", "topic": "spare", "arguments": {"when": "not label.region exists"}}

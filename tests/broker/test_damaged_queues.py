@@ -18,7 +18,7 @@ BATCHES = 12
 
 
 async def filled(client: RawClient) -> None:
-    """Twelve batches of three records in each partition."""
+    """Store twelve batches of three records in each partition."""
     for number in range(BATCHES):
         for partition in (0, 1):
             await client.publish("q", [f"{partition}.{number}.{i}" for i in range(3)], partition=partition)
@@ -36,14 +36,14 @@ async def flip(env: SimEnv, batch: int) -> None:
 
 
 async def stay(client: RawClient, seconds: float) -> None:
-    """Be there for so long."""
+    """Stay connected for `seconds`."""
     for _ in range(round(seconds / 5)):
         await trio.sleep(5)
         await client.call(m.Ping())
 
 
 async def everything(client: RawClient, subscription: int, count: int) -> list[str]:
-    """So many values, each acked."""
+    """Receive and ack `count` values."""
     seen: list[str] = []
     while len(seen) < count:
         event = await client.delivery()
@@ -117,7 +117,7 @@ async def test_at_most_once_the_others_are_delivered_too(env: SimEnv) -> None:
 
 @simulated
 async def test_a_first_delivery_on_a_full_disk_waits_for_room(env: SimEnv) -> None:
-    """Where delivery ids go on has to be noted before."""
+    """The next delivery id must be logged before."""
     async with broker_on(env, '[topics.q]\nlease = "1h"\n'):
         client = await connected(env)
         await client.publish("q", ["a"])

@@ -27,7 +27,7 @@ async def _dead(client: RawClient) -> list[Record]:
 
 
 @simulated
-async def test_a_dead_letter_says_where_it_comes_from_and_why(env: SimEnv) -> None:
+async def test_a_dead_letter_names_its_origin_and_reason(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
         await client.publish("t", ["rejected"])
@@ -138,7 +138,7 @@ async def test_records_between_others_are_copied_many_at_a_time(env: SimEnv) -> 
 
 
 @simulated
-async def test_what_dies_while_others_are_copied_is_copied_as_well(env: SimEnv) -> None:
+async def test_records_that_die_during_copying_are_copied_as_well(env: SimEnv) -> None:
     env.disk.sync_delay_s_max = 0.5
     count = 200
     async with broker_on(env, ALWAYS + TEXT):
@@ -176,7 +176,7 @@ async def test_without_a_dead_letter_topic_records_between_others_are_dropped_in
 
 
 @simulated
-async def test_what_retention_drops_before_it_is_copied_counts_as_missed(env: SimEnv) -> None:
+async def test_records_dropped_before_they_are_copied_count_as_missed(env: SimEnv) -> None:
     text = TEXT.replace("[topics.t]", '[topics.t]\nkind = "both"')
     async with broker_on(env, "[storage.segmented-log]\nsegment_bytes_max = 4096\n" + text) as broker:
         client, topic = await connected(env), broker.topics["t"]
@@ -198,7 +198,7 @@ RECORDS = 6
 
 
 async def _work_in_gaps(env: SimEnv) -> None:
-    """As `_work`, but every other record is rejected, and then the rest, each in one request."""
+    """Work as `_work`, but reject every other record, and then the rest, each in one request."""
     async with broker_on(env, ALWAYS + TEXT):
         client = await connected(env)
         start = (await client.administer("topic.show", name="t"))["partitions"][0]["end"]

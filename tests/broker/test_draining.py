@@ -59,7 +59,7 @@ async def test_publishes_under_way_are_answered(env: SimEnv) -> None:
 
 
 @simulated
-async def test_those_who_wait_for_records_are_answered_without_any(env: SimEnv) -> None:
+async def test_waiting_fetches_are_answered_without_records(env: SimEnv) -> None:
     async with stopping(env, QUEUE + '[topics.s]\nkind = "stream"\n'):
         client = await connected(env)
         subscription = (await client.call(m.Subscribe("t"))).subscription
@@ -85,7 +85,7 @@ async def test_a_publish_that_waits_for_room_is_refused(env: SimEnv) -> None:
 
 
 @simulated
-async def test_who_holds_leases_may_still_settle_them_and_gets_no_more(env: SimEnv) -> None:
+async def test_a_draining_broker_accepts_settlements_and_delivers_no_more(env: SimEnv) -> None:
     async with stopping(env, QUEUE) as (_, after):
         client, other = await connected(env), await connected(env)
         await client.publish("t", ["a", "b"])
@@ -121,7 +121,7 @@ async def test_a_client_that_keeps_its_leases_holds_the_stop_up_no_longer_than_t
 
 
 @simulated
-async def test_nobody_new_comes_in_while_it_stops(env: SimEnv) -> None:
+async def test_a_stopping_broker_accepts_no_connections(env: SimEnv) -> None:
     async with stopping(env, QUEUE) as (_, after):
         client = await connected(env)
         await client.publish("t", ["a"])

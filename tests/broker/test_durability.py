@@ -1,4 +1,4 @@
-"""What a failing, full or lost disk may take: never what was confirmed."""
+"""A failing, full or lost disk never loses a confirmed message."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_failed_sync_ends_the_broker_and_nothing_confirmed_is_lost(seed: int) 
 
 
 @simulated
-async def test_a_failed_sync_of_what_is_known_of_topics_ends_the_broker_too(env: SimEnv) -> None:
+async def test_a_failed_sync_of_topic_metadata_ends_the_broker_too(env: SimEnv) -> None:
     async def process() -> None:
         async with broker_on(env, ""):
             client = await connected(env)
@@ -208,7 +208,7 @@ def without_descriptors(
     count: int,
     error: type[StorageError] = DescriptorsExhausted,
 ) -> None:
-    """So many syncs of folders of this name fail, because the process has no descriptor left for them, or no room."""
+    """Make `count` syncs of folders of this name fail: no descriptor is left for them, or no room on the disk."""
     sync_dir, left = env.disk.sync_dir, count
 
     async def fail(path: str) -> None:
@@ -222,7 +222,7 @@ def without_descriptors(
 
 
 @pytest.mark.parametrize("error", [DescriptorsExhausted, DiskFull])
-def test_what_could_not_be_synced_for_want_of_descriptors_or_room_is_synced_soon(
+def test_a_sync_that_lacked_descriptors_or_room_is_retried_soon(
     error: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(env: SimEnv) -> None:

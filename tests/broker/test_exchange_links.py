@@ -53,7 +53,7 @@ async def publish(client: RawClient, *keys: str, exchange: str = "flights", mand
 
 
 @simulated
-async def test_a_topic_gets_a_record_once_however_many_ways_lead_to_it(env: SimEnv) -> None:
+async def test_a_topic_gets_a_record_once_however_many_paths_lead_to_it(env: SimEnv) -> None:
     async with broker_on(env, LINKED):
         client = await connected(env)
         assert (await publish(client, "jfk.late", "jfk.ontime", "lga.late", "lga.ontime")).copies == 3 + 2 + 1
@@ -95,7 +95,7 @@ async def test_links_made_live_route_at_once_and_after_a_restart(env: SimEnv) ->
 
 
 @simulated
-async def test_circles_are_refused_live_and_change_nothing(env: SimEnv) -> None:
+async def test_cycles_are_refused_live_and_change_nothing(env: SimEnv) -> None:
     async with broker_on(env, LINKED):
         client = await connected(env)
         before = await client.administer("exchange.list")
@@ -137,7 +137,7 @@ async def test_an_exchange_that_others_need_is_not_deleted(env: SimEnv) -> None:
 
 
 @simulated
-async def test_what_is_bound_to_what_is_checked(env: SimEnv) -> None:
+async def test_targets_of_bindings_are_checked(env: SimEnv) -> None:
     async with broker_on(env, '[exchanges.a]\n[exchanges.b]\ntype = "topic"\n[topics.t]\n'):
         client = await connected(env)
         for code, arguments in (
@@ -163,7 +163,7 @@ async def test_what_is_bound_to_what_is_checked(env: SimEnv) -> None:
 
 
 @simulated
-async def test_what_was_made_live_and_fits_the_file_no_more_is_left_out(env: SimEnv) -> None:
+async def test_live_exchanges_that_no_longer_fit_the_file_are_left_out(env: SimEnv) -> None:
     async with broker_on(env, "[exchanges.a]\n[exchanges.b]\n"):
         client = await connected(env)
         await client.administer("exchange.bind", exchange="a", target_exchange="b", key="k")
@@ -205,7 +205,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "said", "line"), WRONG)
-def test_wrong_links_in_the_file_are_shown_where_they_stand(text: str, said: str, line: int) -> None:
+def test_wrong_links_in_the_file_are_reported_with_their_lines(text: str, said: str, line: int) -> None:
     with pytest.raises(ConfigError) as refused:
         configured(text, head="")
     head_lines = 2  # The listener's.
@@ -214,7 +214,7 @@ def test_wrong_links_in_the_file_are_shown_where_they_stand(text: str, said: str
 
 
 @simulated
-async def test_mandatory_records_that_nobody_takes_are_named(env: SimEnv) -> None:
+async def test_unroutable_mandatory_records_are_named(env: SimEnv) -> None:
     text = (
         '[exchanges.e]\ntype = "topic"\n[topics.t]\nkind = "stream"\n[[topics.t.bindings]]\nexchange = "e"\nkey = "a"\n'
     )

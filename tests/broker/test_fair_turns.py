@@ -1,4 +1,6 @@
-"""However many connections have something to do, a turn of the loop has an end, and nobody waits for all the others."""
+"""Tests of the fair turns: a turn of the loop has an end however many connections are busy, and none waits for all
+others.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ CROWD = 300
 
 
 class Workers:
-    """Tasks that use turns, on a clock that only their work moves on."""
+    """Tasks that use turns, on a clock that only their work advances."""
 
     def __init__(self) -> None:
         self.now_s = 1.0
@@ -58,7 +60,7 @@ class Workers:
             self.worked_s[name] += turn_s
 
     async def longest_turn_s(self, turns: int) -> float:
-        """Of the next so many turns of the loop."""
+        """The longest of the next turns of the loop."""
         ends = [self.now_s]
         for _ in range(turns):
             await trio.lowlevel.checkpoint()
@@ -77,7 +79,7 @@ async def at_work() -> AsyncIterator[tuple[Workers, trio.Nursery]]:
 
 
 async def busy(workers: Workers, nursery: trio.Nursery, count: int, turn_s: float, turns: int) -> None:
-    """So many that always have more to do, for so many turns of the loop by now."""
+    """Start `count` workers that always have more to do, and wait for so many turns of the loop."""
     for number in range(count):
         nursery.start_soon(workers.work, f"greedy {number}", turn_s)
     await workers.longest_turn_s(turns)
@@ -140,7 +142,7 @@ def test_few_never_wait() -> None:
 
 
 async def waited_s(workers: Workers, slot: TurnSlot, turn_s: float, turns: int) -> list[float]:
-    """How long a connection waits for each of its next turns."""
+    """The time for which a connection waits for each of its next turns."""
     waited: list[float] = []
     for _ in range(turns):
         began_s = workers.now_s
@@ -212,7 +214,7 @@ def test_turns_that_are_about_as_long_come_as_often() -> None:
     test()
 
 
-def test_turns_get_longer_and_are_noticed_though_nobody_waits() -> None:
+def test_longer_turns_are_noticed_also_without_waiters() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         turn_s = 0.0
@@ -234,7 +236,7 @@ def test_turns_get_longer_and_are_noticed_though_nobody_waits() -> None:
     test()
 
 
-def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
+def test_a_cancelled_wait_takes_no_turn_from_others() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         await busy(workers, nursery, GREEDY, TURN_S, turns=50)
@@ -248,7 +250,7 @@ def test_who_gives_up_waiting_takes_nobodys_turn() -> None:
     test()
 
 
-def test_a_turn_is_over_where_it_was_long_enough_and_others_wait() -> None:
+def test_a_turn_ends_once_it_was_long_enough_and_others_wait() -> None:
     @scenario
     async def test(workers: Workers, nursery: trio.Nursery) -> None:
         alone = TurnSlot(workers.turns)
@@ -268,13 +270,13 @@ def test_a_turn_is_over_where_it_was_long_enough_and_others_wait() -> None:
 
 
 class SlowMachine(RealClock):
-    """Its clock: whatever is done seems to take much longer."""
+    """The clock of a machine that seems 20 times as slow."""
 
     def monotonic(self) -> float:
         return 20 * super().monotonic()
 
 
-def test_of_those_that_say_hello_together_few_are_welcomed_in_a_turn(tmp_path: Path) -> None:
+def test_few_of_many_simultaneous_hellos_are_answered_in_a_turn(tmp_path: Path) -> None:
     greeting = b"".join(frames_of(hello("crowd"), 1))
 
     async def on_loopback() -> None:
@@ -300,7 +302,7 @@ def test_of_those_that_say_hello_together_few_are_welcomed_in_a_turn(tmp_path: P
     trio.run(on_loopback)
 
 
-def test_of_connections_that_have_much_to_do_few_go_on_in_a_turn(tmp_path: Path) -> None:
+def test_few_busy_connections_run_in_a_turn(tmp_path: Path) -> None:
     greeting, pings = b"".join(frames_of(hello("crowd"), 1)), b"".join(frames_of(m.Ping(), 1)) * 500
 
     async def on_loopback() -> None:

@@ -31,8 +31,9 @@ CROWDS = {
 
 
 ROUNDS = 40
-"""That are counted. A session takes up to eight requests in a row from a client that asks again quickly enough: within
-ten rounds the unluckiest may get less than half for that alone, within forty it gets two thirds and more."""
+"""Rounds that are counted. A session takes up to eight requests in a row from a client that repeats quickly enough:
+within ten rounds the unluckiest may get less than half for that alone, within forty it gets two thirds and more.
+"""
 WARM_UP_ROUNDS = 5
 WITHIN_S = 300.0
 """A measurement fails by its counts; this one only keeps it from hanging."""
@@ -52,7 +53,7 @@ class Measurement:
         return statistics.fmean(asker.answered / wish.under_way for asker, wish in self._askers)
 
     def go_on(self, selector: selectors.BaseSelector, rounds: int) -> list[int]:
-        """How many answers each gets meanwhile."""
+        """The number of answers that each client gets meanwhile."""
         before, until = [asker.answered for asker, _ in self._askers], self._rounds() + rounds
         while self._rounds() < until:
             assert time.monotonic() < self._until_s, f"{self._rounds():.1f} rounds in {WITHIN_S:g} s"
@@ -76,7 +77,7 @@ def in_no_hurry() -> Iterator[None]:
 
 
 def served(folder: Path, wishes: Sequence[Wish]) -> list[int]:
-    """How many answers each got from a broker of their own."""
+    """The number of answers that each client gets from a broker of its own."""
     with BrokerProcess(folder, TEXT) as broker:
         answered(broker.address, [wish(m.Publish("s"), 1, MANY)], 0, 0.1)
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
@@ -92,18 +93,18 @@ def served(folder: Path, wishes: Sequence[Wish]) -> list[int]:
 
 
 def check_fair(counts: Sequence[int]) -> None:
-    """Whatever they ask for."""
+    """Check that each client gets at least half of the mean, whatever they request."""
     assert 2 * min(counts) >= statistics.mean(counts)
 
 
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
-def test_nobody_of_a_hundred_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
+def test_none_of_a_hundred_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
     check_fair(served(tmp_path, crowd * (100 // len(crowd))))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
-def test_nobody_of_a_thousand_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
+def test_none_of_a_thousand_gets_less_than_half_the_mean(tmp_path: Path, crowd: list[Wish]) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -113,7 +114,7 @@ def test_nobody_of_a_thousand_gets_less_than_half_the_mean(tmp_path: Path, crowd
     check_fair(counts)
 
 
-def test_who_asks_for_very_much_at_once_does_not_keep_the_others_waiting_for_all_of_it(tmp_path: Path) -> None:
+def test_a_client_with_huge_requests_does_not_block_the_others(tmp_path: Path) -> None:
     """A turn has an end: in the time of 500 requests of one client, all others are served more than once."""
     greedy, modest = wish(m.Publish("t"), 500, ONE), wish(m.Publish("t"), 1, ONE)
     first, *others = served(tmp_path, [greedy, *[modest] * 19])

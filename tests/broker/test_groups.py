@@ -56,7 +56,7 @@ async def _fill(env: SimEnv, count: int = 12) -> None:
 
 
 @simulated
-async def test_each_partition_has_one_reader_whoever_comes_and_goes(env: SimEnv) -> None:
+async def test_each_partition_has_one_reader_under_joins_and_leaves(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
@@ -77,7 +77,7 @@ async def test_each_partition_has_one_reader_whoever_comes_and_goes(env: SimEnv)
 
 
 @simulated
-async def test_who_takes_over_a_partition_goes_on_where_the_group_committed_last(env: SimEnv) -> None:
+async def test_a_new_owner_of_a_partition_continues_at_the_last_commit(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
@@ -88,7 +88,7 @@ async def test_who_takes_over_a_partition_goes_on_where_the_group_committed_last
 
 
 @simulated
-async def test_who_does_not_own_a_partition_commits_nothing_there(env: SimEnv) -> None:
+async def test_only_the_owner_of_a_partition_commits_in_it(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
@@ -121,7 +121,7 @@ async def test_a_nack_reads_again_from_the_first_of_the_records(env: SimEnv) -> 
 
 
 @simulated
-async def test_a_group_without_commits_begins_where_its_member_wants_to(env: SimEnv) -> None:
+async def test_a_group_without_commits_begins_at_its_members_start(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env, start=m.START_LATEST)
@@ -185,7 +185,7 @@ def test_commits_survive(end: str) -> None:
     run_simulation(0, scenario)
 
 
-def test_commits_of_records_that_power_loss_took_skip_no_new_ones() -> None:
+def test_commits_of_records_lost_with_power_skip_no_new_ones() -> None:
     text = '[topics.t]\nkind = "stream"\n'
     lost: list[int] = []
 
@@ -272,7 +272,7 @@ async def test_a_member_that_leaves_alone_has_left_when_it_is_answered(env: SimE
 
 
 @simulated
-async def test_who_looks_at_a_group_finds_nobody_there_who_has_left(env: SimEnv) -> None:
+async def test_a_described_group_has_no_departed_members(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
         joined = (await client.call(m.Subscribe("t", group="g"))).subscription
@@ -286,7 +286,7 @@ async def test_who_looks_at_a_group_finds_nobody_there_who_has_left(env: SimEnv)
         assert await client.administer("group.list", topic="t") == []
 
 
-def test_a_generation_that_a_member_heard_of_is_never_another_ones() -> None:
+def test_a_generation_that_a_member_has_seen_is_never_reused() -> None:
     heard: list[int] = []
 
     async def process(env: SimEnv) -> None:
@@ -330,7 +330,7 @@ async def test_at_most_once_a_late_ack_does_not_bring_back_what_was_delivered_si
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_partition_that_is_lost_and_gained_before_anybody_hears_of_it_is_begun_once(seed: int) -> None:
+def test_a_partition_lost_and_regained_unnoticed_is_started_once(seed: int) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, ALWAYS + TEXT):
             publisher, second = await connected(env), await connected(env)
@@ -353,7 +353,7 @@ def test_a_partition_that_is_lost_and_gained_before_anybody_hears_of_it_is_begun
 
 @pytest.mark.parametrize("start", [m.START_LATEST, 1 << 40])
 @pytest.mark.parametrize("starts", [False, True])
-def test_who_begins_at_the_end_gets_all_that_is_published_once_it_has_subscribed(start: int, starts: bool) -> None:
+def test_a_reader_from_the_end_gets_everything_published_after_it_subscribed(start: int, starts: bool) -> None:
     async def scenario(env: SimEnv) -> None:
         env.disk.sync_delay_s_max = 0.05
         async with broker_on(env, ALWAYS + '[topics.t]\nkind = "stream"\n'):

@@ -29,7 +29,7 @@ def free_disk(env: SimEnv) -> None:
 
 
 async def publish_some(client: RawClient, count: int, partitions: int = 1) -> list[str]:
-    """As many batches, in turns to the partitions; their values."""
+    """Publish so many batches, in turn to the partitions; returns their values."""
     for number in range(count):
         await client.publish("t", [str(number)], partition=number % partitions)
     return [str(number) for number in range(count)]
@@ -72,7 +72,7 @@ def state_of(broker: Broker) -> StateLog:
 
 @pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("end", ["go on", "another member", "restart"])
-def test_at_most_once_what_a_full_disk_kept_from_everybody_is_delivered_once(before: int, end: str) -> None:
+def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_once(before: int, end: str) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, AT_MOST_ONCE):
             client = await connected(env)
@@ -114,7 +114,7 @@ async def test_at_most_once_a_consumer_that_a_full_disk_ended_has_lost_nothing(e
 
 
 @simulated
-async def test_at_most_once_who_takes_over_on_a_full_disk_gets_what_nobody_got(env: SimEnv) -> None:
+async def test_at_most_once_a_new_owner_on_a_full_disk_gets_undelivered_records(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2 + 'delivery = "at-most-once"\n'):
         one, two = await connected(env), await connected(env)
         published = await publish_some(one, 12, partitions=2)
@@ -160,7 +160,7 @@ def test_a_reset_that_is_refused_changes_nothing(before: int | None) -> None:
 
 
 @simulated
-async def test_a_reset_counts_more_than_what_waited_for_the_disk(env: SimEnv) -> None:
+async def test_a_reset_overrides_commits_that_waited_for_the_disk(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2):
         client = await connected(env)
         await publish_some(client, 12, partitions=2)
@@ -212,7 +212,7 @@ def test_however_long_a_disk_is_full_of_each_partition_one_commit_waits(
 
 
 @simulated
-async def test_what_waited_for_the_disk_holds_over_changes_of_kind(env: SimEnv) -> None:
+async def test_events_that_waited_for_the_disk_hold_over_changes_of_kind(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2):
         client = await connected(env)
         await publish_some(client, 12, partitions=2)
@@ -232,7 +232,7 @@ async def test_what_waited_for_the_disk_holds_over_changes_of_kind(env: SimEnv) 
 
 
 @simulated
-async def test_what_waited_for_the_disk_is_forgotten_with_its_group(env: SimEnv) -> None:
+async def test_events_that_waited_for_the_disk_are_dropped_with_their_group(env: SimEnv) -> None:
     async with broker_on(env, STREAM % 2):
         client = await connected(env)
         await publish_some(client, 12, partitions=2)

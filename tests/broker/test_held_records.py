@@ -63,7 +63,7 @@ class Worker:
 
 
 async def hold(seed: int, env: SimEnv) -> None:
-    """Two workers share a queue of two partitions, and what they hold is counted all the time."""
+    """Share a queue of two partitions between two workers, and check the number of held records all the time."""
     random = Random(seed)
     async with broker_on(env, TEXT) as broker:
         publisher = await connected(env)
@@ -91,12 +91,12 @@ def hold_and_count(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_credit_is_what_is_held_and_what_may_come(seed: int) -> None:
+def test_credit_covers_held_and_expected_records(seed: int) -> None:
     hold_and_count(seed)
 
 
 @pytest.mark.soak(seeds=2_000, chunk=100)
-def test_many_more_workers_hold_what_they_have_credit_for(seeds: range) -> None:
+def test_many_more_workers_hold_records_up_to_their_credit(seeds: range) -> None:
     for seed in seeds:
         hold_and_count(seed)
 

@@ -38,7 +38,7 @@ async def _raw(env: SimEnv) -> RawClient:
     ],
 )
 @pytest.mark.parametrize("greeted", [False, True])
-def test_who_speaks_something_else_is_told_once_and_disturbs_nobody(said: bytes, greeted: bool) -> None:
+def test_another_protocol_gets_one_error_and_harms_nobody(said: bytes, greeted: bool) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, TEXT) as broker:
             other = await connected(env)
@@ -67,7 +67,7 @@ def test_who_speaks_something_else_is_told_once_and_disturbs_nobody(said: bytes,
         (struct.pack("<II", 0, 1) + bytes(8), "protocol.malformed"),
     ],
 )
-def test_what_is_no_frame_behind_hello_in_one_segment_is_refused_at_once(said: bytes, code: str) -> None:
+def test_garbage_after_hello_in_one_segment_is_refused_at_once(said: bytes, code: str) -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, TEXT):
             stranger = await _raw(env)
@@ -108,7 +108,7 @@ def test_a_client_of_another_version_is_told_so(versions: tuple[int, int]) -> No
 
 
 @simulated
-async def test_welcome_says_what_both_can_do_and_what_the_limits_are(env: SimEnv) -> None:
+async def test_welcome_has_the_common_features_and_the_limits(env: SimEnv) -> None:
     async with broker_on(env, "", HEAD + 'name = "x"\nmessage_bytes_max = 1000\ninflight_requests_max = 7\n'):
         client = await _raw(env)
         answer = await client.call(m.Hello(0, 9, ["zstd", "future"], "me"))
@@ -132,7 +132,7 @@ async def test_a_request_of_an_unknown_kind_fails_alone(env: SimEnv) -> None:
 
 
 @simulated
-async def test_what_only_a_broker_says_ends_the_connection(env: SimEnv) -> None:
+async def test_a_broker_only_message_ends_the_connection(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
         await client.tell(m.Published([]))
@@ -153,7 +153,7 @@ async def test_a_failing_publish_takes_its_batches_along_and_nothing_else(env: S
 
 
 @simulated
-async def test_who_does_not_say_hello_in_time_is_let_go(env: SimEnv) -> None:
+async def test_a_client_without_a_timely_hello_is_disconnected(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         silent, slow = await _raw(env), await _raw(env)
         greeting = bytes(frames_of(hello("x"), 1)[0])
@@ -168,7 +168,7 @@ async def test_who_does_not_say_hello_in_time_is_let_go(env: SimEnv) -> None:
 
 
 @simulated
-async def test_a_silent_client_is_let_go_after_three_keepalives_and_gives_back_what_it_held(env: SimEnv) -> None:
+async def test_a_silent_client_is_disconnected_after_three_keepalives_and_releases_its_leases(env: SimEnv) -> None:
     async with broker_on(env, '[topics.q]\nlease = "1h"\n'):
         client = await connected(env)
         await client.publish("q", ["a"])

@@ -84,7 +84,7 @@ async def test_a_large_publish_is_cut_by_its_keys_and_stays_before_the_next_one(
 
 
 @simulated
-async def test_what_a_large_publish_loses_is_named_and_copies_are_counted(env: SimEnv) -> None:
+async def test_unroutable_records_of_a_large_publish_are_named_and_copies_counted(env: SimEnv) -> None:
     async with broker_on(env, CONFIG) as broker:
         client = await connected(env)
         answer = await client.call(m.Publish("d", to_exchange=True, mandatory=True), [by_pairs(), by_pairs()])
@@ -157,7 +157,7 @@ async def test_a_plan_does_not_hold_once_a_topic_of_it_has_changed_or_is_gone(en
 
 
 @simulated
-async def test_what_happens_to_topics_meanwhile_fails_no_publish_to_an_exchange(env: SimEnv) -> None:
+async def test_topics_changed_meanwhile_fail_no_publish_to_an_exchange(env: SimEnv) -> None:
     async with broker_on(env, CONFIG) as broker:
         client, admin = await connected(env), await connected(env)
         number = await client.send(m.Publish("d", to_exchange=True), [by_pairs() for _ in range(100)])

@@ -16,7 +16,7 @@ from linn.testing.sim_env import SimEnv
 
 FILE = "data/metadata.json"
 NOTHING = b'{"format": 1, "revision": 0, "entries": {}}\n'
-"""What docs/reference/storage-format.md has an operator write."""
+"""The file that docs/reference/storage-format.md tells an operator to write."""
 TOML = ALWAYS + '[exchanges.e]\ntype = "topic"\n[topics.s]\nkind = "stream"\n[topics.q]\n[topics.b]\nkind = "both"\n'
 
 
@@ -39,7 +39,7 @@ async def things(client: RawClient) -> dict[str, Any]:
 
 
 async def once_alive(env: SimEnv, toml: str = TOML) -> dict[str, Any]:
-    """What there is after a life in which things were made."""
+    """The topics and exchanges after a life in which some were made."""
     async with broker_on(env, toml):
         client = await connected(env)
         await make_things(client)
@@ -186,7 +186,7 @@ async def test_the_folder_of_a_topic_that_was_made_live_misses_it_too(env: SimEn
 
 
 @simulated
-async def test_who_says_that_there_is_nothing_gets_the_records_of_topics_that_are_made_again(env: SimEnv) -> None:
+async def test_an_operator_who_declares_the_metadata_empty_gets_the_records_of_recreated_topics(env: SimEnv) -> None:
     await once_alive(env)
     env.disk.unlink(FILE)
     await refused(env)

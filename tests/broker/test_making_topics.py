@@ -76,7 +76,7 @@ def make_and_lose_power(crash_at: int) -> bool:
     return bool(run_simulation(crash_at, scenario))
 
 
-def test_a_topic_is_whole_or_not_there_wherever_power_is_lost_while_it_is_made() -> None:
+def test_creating_a_topic_is_atomic_under_power_loss() -> None:
     crash_at = 0
     while make_and_lose_power(crash_at):
         crash_at += 1

@@ -28,7 +28,7 @@ kind = "stream"
 kind = "stream"
 """
 BYTES_MAX = 25 << 10
-"""Of the broker's memory, for a connection that waits."""
+"""Limit of the broker's memory for an idle connection."""
 HALF_HELLO_BYTES = 3_000
 WARM = 100
 """Connections before the first measurement: what the broker takes once for all of them is not theirs."""
@@ -84,7 +84,7 @@ def test_a_connection_that_waits_takes_little_memory(tmp_path: Path, then) -> No
         assert bytes_each(broker, those, 1_000, then) < BYTES_MAX
 
 
-def test_a_connection_that_has_said_half_of_hello_takes_little_memory(tmp_path: Path) -> None:
+def test_a_connection_with_half_a_hello_takes_little_memory(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, CONFIG) as broker, crowd(broker.address) as witness:
         witness.come(1)
         process = psutil.Process(broker.pid)

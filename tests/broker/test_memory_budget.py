@@ -27,9 +27,9 @@ from linn.wire.connection import BATCHES_MAX, frames_of, frames_to, hello
 MIB = 1 << 20
 BUDGET_BYTES = 16 * MIB
 UNCOUNTED_BYTES = 24 * MIB
-"""What a broker under load takes beside its budget: shared buffers, freed memory that is kept, garbage."""
+"""Memory of a broker under load besides its budget: shared buffers, freed memory that is kept, garbage."""
 CONNECTION_BYTES = 64 << 10
-"""What a connection with a subscription takes beside what it is counted for, one delivery of these tests included."""
+"""Uncounted memory of a connection with a subscription, including one delivery of these tests."""
 IN_FLIGHT = 32
 LIMITED = f'memory_bytes_max = "{BUDGET_BYTES // MIB}MiB"\n'
 
@@ -192,7 +192,7 @@ async def test_unread_fetches_of_small_batches_fill_no_memory(tmp_path: Path, st
 
 
 @simulated
-async def test_of_a_hundred_unread_fetches_about_one_answer_waits_and_all_of_it_is_counted(env: SimEnv) -> None:
+async def test_a_hundred_unread_fetches_buffer_about_one_answer_which_is_counted(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nkind = "stream"\nstorage = "dram"\n') as broker:
         client, stalled = await connected(env), await connected(env)
         for _ in range(4):
@@ -258,7 +258,7 @@ async def test_publishers_to_a_full_topic_are_held_back_and_nothing_is_lost(env:
 
 
 @simulated
-async def test_who_publishes_and_consumes_on_one_connection_gets_on_though_memory_is_short(env: SimEnv) -> None:
+async def test_one_connection_publishes_and_consumes_though_memory_is_short(env: SimEnv) -> None:
     async with broker_on(env, FULL, HEAD + LIMITED) as broker:
         client, others = await connected(env), [await connected(env) for _ in range(8)]
         subscription = (await client.call(m.Subscribe("t"))).subscription
@@ -308,7 +308,7 @@ async def test_large_requests_that_come_at_once_come_in_turns(env: SimEnv) -> No
 
 
 @simulated
-async def test_who_stops_in_the_middle_of_a_large_request_holds_the_others_up_until_it_is_let_go(env: SimEnv) -> None:
+async def test_a_client_that_stalls_in_a_large_request_blocks_others_until_it_is_disconnected(env: SimEnv) -> None:
     text = '[topics.t]\nkind = "stream"\nmessage_bytes_max = "8MiB"\n'
     head = HEAD + LIMITED + 'message_bytes_max = "8MiB"\nbatch_bytes_max = "9MiB"\n'
     whole = b"".join(frames_of(m.Publish("t"), 2, [records(["y" * 7 * MIB])]))
@@ -400,7 +400,7 @@ async def test_connections_that_are_gone_have_given_back_all_that_was_counted_fo
 
 
 @simulated
-async def test_who_waits_for_room_in_a_topic_holds_up_no_request_that_is_still_coming(env: SimEnv) -> None:
+async def test_a_publish_waiting_for_room_blocks_no_incomplete_request(env: SimEnv) -> None:
     text = FULL.replace("1MiB", '8MiB"\nmessage_bytes_max = "8MiB') + '[topics.s]\nmessage_bytes_max = "8MiB"\n'
     head = HEAD + LIMITED + 'message_bytes_max = "8MiB"\nbatch_bytes_max = "9MiB"\n'
 

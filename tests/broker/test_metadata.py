@@ -42,7 +42,7 @@ async def refused(folder: Path) -> str:
     return refusal.value.text
 
 
-async def test_what_was_put_is_found_again_with_its_revision(tmp_path: Path) -> None:
+async def test_stored_entries_are_found_with_their_revisions(tmp_path: Path) -> None:
     store, found = await store_in(tmp_path)
     assert found == {}
     revisions = await store.put_all({key: (value, 0) for key, value in KEPT.items()})
@@ -113,7 +113,7 @@ async def test_a_file_of_the_former_format_is_read_and_has_a_sum_after_the_next_
         ('{"format": 2, "revision": 1, "entries": {}}', "CRC-32C"),
     ],
 )
-async def test_what_no_store_has_written_is_refused_by_name(tmp_path: Path, content: str, why: str) -> None:
+async def test_a_file_that_no_store_has_written_is_refused_by_name(tmp_path: Path, content: str, why: str) -> None:
     (tmp_path / "metadata.json").write_text(content)
     text = await refused(tmp_path)
     assert why in text
@@ -134,7 +134,7 @@ async def test_a_file_that_is_lost_is_missed_and_a_first_start_misses_none(tmp_p
 
 
 def short_of_descriptors(env: SimEnv, monkeypatch: pytest.MonkeyPatch, folder: str) -> list[str]:
-    """As many syncs of a folder fail as the list that is returned has items: the process has no descriptor for them."""
+    """Make syncs of a folder fail for lack of descriptors, once for each item of the returned list."""
     missing: list[str] = []
     sync_dir = env.disk.sync_dir
 

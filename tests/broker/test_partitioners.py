@@ -147,7 +147,7 @@ def test_a_choice_that_is_none_is_refused_with_the_partitioners_name(answer: obj
         split(partitioner, batch_of([None] * 3), 3)
 
 
-def test_an_error_of_linns_own_stays_what_it_is() -> None:
+def test_an_error_of_linns_own_is_passed_on() -> None:
     partitioner = ByValue()
     partitioner.answer = BatchMalformed("no")
     with pytest.raises(BatchMalformed):
@@ -219,7 +219,9 @@ async def test_a_partitioner_that_fails_fails_that_publish_and_nothing_is_stored
         ("[plugins]\nblock = ['partitioners']\n[topics.t]\n", "partitioner", PluginUnknown),
     ],
 )
-def test_a_partitioner_that_nobody_brings_is_shown_at_its_place(text: str, said: str, error: type[LinnError]) -> None:
+def test_a_partitioner_that_no_plugin_registers_is_shown_at_its_line(
+    text: str, said: str, error: type[LinnError]
+) -> None:
     with pytest.raises(error) as refused:
         configured(text)
     assert said in refused.value.text

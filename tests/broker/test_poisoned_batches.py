@@ -38,11 +38,11 @@ _SEALED_AT = DATA_AT + NUMBER_BYTES - SEALED.size
 _SEALED_FIELDS = ((0, 4), (4, 8), (12, 8), (20, 8), (28, 4), (32, 2), (34, 2), (36, 1), (37, 1), (38, 2), (40, 4))
 """Place and bytes of each number behind the CRC, up to the size of the body."""
 ADDRESSED = (("e", False), ("e", True), ("direct", False))
-"""Where a batch is published to, and whether it is mandatory."""
+"""Targets of a publish, and whether it is mandatory."""
 
 
 def good(codec: Codec = Codec.NONE) -> RecordBatch:
-    """Six records of three routing keys."""
+    """A batch of six records of three routing keys."""
     made = [Record(value=b"v%d" % i, routing_key=f"to.{i % PAIRS}", key=b"k") for i in range(6)]
     return build_from_records(made, base_id=1, codec=codec)
 
@@ -56,14 +56,14 @@ def resealed(batch: RecordBatch, at: int, new: bytes) -> RecordBatch:
 
 
 def place_of(batch: RecordBatch, field: int) -> int:
-    """Where a field of the batch begins in its message."""
+    """The offset of a field of the batch in its message."""
     column = batch.raw_fields[field]
     assert column is not None
     return bytes(batch.message).index(bytes(column))
 
 
 def with_one_field_changed(batch: RecordBatch, random: Random) -> Iterator[RecordBatch]:
-    """Each number behind the CRC, each pointer and each route index, changed to what is near, far, or anything."""
+    """Batches in which one number behind the CRC, pointer or route index is changed to a near, far or random value."""
     message = bytes(batch.message)
     index_at = place_of(batch, 1)
     places = [(_SEALED_AT + at, size) for at, size in _SEALED_FIELDS]
@@ -80,7 +80,7 @@ def with_one_field_changed(batch: RecordBatch, random: Random) -> Iterator[Recor
 
 
 async def outcome(client: RawClient, target: str, mandatory: bool, batch: RecordBatch) -> str:
-    """What a publish is answered with: the code of an error, or ""."""
+    """The answer to a publish: the code of an error, or ""."""
     publish = m.Publish(target, to_exchange=target == "e", mandatory=mandatory)
     return await client.code_of(await client.send(publish, [batch]))
 
@@ -94,7 +94,7 @@ async def everything(client: RawClient, topic: str) -> list[RecordBatch]:
 
 
 async def published_twice(env: SimEnv, batches: Iterator[RecordBatch]) -> None:
-    """Each batch is answered alike each time, and what is taken can be read."""
+    """Publish each batch twice; check that both answers are alike, and that stored batches can be read."""
     async with broker_on(env, TABLES):
         client = await connected(env)
         for target, mandatory in ADDRESSED:
@@ -116,12 +116,12 @@ async def published_twice(env: SimEnv, batches: Iterator[RecordBatch]) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_with_one_field_changed_is_answered_alike_each_time(codec: Codec) -> None:
+def test_a_batch_with_one_field_changed_gets_the_same_answer_each_time(codec: Codec) -> None:
     run_simulation(0, lambda env: published_twice(env, with_one_field_changed(good(codec), Random(0))))
 
 
 @pytest.mark.soak(seeds=100, chunk=10)
-def test_fields_changed_to_anything_are_answered_alike_each_time(seeds: range) -> None:
+def test_randomly_changed_fields_get_the_same_answer_each_time(seeds: range) -> None:
     for seed in seeds:
         codec = list(Codec)[seed % len(Codec)]
         changed = with_one_field_changed(good(codec), Random(seed))

@@ -58,9 +58,9 @@ async def state_of(client: RawClient) -> dict[str, Any]:
 
 class Changed(NamedTuple):
     done: int
-    """How many steps were answered; -1: not even the publish before them."""
+    """The number of steps that were answered; -1: not even the publish before them."""
     states: list[dict[str, Any]]
-    """What was there before each step, and after the last."""
+    """The state before each step, and after the last."""
     operations: int
 
 
@@ -110,7 +110,7 @@ def change_and_lose_power(crash_at: int) -> None:
     run_simulation(crash_at, scenario)
 
 
-def test_a_change_is_whole_or_not_there_and_the_broker_starts() -> None:
+def test_a_change_is_atomic_and_the_broker_starts() -> None:
     for crash_at in range(1, undisturbed().operations, 2):
         change_and_lose_power(crash_at)
 
@@ -143,6 +143,6 @@ def delete_and_lose_power(crash_at: int) -> None:
     run_simulation(crash_at, scenario)
 
 
-def test_a_topic_that_is_made_anew_behind_a_deletion_that_was_broken_off_outlives_its_table() -> None:
+def test_a_topic_recreated_after_an_interrupted_deletion_outlives_its_table() -> None:
     for crash_at in run_simulation(0, delete)[::2]:
         delete_and_lose_power(crash_at)

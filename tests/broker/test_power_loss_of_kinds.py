@@ -14,7 +14,7 @@ from linn.testing.sim_env import SimEnv
 TEXT = '[storage.fast]\nengine = "segmented-log"\nfsync = "%s"\n'
 OLD, NEW = [f"old {number}" for number in range(6)], [f"new {number}" for number in range(6)]
 GROUPS = {"stream": "", "queue": "g"}
-"""By the kind that the topic is of meanwhile, the subscription that it does not have then."""
+"""The group of a subscription that the topic lacks while it is of this kind."""
 
 
 async def change(env: SimEnv, fsync: str, kind: str, crash_at: int | None = None) -> range:
@@ -54,7 +54,7 @@ def lose_power(seed: int, fsync: str, kind: str, crash_at: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("fsync", ["os", "interval"])
 @pytest.mark.parametrize("kind", GROUPS)
-def test_what_is_published_after_a_change_of_kind_and_a_power_loss_is_delivered_when_the_kind_is_back(
+def test_records_published_after_a_change_of_kind_and_a_power_loss_are_delivered_when_the_kind_is_back(
     kind: str, fsync: str, seed: int
 ) -> None:
     operations = run_simulation(seed, lambda env: change(env, fsync, kind))

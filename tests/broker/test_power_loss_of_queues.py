@@ -15,7 +15,7 @@ UNSYNCED = '[storage.fast]\nengine = "segmented-log"\nfsync = "os"\n[topics.t]\n
 
 
 async def _publish(client: RawClient, first: int) -> list[str]:
-    """One batch each, so that power can be lost between them."""
+    """Publish one batch each, so that power can be lost between them."""
     texts = [str(number) for number in range(first, first + RECORDS)]
     for text in texts:
         await client.publish("t", [text])
@@ -23,7 +23,9 @@ async def _publish(client: RawClient, first: int) -> list[str]:
 
 
 async def _taken(client: RawClient, count: int, acks: bool) -> list[str]:
-    """Up to `count` records, one pull for each: an answered ack waits for what is durable, as a pull alone may not."""
+    """Pull up to `count` records, one pull for each: an answered ack waits until earlier ones are durable; a pull alone
+    may not.
+    """
     worker = (await client.call(m.Subscribe("t"))).subscription
     found: list[str] = []
     while len(found) < count:
@@ -37,7 +39,7 @@ async def _taken(client: RawClient, count: int, acks: bool) -> list[str]:
 
 
 def hand_over_and_lose_power(seed: int) -> None:
-    """At most once: power is lost as soon as a record was handed over."""
+    """Consume at most once: power is lost as soon as a record was handed over."""
     given: list[str] = []
 
     async def process(env: SimEnv) -> None:
@@ -59,7 +61,7 @@ def hand_over_and_lose_power(seed: int) -> None:
 
 
 def settle_and_lose_power(seed: int) -> None:
-    """Nothing is synced: power loss takes records, and their offsets are given to others."""
+    """Lose power before any sync: records are lost, and their offsets are given to others."""
 
     async def process(env: SimEnv) -> None:
         async with broker_on(env, UNSYNCED):
@@ -85,5 +87,5 @@ def test_a_record_that_was_handed_over_does_not_come_again(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_published_after_a_power_loss_is_delivered(seed: int) -> None:
+def test_records_published_after_a_power_loss_are_delivered(seed: int) -> None:
     settle_and_lose_power(seed)

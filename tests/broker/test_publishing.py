@@ -17,7 +17,7 @@ from linn.wire import messages as m
 
 
 @simulated
-async def test_confirmations_say_where_each_batch_lies(env: SimEnv) -> None:
+async def test_confirmations_have_the_placement_of_each_batch(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n"):
         client = await connected(env)
         answer = await client.call(m.Publish("t"), [records(["a", "b"]), records(["c"])])
@@ -54,7 +54,7 @@ async def test_one_sync_confirms_all_that_wait_for_it(env: SimEnv) -> None:
 
 
 @simulated
-async def test_what_is_reserved_for_later_is_refused(env: SimEnv) -> None:
+async def test_reserved_fields_are_refused(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n"):
         client = await connected(env)
         for place, kind in ((72, "<q"), (86, "<H"), (112, "<Q")):
@@ -84,7 +84,7 @@ def _corrupt() -> RecordBatch:
 
 
 @simulated
-async def test_what_can_not_be_published_is_refused_by_name_and_stores_nothing(env: SimEnv) -> None:
+async def test_an_invalid_publish_is_refused_by_name_and_stores_nothing(env: SimEnv) -> None:
     text = "[exchanges.e]\n[topics.t]\nmessage_bytes_max = 100\npartitions = 2\n"
     async with broker_on(env, text):
         client = await connected(env)
@@ -205,7 +205,7 @@ async def test_a_full_topic_that_blocks_makes_publishes_wait_in_order_and_nothin
 
 
 @simulated
-async def test_room_is_there_as_soon_as_enough_is_settled(env: SimEnv) -> None:
+async def test_a_full_topic_has_room_as_soon_as_enough_is_settled(env: SimEnv) -> None:
     async with broker_on(env, FULL.format("block")):
         client = await connected(env)
         for value in ("a", "b", "c", "d"):
@@ -220,7 +220,7 @@ async def test_room_is_there_as_soon_as_enough_is_settled(env: SimEnv) -> None:
 
 
 @simulated
-async def test_a_full_topic_that_rejects_says_so_and_takes_records_again_later(env: SimEnv) -> None:
+async def test_a_full_topic_that_rejects_reports_it_and_accepts_records_again_later(env: SimEnv) -> None:
     async with broker_on(env, FULL.format("reject")):
         client = await connected(env)
         count = await _fill(client)
@@ -254,7 +254,7 @@ async def test_a_full_topic_that_drops_its_head_keeps_the_newest(env: SimEnv) ->
 
 
 @simulated
-async def test_a_batch_larger_than_the_whole_topic_may_hold_goes_into_an_empty_one(env: SimEnv) -> None:
+async def test_a_batch_larger_than_a_topics_limit_is_stored_in_an_empty_topic(env: SimEnv) -> None:
     async with broker_on(env, FULL.format("block")):
         client = await connected(env)
         await client.publish("t", ["x" * 900] * 5)

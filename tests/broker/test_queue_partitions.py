@@ -57,7 +57,7 @@ async def next_of(client: RawClient, subscription: int) -> tuple[int, str]:
     return event.message.partition, value
 
 
-def test_of_many_partitions_only_those_with_something_are_asked(asked: list[int]) -> None:
+def test_only_partitions_with_ready_records_are_asked(asked: list[int]) -> None:
     @simulated
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, f'[topics.t]\nstorage = "dram"\npartitions = {WIDE}\n'):
@@ -74,7 +74,7 @@ def test_of_many_partitions_only_those_with_something_are_asked(asked: list[int]
 
 
 @simulated
-async def test_partitions_are_served_in_turn_whatever_one_of_them_holds(env: SimEnv) -> None:
+async def test_partitions_are_served_in_turn_for_any_backlog_of_one(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\npartitions = 3\n"):
         client = await connected(env)
         for place, count in enumerate((20, 3, 3)):
@@ -85,7 +85,7 @@ async def test_partitions_are_served_in_turn_whatever_one_of_them_holds(env: Sim
 
 
 @simulated
-async def test_who_waits_is_served_from_partitions_that_are_added(env: SimEnv) -> None:
+async def test_a_waiting_consumer_is_served_from_added_partitions(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         client, other = await connected(env), await connected(env)
         await other.administer("topic.create", name="t", settings={})
@@ -97,7 +97,7 @@ async def test_who_waits_is_served_from_partitions_that_are_added(env: SimEnv) -
 
 
 @simulated
-async def test_what_comes_back_in_a_partition_that_was_empty_is_delivered_again(env: SimEnv) -> None:
+async def test_records_returned_to_an_empty_partition_are_redelivered(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\npartitions = 3\nlease = "1s"\nredelivery_delay = "5s"\n'):
         client, other = await connected(env), await connected(env)
         await other.publish("t", ["a"], partition=1)
@@ -110,7 +110,7 @@ async def test_what_comes_back_in_a_partition_that_was_empty_is_delivered_again(
         assert await other.settle(waits, again) == []
 
 
-def test_who_fails_at_one_partition_passes_the_wake_up_on_to_who_waits_for_others(broken: int) -> None:
+def test_a_consumer_that_fails_at_one_partition_passes_the_wake_up_on(broken: int) -> None:
     @simulated
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, '[topics.t]\nstorage = "dram"\npartitions = 2\n') as broker:

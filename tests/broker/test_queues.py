@@ -38,7 +38,7 @@ async def _drained(client: RawClient, subscription: int, count: int, held: int =
 
 
 @simulated
-async def test_what_is_returned_comes_back_in_its_place_with_its_attempts(env: SimEnv) -> None:
+async def test_returned_records_keep_their_place_and_attempts(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         for value in "abcd":
@@ -65,7 +65,7 @@ async def test_a_nack_may_ask_for_a_delay_and_nothing_waits_behind_it(env: SimEn
 
 
 @simulated
-async def test_an_expired_lease_goes_to_somebody_else_and_its_ack_is_refused(env: SimEnv) -> None:
+async def test_expired_records_go_to_another_consumer_and_the_late_ack_is_refused(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         slow, quick = await connected(env), await connected(env)
         await slow.publish("t", ["a"])
@@ -148,7 +148,7 @@ async def test_consumers_share_and_what_one_holds_at_its_death_goes_to_the_other
 
 
 @simulated
-async def test_a_consumer_that_unsubscribes_gives_back_what_it_holds(env: SimEnv) -> None:
+async def test_a_consumer_that_unsubscribes_returns_its_leases(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         await client.publish("t", ["a", "b"])
@@ -163,7 +163,7 @@ async def test_a_consumer_that_unsubscribes_gives_back_what_it_holds(env: SimEnv
 
 @simulated
 async def test_a_pull_from_an_offset_passes_over_what_is_before_it(env: SimEnv) -> None:
-    """Also where a delivery is cut off by its size: the rest of its lease goes back as if it had not been taken."""
+    """A delivery cut off by its size returns the rest of its lease as if it had not been taken."""
     async with broker_on(env, "[topics.t]\npartitions = 2\nmax_deliveries = 1\n"):
         client = await connected(env)
         for value in ("a", "b", "c" * 700_000, "d" * 700_000):
@@ -201,7 +201,7 @@ async def test_only_a_queue_with_leases_can_be_pulled_from_an_offset(env: SimEnv
 
 
 @simulated
-async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv) -> None:
+async def test_hundreds_of_leases_of_one_consumer_are_returned_in_turns(env: SimEnv) -> None:
     count = 4 * partition_queue.LEASES_IN_A_TURN + 5
     async with broker_on(env, '[topics.t]\nlease = "1h"\npartitions = 2\n') as broker:
         greedy, client = await connected(env), await connected(env)
@@ -225,7 +225,7 @@ async def test_who_held_hundreds_of_leases_gives_them_back_in_turns(env: SimEnv)
 
 
 @simulated
-async def test_who_leaves_looks_only_where_it_was_given_something(env: SimEnv) -> None:
+async def test_a_leaving_consumer_visits_only_partitions_that_delivered_to_it(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nstorage = "dram"\npartitions = 50\n') as broker:
         clients = [await connected(env) for _ in range(2)]
         for client in clients:
@@ -242,7 +242,7 @@ async def test_who_leaves_looks_only_where_it_was_given_something(env: SimEnv) -
 
 
 @simulated
-async def test_every_wake_up_reaches_somebody_who_can_use_it(env: SimEnv) -> None:
+async def test_every_wake_up_reaches_a_task_that_can_use_it(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         clients = [await connected(env) for _ in range(4)]
         for number in range(40):
@@ -357,7 +357,7 @@ def _only(event, index: int):  # type: ignore[no-untyped-def]
     return event._replace(batches=[slice_batch(event.batches[0], index, index + 1)])
 
 
-def test_records_that_power_loss_took_swallow_no_new_ones() -> None:
+def test_events_of_records_lost_with_power_hide_no_new_ones() -> None:
     """The state log may have outlived the data log: what it says of lost records is not said of their successors."""
 
     async def scenario(env: SimEnv) -> None:
@@ -434,7 +434,7 @@ def test_the_state_log_stays_small_under_load_and_means_the_same_after_a_restart
 
 
 @pytest.mark.usefixtures("_small_snapshots")
-def test_what_is_replayed_behind_a_snapshot_does_not_grow_with_it() -> None:
+def test_events_replayed_after_a_snapshot_do_not_grow_with_it() -> None:
     text = '[storage.segmented-log]\nindex_interval_bytes = 512\nsegment_bytes_max = "16KiB"\n' + QUEUE
 
     async def scenario(env: SimEnv) -> None:
@@ -458,7 +458,7 @@ def test_what_is_replayed_behind_a_snapshot_does_not_grow_with_it() -> None:
 
 
 @simulated
-async def test_a_purge_settles_what_waits_and_leaves_what_is_leased(env: SimEnv) -> None:
+async def test_a_purge_settles_waiting_records_and_leaves_leased_ones(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         await client.publish("t", ["a", "b", "c", "d"])
@@ -484,7 +484,7 @@ async def test_settled_records_leave_the_log(env: SimEnv) -> None:
 
 
 @simulated
-async def test_retention_on_a_queue_with_a_stream_drops_what_is_not_settled_and_consumers_go_on(env: SimEnv) -> None:
+async def test_retention_on_a_queue_with_a_stream_drops_unsettled_records_and_consumers_continue(env: SimEnv) -> None:
     text = '[storage.segmented-log]\nsegment_age = "5s"\n[topics.t]\nkind = "both"\nretention = "20s"\nlease = "10m"\n'
     async with broker_on(env, text):
         client = await connected(env)
@@ -503,7 +503,7 @@ async def test_retention_on_a_queue_with_a_stream_drops_what_is_not_settled_and_
 
 
 @pytest.mark.parametrize("ends", ["kill", "crash"])
-def test_what_was_returned_with_a_delay_comes_again_after_a_restart_though_nothing_else_happens(ends: str) -> None:
+def test_delayed_records_are_redelivered_after_a_restart_though_nothing_else_happens(ends: str) -> None:
     text = ALWAYS + '[topics.t]\nlease = "1h"\nredelivery_delay = "5s"\n'
 
     async def process(env: SimEnv) -> None:
@@ -561,7 +561,7 @@ SHORT_LEASE = '[topics.t]\nlease = "1s"\n'
 
 
 @simulated
-async def test_a_consumer_whose_leases_run_out_is_told_and_gets_more(env: SimEnv) -> None:
+async def test_a_consumer_whose_leases_expire_is_notified_and_gets_more(env: SimEnv) -> None:
     async with broker_on(env, SHORT_LEASE):
         client = await connected(env)
         await client.publish("t", [str(number) for number in range(14)])
@@ -579,7 +579,7 @@ async def test_a_consumer_whose_leases_run_out_is_told_and_gets_more(env: SimEnv
 
 
 @simulated
-async def test_credit_comes_back_however_a_lease_ends_and_counts_what_is_held(env: SimEnv) -> None:
+async def test_credit_returns_with_every_end_of_a_lease_and_counts_held_records(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nlease = "1h"\n'):
         client = await connected(env)
         worker = await _worker(client, 10)

@@ -37,7 +37,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_wants_and_no_longer_than_it
 
 
 @simulated
-async def test_a_fetch_gives_at_least_one_batch_and_no_more_bytes_than_it_asked_for(env: SimEnv) -> None:
+async def test_a_fetch_gives_at_least_one_batch_and_keeps_to_its_byte_limit(env: SimEnv) -> None:
     async with broker_on(env, STREAM):
         client = await connected(env)
         for number in range(10):
@@ -66,7 +66,7 @@ async def test_offsets_that_are_none_are_refused(env: SimEnv) -> None:
 
 
 @simulated
-async def test_nobody_reads_beyond_the_high_watermark(env: SimEnv) -> None:
+async def test_reads_end_at_the_high_watermark(env: SimEnv) -> None:
     async with broker_on(env, ALWAYS + STREAM) as broker:
         client, reader = await connected(env), await connected(env)
         partition = broker.topics["t"].partitions[0]
@@ -98,7 +98,7 @@ async def test_an_offset_is_found_by_time(env: SimEnv) -> None:
 
 @pytest.mark.parametrize("kind", ["queue", "group", "reader"])
 @pytest.mark.parametrize("pushes", [True, False])
-def test_nobody_gets_more_than_was_asked_for(kind: str, pushes: bool) -> None:
+def test_nobody_gets_more_than_requested(kind: str, pushes: bool) -> None:
     async def scenario(env: SimEnv) -> None:
         text = "[topics.t]\npartitions = 3\n" + ('kind = "stream"\n' if kind != "queue" else "")
         async with broker_on(env, text):
@@ -174,7 +174,7 @@ async def test_several_pulls_at_once_are_each_answered(env: SimEnv) -> None:
 
 
 @simulated
-async def test_a_reader_whose_place_retention_dropped_goes_on_at_what_is_left(env: SimEnv) -> None:
+async def test_a_reader_behind_retention_continues_at_the_oldest_record(env: SimEnv) -> None:
     text = '[storage.segmented-log]\nsegment_age = "10s"\n[topics.t]\nkind = "both"\nretention = "20s"\nlease = "1h"\n'
     async with broker_on(env, text):
         client = await connected(env)

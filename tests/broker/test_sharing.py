@@ -7,11 +7,11 @@ from sharing_run import share
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_nobody_has_what_another_has_and_nothing_overtakes(seed: int) -> None:
+def test_no_record_has_two_holders_and_none_overtakes(seed: int) -> None:
     share(seed)
 
 
 @pytest.mark.soak(seeds=2000, chunk=40)
-def test_so_it_is_on_many_more_seeds(seeds: range) -> None:
+def test_the_same_holds_on_many_more_seeds(seeds: range) -> None:
     for seed in seeds:
         share(seed)

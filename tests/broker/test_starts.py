@@ -1,4 +1,4 @@
-"""Where reading begins, partition by partition."""
+"""The start of reading, partition by partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def fill(env: SimEnv) -> RawClient:
 
 
 async def read(client: RawClient, **place: object) -> dict[int, list[str]]:
-    """What a new subscription is pushed, by partition."""
+    """The records that a new subscription is pushed, by partition."""
     await client.call(m.Subscribe("t", credit=1000, **place))  # type: ignore[arg-type]
     found: dict[int, list[str]] = {}
     while not await client.is_silent(1):
@@ -50,7 +50,7 @@ async def test_a_partition_behind_the_list_begins_at_its_start_and_no_place_is_o
 
 
 @simulated
-async def test_what_a_group_committed_counts_for_more(env: SimEnv) -> None:
+async def test_a_groups_commit_takes_precedence(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await fill(env)
         subscribed = await client.call(m.Subscribe("t", group="g"))

@@ -81,7 +81,7 @@ async def ended(broker: BrokerProcess, after_s: float = 0.0) -> int:
 
 
 async def check_kept(broker: BrokerProcess, confirmed: int) -> None:
-    """All that was confirmed is there after a start, in order, and what was leased is ready again."""
+    """Check after a start that all confirmed records are there, in order, and that leased ones are ready again."""
     broker.start()
     client = await come(broker)
     offset = 20_000

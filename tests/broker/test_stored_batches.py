@@ -77,7 +77,7 @@ def test_readers_get_every_record_once_and_in_order(seed: int) -> None:
     run_simulation(seed, scenario)
 
 
-def test_damage_is_found_by_the_broker_or_by_who_receives_it_and_never_read() -> None:
+def test_damage_is_found_by_the_broker_or_the_receiver_and_never_read() -> None:
     found: set[str] = set()
     for seed in range(12):
 
@@ -112,7 +112,7 @@ async def read_damaged(client: RawClient) -> str:
     return refused.value.code
 
 
-def test_what_is_on_its_way_to_a_stalled_reader_outlives_retention_and_no_longer(tmp_path: Path) -> None:
+def test_batches_in_flight_to_a_stalled_reader_outlive_retention_and_no_longer(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/socket"
     text = f'[broker]\ndata_dir = "{tmp_path}"\n[listeners.native]\naddress = "{address}"\n{STREAM}'
     source, env = TomlSource(text + 'retention_bytes = "300KB"\n', "test.toml"), RealEnv()

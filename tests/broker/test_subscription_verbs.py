@@ -91,7 +91,7 @@ async def test_a_group_is_reset_to_ends_offsets_and_times(env: SimEnv) -> None:
 
 
 @simulated
-async def test_a_reset_is_where_the_group_goes_on_and_survives_a_power_loss(env: SimEnv) -> None:
+async def test_a_group_continues_at_its_reset_also_after_power_loss(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, STREAM):
             client = await _group_at(env, 5, 5)
@@ -123,7 +123,7 @@ async def test_a_group_with_members_is_neither_moved_nor_forgotten(env: SimEnv) 
 
 
 @simulated
-async def test_a_group_that_was_forgotten_stays_so_and_begins_anew(env: SimEnv) -> None:
+async def test_a_forgotten_group_stays_forgotten_and_begins_anew(env: SimEnv) -> None:
     async def process(env: SimEnv) -> None:
         async with broker_on(env, STREAM):
             client = await _group_at(env, 1, 3)
@@ -144,7 +144,7 @@ async def test_a_group_that_was_forgotten_stays_so_and_begins_anew(env: SimEnv) 
 
 
 @simulated
-async def test_what_makes_no_sense_is_refused(env: SimEnv) -> None:
+async def test_nonsensical_arguments_are_refused(env: SimEnv) -> None:
     async with broker_on(env, STREAM + "[topics.q]\n"):
         client = await _group_at(env, 1, 3)
         group = {"topic": "t", "group": "g"}

@@ -33,7 +33,7 @@ def dispatch_of(broker: Broker) -> PartitionQueue:
 
 
 async def warm(client: RawClient) -> None:
-    """Have one record delivered: the first delivery of all makes the state log, for which there must be room."""
+    """Have one record delivered: the first delivery of all makes the state log, which needs room."""
     await client.publish("t", ["warm"])
     worker = (await client.call(m.Subscribe("t"))).subscription
     await client.settle(worker, await client.pull(worker))
@@ -50,7 +50,7 @@ async def publish_where_only_records_have_room(env: SimEnv, client: RawClient) -
     assert env.disk.room_bytes() == 0
 
 
-def test_at_most_once_who_waits_hears_of_a_full_disk_or_gets_the_record_when_there_is_room() -> None:
+def test_at_most_once_a_waiting_consumer_gets_an_error_on_a_full_disk_or_the_record_later() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, AT_MOST_ONCE):
             first, second, publisher = [await connected(env) for _ in range(3)]
@@ -73,7 +73,7 @@ def test_at_most_once_who_waits_hears_of_a_full_disk_or_gets_the_record_when_the
     run_simulation(0, scenario)
 
 
-def test_at_most_once_what_a_full_disk_kept_from_everybody_is_delivered_after_a_stop() -> None:
+def test_at_most_once_records_undelivered_on_a_full_disk_are_delivered_after_a_stop() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, AT_MOST_ONCE) as broker:
             client = await connected(env)
@@ -108,7 +108,9 @@ async def return_often(client: RawClient, worker: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("waiting_bytes_max", [unwritten_events.WAITING_BYTES_MAX, 500])
-def test_what_waited_for_the_disk_holds_after_a_kill(monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int) -> None:
+def test_events_that_waited_for_the_disk_hold_after_a_kill(
+    monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int
+) -> None:
     monkeypatch.setattr(unwritten_events, "WAITING_BYTES_MAX", waiting_bytes_max)
     text = ALWAYS + "[topics.t]\n"
 
@@ -141,7 +143,7 @@ def test_what_waited_for_the_disk_holds_after_a_kill(monkeypatch: pytest.MonkeyP
 
 @contextmanager
 def counted_calls() -> Iterator[list[int]]:
-    """How many functions of Python are called: a measure of work that no other process has a part in."""
+    """Count calls of Python functions: a measure of work that other processes do not affect."""
     calls = [0]
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -233,6 +235,6 @@ def lose_power_and_start_on_full_disk(seed: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream"])
-def test_a_start_on_a_full_disk_after_a_power_loss_forgets_what_was_said_of_lost_records(kind: str) -> None:
+def test_a_start_on_a_full_disk_after_power_loss_drops_events_about_lost_records(kind: str) -> None:
     for seed in range(12):
         lose_power_and_start_on_full_disk(seed, kind)

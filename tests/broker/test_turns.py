@@ -1,4 +1,4 @@
-"""Who goes on between two turns of the others: of those who leave, who do long work, and who have much to do, a few."""
+"""Tests of turns: of tasks that leave, do long work or have much to do, few run between two turns of others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CROWD = 100
 
 
 async def most_in_turns(work: Callable[[], Awaitable[None]], turns: int) -> int:
-    """Of a crowd that all want to go on now: the most that do between `turns` turns of somebody else."""
+    """The most tasks of a crowd, all of them runnable, that run in `turns` turns of another task."""
     went_on: list[int] = []
     turn = 0
 
@@ -73,7 +73,7 @@ def test_connections_that_end_together_are_closed_a_few_at_a_time(tmp_path: Path
     trio.run(scenario)
 
 
-def test_of_long_work_one_task_goes_on_between_the_turns_of_others() -> None:
+def test_one_task_of_long_work_runs_between_the_turns_of_others() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, "") as broker:
             assert await most_in_turns(broker.long_work.task().give_turn, TURNS_OF_OTHERS) <= 2
@@ -117,7 +117,7 @@ def test_the_longer_a_step_was_the_more_turns_others_get() -> None:
     run_simulation(0, scenario)
 
 
-def test_those_that_wait_for_one_sync_are_told_in_order_and_a_few_at_a_time() -> None:
+def test_waiters_for_one_sync_are_notified_in_order_and_a_few_at_a_time() -> None:
     async def scenario(env: SimEnv) -> None:
         async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
             topic = broker.topics["t"]
@@ -144,7 +144,7 @@ def test_those_that_wait_for_one_sync_are_told_in_order_and_a_few_at_a_time() ->
 
 
 class SlowTurns:
-    """A clock that goes on by 8 ms each time somebody looks: each turn of the loop is that long."""
+    """A clock that advances by 8 ms each time it is read: each turn of the loop is that long."""
 
     now_s = 0.0
 
@@ -154,7 +154,7 @@ class SlowTurns:
 
 
 class Turns:
-    """Watchers of one partition that count who was told in which turn."""
+    """Watchers of one partition that record who was notified in which turn."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.watchers = Watchers(nursery.start_soon)
@@ -183,7 +183,7 @@ def watching(test: Callable[[Turns], Awaitable[None]]) -> None:
     run_simulation(0, in_simulation)
 
 
-def test_very_many_that_watch_a_partition_are_told_in_order_and_a_few_at_a_time() -> None:
+def test_very_many_watchers_of_a_partition_are_notified_in_order_and_a_few_at_a_time() -> None:
     @watching
     async def test(turns: Turns) -> None:
         for who in range(5 * TOLD_AT_ONCE_MAX):
@@ -195,7 +195,7 @@ def test_very_many_that_watch_a_partition_are_told_in_order_and_a_few_at_a_time(
         assert max(Counter(turn for _, turn in turns.told).values()) <= 2 * TOLD_AT_ONCE_MAX
 
 
-def test_what_is_told_while_others_are_being_told_is_told_to_all() -> None:
+def test_a_notification_during_another_one_reaches_all() -> None:
     @watching
     async def test(turns: Turns) -> None:
         for who in range(5 * TOLD_AT_ONCE_MAX):
@@ -210,7 +210,7 @@ def test_what_is_told_while_others_are_being_told_is_told_to_all() -> None:
         assert len(turns.told) == before + 5 * TOLD_AT_ONCE_MAX
 
 
-def test_who_leaves_while_others_are_told_takes_nobodys_place() -> None:
+def test_a_watcher_that_leaves_during_notification_skips_no_other() -> None:
     @watching
     async def test(turns: Turns) -> None:
         watch = {who: turns.watch(who) for who in range(5 * TOLD_AT_ONCE_MAX)}
@@ -229,7 +229,7 @@ def test_who_leaves_while_others_are_told_takes_nobodys_place() -> None:
 
 
 @pytest.mark.parametrize("wait", [m.Subscribe("news", credit=10), m.Fetch("news", 0, 0, wait_max_ms=60_000)])
-def test_of_those_that_wait_for_one_record_few_are_given_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
+def test_few_of_many_readers_waiting_for_a_record_get_it_in_a_turn(tmp_path: Path, wait: m.Message) -> None:
     waits = b"".join([*frames_of(hello("crowd"), 1), *frames_of(wait, 2)])
     crowd_size = 4 * TOLD_AT_ONCE_MAX
 
@@ -264,7 +264,7 @@ def test_of_those_that_wait_for_one_record_few_are_given_it_in_a_turn(tmp_path: 
     trio.run(on_loopback)
 
 
-def test_where_turns_are_long_others_get_the_time_of_several_and_no_more() -> None:
+def test_after_long_turns_others_get_the_time_of_several_turns_and_no_more() -> None:
     async def scenario(env: SimEnv) -> None:
         monotonic, turns = SlowTurns().monotonic, 0
 
@@ -297,7 +297,7 @@ def test_once_a_broker_stops_long_work_waits_for_nobody() -> None:
     run_simulation(0, scenario)
 
 
-def test_who_waits_long_looks_seldom() -> None:
+def test_a_long_wait_polls_rarely() -> None:
     async def scenario(env: SimEnv) -> None:
         looks = 0
 

@@ -47,7 +47,7 @@ async def reject_all(client: RawClient, topic: str, count: int) -> None:
 
 
 async def dead_letters(client: RawClient, count: int) -> list[Record]:
-    """As many as are to come."""
+    """Wait for so many dead letters."""
     found: list[Record] = []
     while len(found) < count:
         event = await client.ask(m.Fetch("dead", 0, len(found), wait_max_ms=5_000))
@@ -69,7 +69,7 @@ async def test_rejected_records_around_an_undecodable_batch_are_dead_letters_wit
 
 
 @simulated
-async def test_what_a_queue_can_not_cut_is_dropped_alone_however_little_is_asked_for(env: SimEnv) -> None:
+async def test_a_batch_that_can_not_be_cut_is_dropped_alone_however_small_the_request(env: SimEnv) -> None:
     async with broker_on(env, "[topics.q]\n"):
         client = await connected(env)
         for batch in (records(["a", "b"]), undecodable(40_000), records(["c"])):
@@ -79,7 +79,7 @@ async def test_what_a_queue_can_not_cut_is_dropped_alone_however_little_is_asked
 
 
 @simulated
-async def test_a_record_whose_labels_leave_no_room_for_ours_is_a_dead_letter_with_ours(env: SimEnv) -> None:
+async def test_a_record_with_too_many_labels_still_gets_the_dead_letter_labels(env: SimEnv) -> None:
     async with broker_on(env, QUEUE):
         client = await connected(env)
         crowded = Record(value=b"crowded", labels={f"label-{number:03}": True for number in range(LABELS_MAX)})

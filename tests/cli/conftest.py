@@ -25,13 +25,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def linn(broker: BrokerProcess) -> Linn:
-    """Runs a command against the broker, in a process of its own."""
+    """A function that runs a command against the broker, in a process of its own."""
     return lambda *arguments, **more: run_linn(*arguments, url=broker.url, **more)
 
 
 @pytest.fixture(autouse=True)
 def nobodys_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shells and test runners say how wide their terminal is; these commands write into pipes."""
+    """Unset the width that shells and test runners set for their terminal; these commands write into pipes."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -57,7 +57,7 @@ def quick(broker: BrokerProcess) -> Linn:
 
 @pytest.fixture
 def within() -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """Runs a command in this process, which is quicker, and can't give it stdin."""
+    """A function that runs a command in this process, which is quicker, and can't give it stdin."""
     return run_within
 
 
@@ -71,7 +71,7 @@ def run_within(*arguments: str, url: str = "linn://127.0.0.1:1") -> "subprocess.
 
 
 def the_line(text: str) -> str:
-    """What a failed command said, which is one line and no traceback."""
+    """The output of a failed command, which must be one line and no traceback."""
     (line,) = text.splitlines()
     assert line.startswith("linn: ")
     return line
@@ -79,7 +79,7 @@ def the_line(text: str) -> str:
 
 @pytest.fixture
 def run() -> Linn:
-    """Runs a command without a broker."""
+    """A function that runs a command without a broker."""
     return run_linn
 
 

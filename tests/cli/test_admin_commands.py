@@ -41,7 +41,7 @@ def test_a_group_is_shown_moved_and_forgotten(quick, line_of, readers: str) -> N
     assert "[group.unknown]" in line_of(done.stderr)
 
 
-def test_a_group_with_members_stays_where_it_is(quick, line_of, broker: BrokerProcess, readers: str) -> None:
+def test_a_group_with_members_keeps_its_position(quick, line_of, broker: BrokerProcess, readers: str) -> None:
     command = [sys.executable, "-m", "linn", "consume", readers, "--group", "readers", "--url", broker.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as reading:
         assert reading.stdout is not None
@@ -68,7 +68,7 @@ def test_a_wrong_group_topic_or_partition_is_one_line(quick, line_of, readers: s
         assert f"[{code}]" in line_of(done.stderr)
 
 
-def test_a_queue_shows_what_is_ready_and_what_a_consumer_holds(quick, broker: BrokerProcess) -> None:
+def test_a_queue_shows_ready_and_held_records(quick, broker: BrokerProcess) -> None:
     quick("topics", "create", "desk", "lease=1h")
     quick("publish", "desk", "a", "b", "c")
     command = [sys.executable, "-m", "linn", "consume", "desk", "--no-ack", "--url", broker.url]
@@ -98,7 +98,7 @@ def test_purge_empties_a_queue_and_no_stream(quick, line_of) -> None:
     assert "[delivery.wrong_kind]" in line_of(done.stderr)
 
 
-def test_what_exists_with_other_settings_is_told_apart(quick, line_of) -> None:
+def test_an_existing_topic_with_other_settings_is_recognised(quick, line_of) -> None:
     quick("topics", "create", "kept", "lease=30s", "partitions=2")
     told = line_of(quick("topics", "create", "kept", "kind=stream", "lease=1m", "retention=forever").stderr)
     assert told == (

@@ -108,7 +108,7 @@ def test_a_file_that_is_none_or_anothers_changes_nothing(
     assert content is None or path.read_text() == content
 
 
-def test_what_the_broker_refuses_is_not_written(quick, line_of, file: Path) -> None:
+def test_changes_refused_by_the_broker_are_not_written(quick, line_of, file: Path) -> None:
     done = quick("topics", "alter", "jobs", "storage=dram", "--write", str(file))
     assert done.returncode == 3
     assert "[config.not_live]" in line_of(done.stderr)

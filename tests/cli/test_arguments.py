@@ -1,4 +1,4 @@
-"""What the command line itself takes and refuses, without a broker."""
+"""Arguments that the command line accepts and refuses, without a broker."""
 
 import pytest
 import typer

@@ -50,7 +50,7 @@ def test_a_soak_without_trouble_finds_all_of_it(quick) -> None:
     assert topics(quick) == before
 
 
-def test_a_soak_that_confirmed_nothing_says_so(quick) -> None:
+def test_a_soak_without_confirmations_reports_it(quick) -> None:
     command = ("bench", "soak", "--duration", "200ms", "--setting", "message_bytes_max=1KiB", "--size", "2000")
     done = quick(*command)
     assert done.returncode == 1
@@ -79,14 +79,14 @@ def test_a_soak_goes_on_over_a_broker_that_is_killed(tmp_path: Path) -> None:
 
 
 def until_under_way(quick) -> None:
-    """Until a load has stored so much that some of it was confirmed."""
+    """Wait until a load has stored so much that some of it was confirmed."""
     deadline, records = time.monotonic() + 20, 0
     while records < UNDER_WAY_RECORDS and time.monotonic() < deadline:
         loaded = [topic for topic in json.loads(quick("topics", "--json").stdout) if "bench-soak" in topic["name"]]
         records = sum(partition["end"] for topic in loaded for partition in topic["partitions"])
 
 
-def test_ctrl_c_takes_the_topic_with_it_and_prints_what_there_is(quick, broker: BrokerProcess) -> None:
+def test_ctrl_c_deletes_the_topic_and_prints_the_results_so_far(quick, broker: BrokerProcess) -> None:
     before = topics(quick)
     command = [sys.executable, "-m", "linn", "bench", "soak", "--duration", "1h", "--rate", "1000/s", "--json"]
     with subprocess.Popen(
@@ -127,7 +127,7 @@ def test_a_load_of_which_nothing_was_confirmed_did_not_go_well(
     assert is_well({"confirmed": confirmed, "errors": errors, "lost_connections": lost}) is well
 
 
-def test_too_few_descriptors_and_too_few_places_are_said_with_a_way_out(tmp_path: Path, within) -> None:
+def test_too_few_descriptors_or_connections_are_reported_with_a_remedy(tmp_path: Path, within) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with BrokerProcess(tmp_path, "[broker]\nconnections_max = 5\n") as broker:
         refused = within("bench", "soak", "--producers", "10", "--duration", "1s", url=broker.url)
@@ -185,7 +185,7 @@ def sampled(at_s: float, processor_s: float | None, load_s: float = 0.0) -> Samp
     return Sample(at_s, broker, load_s, None, None)
 
 
-def test_what_was_full_first_is_told_from_what_was_full_later() -> None:
+def test_the_first_limit_is_told_apart_from_later_ones() -> None:
     heard = [sampled(0, 0), sampled(1, 0.5), sampled(2, 1.45), sampled(3, 2.45)]
     seen = [sampled(0, None), sampled(3, None, 2.9)]
     assert first_saturated((heard, seen), None) == ("broker_processor", 2)
@@ -199,7 +199,7 @@ def soak() -> SoakTest:
     return SoakTest(duration_s=1, rate_per_s=None, size=20, consumers=1, settings={})
 
 
-async def test_what_is_lost_damaged_or_twice_is_found(soak: SoakTest) -> None:
+async def test_lost_damaged_and_duplicate_messages_are_found(soak: SoakTest) -> None:
     soak._published = 4
     soak._confirmed.add(0, 3)
     damaged = bytearray(soak._value(3))

@@ -64,7 +64,7 @@ message_bytes_max = "1GiB"
 
 
 def test_no_problem_hides_another_one(tmp_path: Path, within, monkeypatch) -> None:
-    """Of values, keys, names, plugins, and what a listener needs; within one table and across tables."""
+    """The problems are in values, keys, names, plugins, and a listener's dependencies; in one table and in several."""
     file = tmp_path / "wrong.toml"
     file.write_text(EVERYTHING_WRONG)
     monkeypatch.delitem(sys.modules, "linn.protocols.http.server", raising=False)

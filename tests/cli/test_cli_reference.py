@@ -12,7 +12,7 @@ def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text() == page(), "run: python -m linn.cli.reference > docs/reference/cli.md"
 
 
-def test_every_command_option_and_exit_code_is_there_with_words() -> None:
+def test_every_command_option_and_exit_code_is_documented() -> None:
     text = PAGE.read_text()
     paths = [path for path, _ in commands()]
     assert {"linn serve", "linn check", "linn topics create", "linn bench consume", "linn demo"} <= set(paths)

@@ -1,4 +1,4 @@
-"""What `linn serve` has Python's collector look at."""
+"""The settings of Python's garbage collector in `linn serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from linn.cli.server.server import THREAD_SWITCH_S, Server
 
 
 class Memory:
-    """What the process is said to take."""
+    """A simulated size of the process."""
 
     def __init__(self) -> None:
         self.size = 100 << 20
@@ -41,20 +41,20 @@ def memory() -> Iterator[Memory]:
     gc.unfreeze()
 
 
-def test_what_was_looked_at_and_stayed_is_not_looked_at_again(memory: Memory) -> None:
+def test_surviving_objects_are_not_examined_again(memory: Memory) -> None:
     kept = [Cycle() for _ in range(1_000)]
     gc.collect()
     assert len(gc.get_objects()) < 1_000
     assert gc.get_freeze_count() > len(kept)
 
 
-def test_what_was_left_before_it_was_looked_at_is_found(memory: Memory) -> None:
+def test_garbage_made_before_the_first_look_is_found(memory: Memory) -> None:
     left = weakref.ref(Cycle())
     gc.collect()
     assert left() is None
 
 
-def test_what_is_left_later_is_found_when_the_process_has_doubled(memory: Memory) -> None:
+def test_garbage_made_later_is_found_when_the_process_has_doubled(memory: Memory) -> None:
     cycle = Cycle()
     gc.collect()
     left = weakref.ref(cycle)
@@ -104,7 +104,7 @@ def test_afterwards_pythons_own_rules_hold() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_a_broker_lets_threads_in_after_a_turn_and_what_it_has_loaded_is_frozen(
+def test_a_broker_sets_a_short_switch_interval_and_freezes_loaded_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[float, bool]] = []

@@ -73,7 +73,7 @@ def test_an_option_that_is_no_setting_says_the_right_form(within, arguments: lis
     assert said in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_change_that_is_refused_says_why(quick, line_of) -> None:
+def test_a_refused_change_reports_the_reason(quick, line_of) -> None:
     quick("topics", "create", "fixed")
     done = quick("topics", "alter", "fixed", "storage=dram")
     assert done.returncode == 3
@@ -99,7 +99,7 @@ def test_lines_of_stdin_come_out_again_with_all_they_carry(linn, quick) -> None:
     assert quick("consume", "lines", "--no-follow").stdout == ""
 
 
-def test_a_stream_is_read_from_where_one_says_and_a_group_goes_on(quick) -> None:
+def test_a_stream_is_read_from_a_given_start_and_a_group_continues(quick) -> None:
     quick("topics", "create", "history", "kind=stream")
     quick("publish", "history", "a", "b", "c")
     assert quick("consume", "history", "--no-follow").stdout == "a\nb\nc\n"

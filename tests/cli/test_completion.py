@@ -47,7 +47,7 @@ PATIENT = "import linn.cli.completion as it; it.ANSWER_S = {answer_s}; from linn
 
 
 def completions(words: str, url: str = "linn://127.0.0.1:1", answer_s: float = 20) -> list[str]:
-    """What bash is offered for the last word; nothing else may be printed."""
+    """The completions that bash is offered for the last word; nothing else may be printed."""
     question = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_LINN_COMPLETE": "complete_bash"}
     done = subprocess.run(
         [sys.executable, "-c", PATIENT.format(answer_s=answer_s)],
@@ -106,7 +106,7 @@ def test_the_broker_may_be_an_option(furnished: str) -> None:
     assert completions(f"linn topics describe --url {furnished} j") == ["jobs"]
 
 
-def test_where_no_broker_answers_nothing_is_offered_and_nothing_said() -> None:
+def test_without_a_broker_nothing_is_offered_or_printed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in (f"linn://127.0.0.1:{silent.getsockname()[1]}", "linn://127.0.0.1:1", "nonsense"):
             assert completions("linn topics describe ", url, ANSWER_S) == []
@@ -134,7 +134,7 @@ def test_keys_of_settings_need_no_broker(words: str, offered: list[str]) -> None
 
 
 def test_every_argument_that_names_something_on_the_broker_is_completed() -> None:
-    """But names of what is to be made, files, and values."""
+    """Names of new objects, files and values are excepted."""
     no_names = {"serve", "init", "check", "doctor", "recover", "completion", "plugins describe", "plugins new", "demo"}
     no_names |= {"topics create", "exchanges create", "route diff", "dump", "connections close"}
     no_names |= {"definitions export", "definitions import"}

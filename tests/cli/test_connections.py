@@ -49,7 +49,7 @@ def number_of(client: linn.sync.Client, others: set[int]) -> int:
     return mine
 
 
-def test_a_connection_is_closed_and_what_it_held_goes_back_at_once(within, broker, monkeypatch) -> None:
+def test_a_closed_connection_releases_its_leases_at_once(within, broker, monkeypatch) -> None:
     told: list[str] = []
     monkeypatch.setattr(connector.logger, "warning", lambda text, about: told.append(text % about))
     with linn.sync.connect(broker.url) as watching:
@@ -70,7 +70,7 @@ def test_a_connection_is_closed_and_what_it_held_goes_back_at_once(within, broke
         assert any("an operator closed the connection: for a test" in line for line in told), told
 
 
-def test_what_closes_itself_is_answered_first(broker) -> None:
+def test_a_client_that_closes_its_own_connection_is_answered_first(broker) -> None:
     with linn.sync.connect(broker.url) as watching:
         others = {one["number"] for one in watching.admin.connections()}
         with linn.sync.connect(broker.url) as client:
@@ -78,7 +78,7 @@ def test_what_closes_itself_is_answered_first(broker) -> None:
             assert client.describe().broker
 
 
-def test_only_a_connection_that_there_is_can_be_closed(quick, within, broker) -> None:
+def test_only_an_existing_connection_can_be_closed(quick, within, broker) -> None:
     done = within("connections", "close", "123456789", url=broker.url)
     assert (done.returncode, done.stderr) == (
         1, "linn: there is no open connection 123456789 [connection.unknown]\n"

@@ -66,7 +66,7 @@ def test_topics_that_take_dead_letters_are_listed_with_what_waits(quick, place: 
         assert [word.strip(" ,") for word in row.split("│")[1:4]] == [place.graves, "2", ", ".join(sources)]
 
 
-def test_of_one_topic_each_message_says_where_it_came_from_and_why(quick, place: Place) -> None:
+def test_dead_letters_of_one_topic_show_their_origin_and_reason(quick, place: Place) -> None:
     place.bury(place.one, b"a" * 100)
     place.bury(place.two, b"b", b"[bold]")
     with place.client.producer(place.graves) as producer:
@@ -101,7 +101,7 @@ def test_replay_sends_each_back_as_it_was(quick, place: Place) -> None:
     assert place.waiting(place.graves) == 0
 
 
-def test_what_has_no_home_stays_until_it_is_given_one(quick, client, place: Place) -> None:
+def test_dead_letters_without_a_destination_stay_until_they_get_one(quick, client, place: Place) -> None:
     place.bury(place.one, b"a", b"b")
     place.bury(place.two, b"c")
     with client.producer(place.graves) as producer:
@@ -121,7 +121,7 @@ def test_what_has_no_home_stays_until_it_is_given_one(quick, client, place: Plac
     assert place.waiting(place.graves) == 1
 
 
-def test_wrong_places_are_told_before_anything_is_taken(quick, place: Place, line_of) -> None:
+def test_wrong_topics_are_refused_before_anything_is_taken(quick, place: Place, line_of) -> None:
     place.bury(place.one, b"a")
     assert "[topic.unknown]" in line_of(quick("dead-letters", "replay", place.graves, "--to", "nowhere").stderr)
     assert "[topic.unknown]" in line_of(quick("dead-letters", "replay", "nowhere").stderr)

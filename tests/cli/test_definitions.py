@@ -92,7 +92,7 @@ def empty(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def export(within, tmp_path: Path) -> str:
-    """What a broker with EVERYTHING exports, with a binding that was made live."""
+    """The export of a broker with EVERYTHING, with a binding that was made live."""
     (tmp_path / "full").mkdir()
     with BrokerProcess(tmp_path / "full", HEAD + EVERYTHING) as full:
         with linn.sync.connect(full.url) as client:

@@ -102,9 +102,7 @@ def holds(within, tmp_path: Path, text: str, *options: str) -> dict[str, float]:
     return found
 
 
-def test_what_fits_is_bounded_by_what_there_is_least_of(
-    within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_capacity_is_bounded_by_the_scarcest_resource(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert holds(within, tmp_path, "connections_max = 7\n")["connections"] == 7
     monkeypatch.setattr(capacity, "memory_bytes", lambda: 16 << 20)
     found = holds(within, tmp_path, "")
@@ -118,7 +116,9 @@ def test_what_fits_is_bounded_by_what_there_is_least_of(
     assert (found["connections"], found["connections_bound"]) == (4096 - 4096 // 16, "descriptors")
 
 
-def test_how_long_records_fit_goes_by_rate_and_size(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_disk_time_depends_on_rate_and_record_size(
+    within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(capacity, "disk_space", lambda path: DiskSpace(100 << 30, 50 << 30))
     slow = holds(within, tmp_path, "", "--rate", "1000/s", "--size", "1000")["kept_s"]
     assert slow == pytest.approx(50 * (1 << 30) / 1e6, rel=0.1)
@@ -163,7 +163,7 @@ def test_a_memory_budget_that_leaves_nothing_for_the_rest(within, tmp_path: Path
     assert 'memory_bytes_max = "auto"' in found["memory"]["advice"]
 
 
-def test_people_see_a_table(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_get_a_table(within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown = within("doctor").stdout
     assert "descriptors" in shown

@@ -120,7 +120,7 @@ def test_one_wrong_bit_costs_one_batch_and_is_named(
     assert done.stdout.splitlines()[-1].endswith("1 damaged place")
 
 
-def test_batches_whose_stamps_alone_are_wrong_are_told_apart(within, tmp_path: Path) -> None:
+def test_batches_with_only_a_wrong_stamp_are_distinguished(within, tmp_path: Path) -> None:
     content = bytearray(b"".join(BATCHES))
     for start in STARTS[:-1]:
         content[start + 16] ^= 1
@@ -188,7 +188,7 @@ def test_an_empty_segment_is_whole(within, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 records in 0 batches, 0 bytes, no damage")
 
 
-def test_what_holds_no_segment_is_usage(within, tmp_path: Path) -> None:
+def test_a_file_that_is_no_segment_is_a_usage_error(within, tmp_path: Path) -> None:
     for path, said in ((tmp_path, "holds no segment"), (tmp_path / "nothing", "does not exist")):
         done = within("dump", str(path))
         assert done.returncode == ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""What holds for all commands: wrong arguments, no broker, a closed pipe, a full disk; one line and no traceback."""
+"""Rules for all commands: wrong arguments, no broker, a closed pipe, a full disk; one line and no traceback."""
 
 import os
 import pty
@@ -95,7 +95,7 @@ def test_an_option_that_there_is_not_ends_with_2(within, path: str) -> None:
 
 @pytest.fixture(scope="module")
 def stock(broker: BrokerProcess) -> str:
-    """What the commands of ASKING can delete or move: a queue, a stream with a group, an exchange."""
+    """Make the things that the commands of ASKING can delete or move: a queue, a stream with a group, an exchange."""
     with linn.sync.connect(broker.url) as client:
         client.admin.create_topic("q")
         client.admin.create_topic("t", kind="stream")
@@ -141,7 +141,7 @@ def test_nothing_is_deleted_or_moved_unasked(within, line_of, stock: str, comman
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else part,
 )
-def test_what_cannot_be_done_is_refused_before_anybody_is_asked(
+def test_impossible_requests_are_refused_before_the_broker_is_asked(
     within, line_of, stock: str, command: tuple[str, ...], code: str
 ) -> None:
     with linn.sync.connect(stock) as client:
@@ -217,7 +217,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("command", PRINTING, ids=" ".join)
-def test_a_pipe_that_nobody_reads_is_141_without_a_word(furnished: BrokerProcess, command: tuple[str, ...]) -> None:
+def test_a_closed_pipe_ends_silently_with_141(furnished: BrokerProcess, command: tuple[str, ...]) -> None:
     read, write = os.pipe()
     os.close(read)
     try:
@@ -313,13 +313,13 @@ main()
 
 
 @pytest.mark.parametrize("imported", ["typer", "linn.cli.commands.topics", "anyio", "linn.client.client"])
-def test_ctrl_c_is_130_without_a_word_whatever_is_being_loaded(imported: str) -> None:
+def test_ctrl_c_ends_silently_with_130_during_any_import(imported: str) -> None:
     command = [sys.executable, "-c", INTERRUPTED.format(imported=imported), "topics", "--url", NOBODY]
     done = subprocess.run(command, capture_output=True, timeout=30)
     assert (done.stderr, done.stdout, done.returncode) == (b"", b"", 130)
 
 
-def test_what_is_loaded_before_ctrl_c_is_caught_is_little() -> None:
+def test_little_is_loaded_before_ctrl_c_is_caught() -> None:
     code = "import sys; before = set(sys.modules); import linn.cli.main; print('\\n'.join(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {name for name in loaded if name.startswith("linn")} == {

@@ -1,4 +1,4 @@
-"""How exceptions become exit codes."""
+"""Exit codes for exceptions."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_a_failure_that_ends_a_broker_from_within_its_nursery(capsys: pytest.Cap
     assert capsys.readouterr().err == "linn: can't sync [storage.sync_failed]\n"
 
 
-def test_ctrl_c_counts_more_than_what_failed_because_of_it() -> None:
+def test_ctrl_c_outranks_the_errors_that_it_causes() -> None:
     assert code_after(BaseExceptionGroup("", [TopicUnknown("t"), KeyboardInterrupt()])) == 130
 
 

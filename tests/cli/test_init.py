@@ -14,7 +14,7 @@ KINDS = [None, "queue", "stream", "both"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_it_writes_passes_the_check_without_a_word(within, tmp_path: Path, kind: str | None) -> None:
+def test_the_written_file_passes_the_check_without_findings(within, tmp_path: Path, kind: str | None) -> None:
     file = str(tmp_path / "new.toml")
     options = () if kind is None else ("--kind", kind)
     assert within("init", file, *options).returncode == 0
@@ -27,7 +27,7 @@ def test_what_it_writes_passes_the_check_without_a_word(within, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_it_writes_serves_at_once(tmp_path: Path, kind: str | None) -> None:
+def test_a_broker_starts_with_the_written_file(tmp_path: Path, kind: str | None) -> None:
     with BrokerProcess(tmp_path, initial_config(kind)) as broker:
         assert broker.stop() == 0
 
@@ -38,7 +38,7 @@ def test_keys_that_are_commented_out_are_good_as_well() -> None:
     assert [problems.describe(problem) for problem in problems.found] == []
 
 
-def test_it_does_not_touch_a_file_that_is_there(within, line_of, tmp_path: Path) -> None:
+def test_it_does_not_touch_an_existing_file(within, line_of, tmp_path: Path) -> None:
     file = tmp_path / "linn.toml"
     file.write_text("mine")
     done = within("init", str(file))
@@ -47,7 +47,7 @@ def test_it_does_not_touch_a_file_that_is_there(within, line_of, tmp_path: Path)
     assert file.read_text() == "mine"
 
 
-def test_a_place_where_nothing_can_be_written(within, line_of, tmp_path: Path) -> None:
+def test_a_folder_without_write_permission(within, line_of, tmp_path: Path) -> None:
     done = within("init", str(tmp_path / "no" / "linn.toml"))
     assert done.returncode == 3
     assert "can't be written" in line_of(done.stderr)

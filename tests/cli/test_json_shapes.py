@@ -153,6 +153,6 @@ def test_every_command_with_json_has_a_shape_on_the_page() -> None:
         ({"ANY": "number"}, {"x": "y"}),
     ],
 )
-def test_what_does_not_fit_is_seen(shape: Any, data: Any) -> None:
+def test_oversized_requests_are_detected(shape: Any, data: Any) -> None:
     with pytest.raises(AssertionError):
         fits(shape, data)

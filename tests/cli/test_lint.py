@@ -1,4 +1,4 @@
-"""What `linn check` says beyond errors: what works, but hardly as meant."""
+"""Findings of `linn check` besides errors: settings that work, but probably not as intended."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def checked(within, tmp_path: Path, text: str, *options: str) -> tuple[int, list
         ),
     ],
 )
-def test_what_is_odd_is_said_and_the_file_is_still_good(within, tmp_path: Path, text: str, said: str) -> None:
+def test_odd_settings_are_reported_and_the_file_is_still_valid(within, tmp_path: Path, text: str, said: str) -> None:
     returncode, problems = checked(within, tmp_path, text)
     assert returncode == 0
     assert [problem for problem in problems if problem.startswith(said)], problems
@@ -110,7 +110,7 @@ def test_bindings_between_exchanges_are_shown(within, tmp_path: Path) -> None:
     assert meaning["exchanges"]["b"]["bindings"] == [{"to": "topic", "name": "t", "key": "", "arguments": {}}]
 
 
-def test_what_the_machine_has(tmp_path: Path) -> None:
+def test_facts_about_the_machine(tmp_path: Path) -> None:
     assert memory_bytes() > 1 << 20
     assert file_limits().soft <= file_limits().hard
     assert existing_part(str(tmp_path / "a" / "b")) == tmp_path

@@ -75,8 +75,8 @@ def test_a_copy_is_the_message_but_for_its_place(quick, client, topics) -> None:
     assert len(by_id) == 2
 
 
-def test_what_is_passed_over_stays_where_it_was_without_an_attempt(quick, client, topics) -> None:
-    """Every other message, more than are held at a time: the end is reached, and none is asked about twice."""
+def test_skipped_records_keep_their_place_and_attempts(quick, client, topics) -> None:
+    """Every other message is skipped, more than are held at a time: the move ends, and asks about none twice."""
     source, target = topics
     fill(client, source, 5 * PULLED_MAX)
     client.admin.alter_topic(source, max_deliveries=1)
@@ -104,7 +104,7 @@ def test_a_dry_run_counts_and_moves_nothing(quick, client, topics) -> None:
     assert sorted(values(client, source)) == list(range(700))
 
 
-def test_no_more_are_moved_than_were_asked_for(quick, client, topics) -> None:
+def test_at_most_the_requested_number_is_moved(quick, client, topics) -> None:
     source, target = topics
     fill(client, source, 20)
     assert quick("move", source, target, "--count", "7").stdout.startswith("moved 7 messages ")
@@ -112,7 +112,7 @@ def test_no_more_are_moved_than_were_asked_for(quick, client, topics) -> None:
     assert len(values(client, source)) == 13
 
 
-def test_what_others_hold_stays_with_them(quick, client, topics) -> None:
+def test_leases_of_other_consumers_stay(quick, client, topics) -> None:
     source, target = topics
     fill(client, source, 10)
     with client.consumer(source, mode="pull") as consumer:
@@ -126,7 +126,7 @@ def test_what_others_hold_stays_with_them(quick, client, topics) -> None:
     assert values(client, source) == []
 
 
-def test_what_no_binding_takes_stays_and_is_said(quick, client, topics, line_of) -> None:
+def test_unroutable_records_stay_and_are_reported(quick, client, topics, line_of) -> None:
     source, target = topics
     exchange = f"exchange-of-{source}"
     client.admin.create_exchange(exchange, type="topic")
@@ -142,7 +142,7 @@ def test_what_no_binding_takes_stays_and_is_said(quick, client, topics, line_of)
     assert sorted(values(client, source)) == list(range(0, 20, 2))
 
 
-def test_an_exchange_that_leads_back_ends(quick, client, topics) -> None:
+def test_a_cycle_of_exchanges_is_followed_once(quick, client, topics) -> None:
     source, _ = topics
     exchange = f"exchange-of-{source}"
     client.admin.create_exchange(exchange, type="fanout")
@@ -162,7 +162,7 @@ def test_a_topic_that_is_both_keeps_its_stream(quick, client, topics) -> None:
     assert sum(part["end"] - part["start"] for part in client.admin.topic("both-kinds")["partitions"]) == 10
 
 
-def test_wrong_places_are_told_before_anything_is_taken(quick, client, topics, line_of) -> None:
+def test_wrong_topics_are_refused_before_anything_is_taken(quick, client, topics, line_of) -> None:
     source, target = topics
     fill(client, source, 3)
     client.admin.create_topic("a-stream", kind="stream")
@@ -195,7 +195,7 @@ def test_a_target_that_is_full_midway_leaves_the_rest_at_the_source(quick, clien
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_what_is_killed_midway_loses_nothing(broker: BrokerProcess, client, topics, number: signal.Signals) -> None:
+def test_a_kill_midway_loses_nothing(broker: BrokerProcess, client, topics, number: signal.Signals) -> None:
     source, target = topics
     fill(client, source, MANY)
     command = [sys.executable, "-m", "linn", "move", source, target]

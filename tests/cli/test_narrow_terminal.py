@@ -15,7 +15,7 @@ FRAME = "│┃"
 SENTENCES = ("It goes to ", "1 message, each to ", "warning ", "hint ", "linn.toml is good")
 """Beginnings of lines that stand alone: the terminal wraps them, so that they can be copied and searched whole."""
 GUIDES = "│├└─ "
-"""What the trees of `linn route explain` draw in front of their texts."""
+"""Characters that the trees of `linn route explain` draw before their texts."""
 JOBS, VISITS, GRAVES, SHOP, SPARE = (
     f"{name}.of-the-warehouse-in-rotterdam.with-a-name-that.no-terminal-has-room-for"
     for name in ("jobs", "visits", "graves", "shop", "spare")
@@ -77,7 +77,7 @@ WITHOUT_A_TABLE = {
 
 @pytest.fixture(scope="module")
 def furnished(broker: BrokerProcess) -> None:
-    """One of each thing that is shown, with long names."""
+    """Create one of each kind of object that is shown, with long names."""
     with linn.sync.connect(broker.url) as client:
         admin = client.admin
         admin.create_topic(GRAVES)

@@ -25,7 +25,7 @@ def furnished(linn: Any) -> None:
     linn("consume", "river", "--group", "readers", "--count", "1")
 
 
-def test_whatever_can_be_listed_is_a_noun() -> None:
+def test_everything_listable_is_a_noun() -> None:
     assert {path for path, command in GROUPS.items() if "list" in command.commands} == {
         f"linn {name}" for name in NOUNS
     }

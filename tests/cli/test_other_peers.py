@@ -16,7 +16,7 @@ from linn.wire.messages import Done, Failed, Message, Welcome
 
 PEER_TIMEOUT_S = 30
 COMMAND_S_MAX = 5
-"""Of a command in this process that is answered at once; on a busy machine it takes a tenth of it."""
+"""Time limit of a command in this process that is answered at once; on a busy machine it takes a tenth of it."""
 
 
 def framed(message: Message) -> bytes:
@@ -93,7 +93,7 @@ def peer_that() -> Iterator[Callable[[bytes | None], OtherPeer]]:
 
 @pytest.mark.parametrize("peer", ANSWERS)
 @pytest.mark.parametrize("command", WITH_BROKER, ids=" ".join)
-def test_what_is_no_broker_of_this_version_is_one_line_and_4(
+def test_a_server_other_than_this_version_of_linn_is_one_line_and_4(
     within, line_of, peer_that, command: tuple[str, ...], peer: str
 ) -> None:
     answer, code, said = ANSWERS[peer]
@@ -107,7 +107,7 @@ def test_what_is_no_broker_of_this_version_is_one_line_and_4(
 
 
 @pytest.mark.parametrize("command", WITH_BROKER, ids=" ".join)
-def test_a_port_that_says_nothing_is_one_line_and_4(
+def test_a_silent_port_ends_with_one_line_and_4(
     within, line_of, peer_that, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linn, "connect", partial(linn.connect, connect_timeout_s=0.1))
@@ -116,7 +116,7 @@ def test_a_port_that_says_nothing_is_one_line_and_4(
     assert (done.returncode, done.stdout) == (4, "")
 
 
-def test_a_port_that_says_nothing_is_given_up_after_five_seconds(run, line_of, peer_that) -> None:
+def test_a_silent_port_is_given_up_after_five_seconds(run, line_of, peer_that) -> None:
     began = time.monotonic()
     done: subprocess.CompletedProcess[str] = run("topics", url=peer_that(None).url)
     assert time.monotonic() - began > 5
@@ -125,7 +125,7 @@ def test_a_port_that_says_nothing_is_given_up_after_five_seconds(run, line_of, p
 
 
 @pytest.mark.parametrize("peer", ANSWERS)
-def test_the_doctor_names_it_and_goes_on(within, peer_that, peer: str) -> None:
+def test_the_doctor_reports_it_and_continues(within, peer_that, peer: str) -> None:
     answer, code, _ = ANSWERS[peer]
     done = within("doctor", "--json", url=peer_that(answer).url)
     assert "Traceback" not in done.stderr

@@ -6,7 +6,7 @@ import socket
 from linn import __version__
 
 
-def test_each_answer_says_who_and_how_long(quick) -> None:
+def test_each_answer_has_its_client_and_its_latency(quick) -> None:
     done = quick("ping", "--count", "3", "--json")
     assert done.returncode == 0
     answer = json.loads(done.stdout)

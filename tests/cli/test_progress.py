@@ -18,7 +18,7 @@ def create(url: str) -> None:
 
 
 def all_of(terminal: int) -> str:
-    """What is shown until the other side has closed its end."""
+    """The output up to the point where the other side has closed its end."""
     shown = b""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What goes in from the command line, at which rate, and what comes out of it in which form."""
+"""Input from the command line and its rate, and output and its formats."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def consumed(quick, topic: str, *options: str) -> list[str]:
 # --- publish ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_consume_prints_as_json_goes_in_again_as_it_was(linn, quick, stream: str) -> None:
+def test_json_output_of_consume_can_be_published_again_unchanged(linn, quick, stream: str) -> None:
     said = [
         {"value": "text", "key": "k", "routing_key": "a.b", "labels": {"n": 1, "s": "x"}, "headers": {"h": "v"}},
         {"value": {"base64": "/wA="}, "headers": [["h", "1"], ["h", None]]},
@@ -80,14 +80,14 @@ def test_what_consume_prints_as_json_goes_in_again_as_it_was(linn, quick, stream
         (b"[" * 100_000, "not JSON"),
     ],
 )
-def test_a_line_that_is_no_message_says_which_and_why(line: bytes, said: str) -> None:
+def test_a_line_that_is_no_message_is_reported_with_its_number_and_reason(line: bytes, said: str) -> None:
     with pytest.raises(MessageInvalid) as caught:
         message_from_json(line, 7, OutgoingMessage(None))
     assert caught.value.text.startswith("line 7: ")
     assert said in caught.value.text
 
 
-def test_options_stand_for_what_a_line_does_not_say(linn, quick, stream: str) -> None:
+def test_options_are_defaults_for_each_line(linn, quick, stream: str) -> None:
     lines = '{"value": "a"}\n{"value": "b", "key": "own"}'
     linn("publish", stream, "--input", "json", "--key", "all", "--label", "n=1", stdin=lines)
     assert printed(quick, stream, "--format", "{value} {key} {label.n}") == ["a all 1", "b own 1"]
@@ -124,7 +124,7 @@ def test_a_rate_is_not_exceeded(quick, stream: str) -> None:
     assert time.monotonic() - began > 0.9
 
 
-def test_what_was_confirmed_before_a_failure_is_told(linn, quick, line_of, stream: str) -> None:
+def test_messages_confirmed_before_a_failure_are_reported(linn, quick, line_of, stream: str) -> None:
     quick("topics", "alter", stream, "message_bytes_max=1KiB")
     done = linn("publish", stream, "--rate", "20/s", stdin="a\n" + "x" * 2000)
     assert done.returncode == 1
@@ -197,14 +197,14 @@ def test_messages_are_counted_from_the_first_also_where_a_rate_parts_them(linn, 
     assert "2 of them before it" in done.stderr
 
 
-def test_without_mandatory_what_no_topic_takes_is_no_error(linn, quick, mail: str) -> None:
+def test_unroutable_records_are_no_error_without_mandatory(linn, quick, mail: str) -> None:
     options = ("publish", "--exchange", mail, "--routing-key")
     assert "no binding took any" in quick(*options, "there", "v").stdout
     assert quick(*options, "there", "v", "--mandatory").returncode == 1
     assert quick(*options, "here", "v", "--mandatory").returncode == 0
 
 
-def test_of_nothing_it_is_not_said_that_no_binding_took_it(linn, quick, mail: str) -> None:
+def test_a_record_that_was_not_published_is_not_reported_as_unroutable(linn, quick, mail: str) -> None:
     assert linn("publish", "--exchange", mail).stdout == "published 0 messages to mail\n"
     two = quick("publish", "--exchange", mail, "--routing-key", "here", "v", "w")
     assert two.stdout == "published 2 messages to mail: 2 copies stored\n"
@@ -264,7 +264,7 @@ def _wall_clock(timestamp_ms: int) -> str:
 
 
 def on_a_terminal(*arguments: str) -> str:
-    """What a command prints there."""
+    """The output of a command on a terminal."""
     ours, theirs = os.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "20"}
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
@@ -385,7 +385,7 @@ def test_since_on_a_queue_is_refused_and_takes_nothing(quick) -> None:
     assert quick("consume", "placeless", "--count", "2").stdout == "a\nb\n"
 
 
-def test_a_group_goes_on_where_it_committed_whatever_since_says(quick, stream: str) -> None:
+def test_a_group_continues_at_its_commit_despite_since(quick, stream: str) -> None:
     quick("publish", stream, "a", "b", "c")
     assert consumed(quick, stream, "--group", "g", "--since", "1", "--count", "1") == ["b"]
     assert consumed(quick, stream, "--group", "g", "--since", "0") == ["c"]
@@ -401,7 +401,7 @@ def test_a_predicate_that_is_none_shows_its_place(within, line_of) -> None:
 # --- browse ----------------------------------------------------------------------------------------------------------
 
 
-def test_browsing_a_queue_shows_what_is_not_settled_and_leaves_it(quick) -> None:
+def test_browsing_a_queue_shows_unsettled_records_and_leaves_them(quick) -> None:
     quick("topics", "create", "shelf")
     quick("publish", "shelf", "a", "b", "c", "d")
     quick("consume", "shelf", "--count", "1")
@@ -427,7 +427,7 @@ trio.run(main)
 """
 
 
-def test_browsing_a_queue_leaves_out_what_is_settled_out_of_order(quick, broker: BrokerProcess) -> None:
+def test_browsing_a_queue_omits_records_settled_out_of_order(quick, broker: BrokerProcess) -> None:
     quick("topics", "create", "gaps")
     quick("publish", "gaps", "a", "b", "c")
     subprocess.run([sys.executable, "-c", OUT_OF_ORDER, broker.url], check=True, timeout=30)
@@ -447,7 +447,7 @@ def test_browsing_a_stream_by_place_and_partition(quick) -> None:
     assert quick("browse", "wide", "--since", "1h").stdout == "a\nb\n"
 
 
-def test_browsing_what_is_not_there(quick, line_of) -> None:
+def test_browsing_a_missing_topic(quick, line_of) -> None:
     quick("topics", "create", "single")
     for command, code in ((("singel",), "topic.unknown"), (("single", "--partition", "3"), "topic.partition_unknown")):
         done = quick("browse", *command)
@@ -469,7 +469,7 @@ def test_in_a_pipe_it_says_what_an_ack_is(linn, quick, stream: str) -> None:
         assert linn("consume", *silent, "--count", "1").stderr == ""
 
 
-def test_what_a_command_is_given_is_acked_once_it_ends_with_0(linn, quick, tmp_path: Path) -> None:
+def test_a_commands_message_is_acked_once_it_exits_with_0(linn, quick, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     quick("topics", "create", "given", "max_deliveries=2")
     quick("publish", "given", *"abcdef")
@@ -509,7 +509,7 @@ def test_a_group_goes_on_where_a_command_failed(linn, quick, stream: str) -> Non
     assert linn(*take, " ").returncode == 2
 
 
-def test_consume_comes_back_when_the_broker_does(tmp_path: Path) -> None:
+def test_consume_resumes_when_the_broker_returns(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[broker]\ndefault_storage = "segmented-log"\n[topics.jobs]\n') as broker:
         url = ["--url", broker.url]
         linn = [sys.executable, "-m", "linn"]

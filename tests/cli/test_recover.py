@@ -58,7 +58,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def refused(broker: BrokerProcess) -> str:
-    """What a start says that changes nothing."""
+    """The error of a start that changes nothing."""
     before = content(broker)
     with pytest.raises(BrokerNotReady) as raised:
         broker.start()
@@ -67,7 +67,7 @@ def refused(broker: BrokerProcess) -> str:
     return broker.log_text()
 
 
-def test_a_flipped_bit_takes_nothing_that_was_confirmed_unless_somebody_says_so(
+def test_a_flipped_bit_loses_confirmed_records_only_if_the_operator_allows_it(
     killed: BrokerProcess, run, line_of
 ) -> None:
     flip(logs(killed, "jobs/0")[0], 20_000)
@@ -119,13 +119,13 @@ def test_first_segments_of_two_partitions_that_were_swapped_are_refused(killed: 
 
 
 @pytest.mark.parametrize("folder", ["trades/0", "__s.jobs/0", "__g.prices/0"])
-def test_a_folder_that_is_gone_is_said_in_the_log(killed: BrokerProcess, folder: str) -> None:
+def test_a_missing_folder_is_logged(killed: BrokerProcess, folder: str) -> None:
     shutil.rmtree(killed.data_dir / "small" / folder)
     killed.start()
     assert f"the folder of {folder} is gone" in killed.log_text()
 
 
-def test_what_there_is_not_is_one_line(killed: BrokerProcess, run, line_of) -> None:
+def test_missing_names_are_reported_in_one_line(killed: BrokerProcess, run, line_of) -> None:
     data = ("--config", str(killed.folder / "linn.toml"), "--data-dir", str(killed.data_dir))
     done = run("recover", "job/0", *data)
     assert done.returncode == 1

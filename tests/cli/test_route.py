@@ -116,13 +116,13 @@ def test_it_follows_bindings_between_exchanges_and_says_why(files: Path, run) ->
         assert text in done.stdout
 
 
-def test_it_follows_the_alternate_where_nothing_matches(files: Path, within) -> None:
+def test_it_follows_the_alternate_exchange_if_nothing_matches(files: Path, within) -> None:
     done = within("route", "explain", "--config", "old.toml", "--exchange", "flights", "--routing-key", "x")
     assert "nothing matches, so it goes to the alternate, exchange lost" in done.stdout
     assert "It goes to unrouted." in done.stdout
 
 
-def test_what_goes_nowhere_ends_well_and_says_so(files: Path, within) -> None:
+def test_unroutable_messages_succeed_and_are_reported(files: Path, within) -> None:
     done = within("route", "explain", "--config", "old.toml", "--exchange", "cargo")
     assert done.returncode == 0
     assert "It goes nowhere" in done.stdout
@@ -230,7 +230,7 @@ SUBJECT_VALUES = st.sampled_from([50, 500, 500.0, True, "500", "JFK"])
     kind=st.sampled_from([None, b"bulk", b"other"]),
     value=st.sampled_from([b"", b"abc"]),
 )
-def test_the_way_that_is_told_is_the_way_that_a_broker_takes(
+def test_an_explained_route_is_the_route_that_a_broker_takes(
     exchange: str, key: str, labels: dict, kind: bytes | None, value: bytes, routes
 ) -> None:
     headers = (("kind", kind),) if kind is not None else ()
@@ -247,7 +247,7 @@ def test_the_way_that_is_told_is_the_way_that_a_broker_takes(
 # --- diff ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_changes_is_told_by_exchange_and_topics(files: Path, run) -> None:
+def test_changes_are_listed_by_exchange_and_topics(files: Path, run) -> None:
     done = run("route", "diff", "old.toml", "new.toml", "--sample", "sample.jsonl", "--json", cwd=files)
     assert done.returncode == 1
     said = json.loads(done.stdout)
@@ -270,7 +270,7 @@ def test_the_same_file_changes_nothing(files: Path, within) -> None:
     assert "nothing changes" in done.stdout
 
 
-def test_an_exchange_that_goes_is_a_change_for_every_message(files: Path, within) -> None:
+def test_removing_an_exchange_is_a_change_for_every_message(files: Path, within) -> None:
     less = OLD.replace('[exchanges.spread]\ntype = "consistent-hash"\nhash_on = "label.customer"\n', "")
     less = less[: less.index("[topics.one]")]
     (files / "less.toml").write_text(less)
@@ -290,7 +290,7 @@ def test_an_exchange_that_goes_is_a_change_for_every_message(files: Path, within
         ("", ["--exchange", "flight"], 2, 'did you mean "flights"'),
     ],
 )
-def test_trouble_is_told_apart_from_a_difference(
+def test_errors_are_distinguished_from_differences(
     files: Path, within, line_of, sample: str | None, more: list[str], code: int, said: str
 ) -> None:
     if sample is not None:

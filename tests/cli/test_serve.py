@@ -19,8 +19,9 @@ READY_S_MAX = 0.7
 LONG = ".".join("a" * 65)
 IDLE_BYTES_MAX = 90 << 20
 READY_FACTOR = 4
-"""Where loading trio alone takes more than a quarter of that, the machine is slow: a start takes two to three times as
-long as loading trio."""
+"""The time limit of a start on a slow machine, where loading trio alone takes more than a quarter of READY_S_MAX, in
+multiples of that time: a start takes two to three times as long as loading trio.
+"""
 
 
 def refused(folder: Path, config: str | None = None, **more: object) -> BrokerNotReady:
@@ -39,7 +40,7 @@ def make_topic(broker: BrokerProcess, *settings: str) -> None:
 
 
 def loaded_trio_s() -> float:
-    """How long another process takes for a thing that takes a quarter of `READY_S_MAX` at most."""
+    """The time of another process for a task that normally takes at most a quarter of `READY_S_MAX`."""
     began_s = time.monotonic()
     subprocess.run([sys.executable, "-c", "import trio"], check=True, timeout=60)
     return time.monotonic() - began_s
@@ -47,7 +48,9 @@ def loaded_trio_s() -> float:
 
 @pytest.mark.perf
 def test_it_is_ready_soon_and_small(tmp_path: Path) -> None:
-    """Best of a few. On a machine that is slow, or busy with other things, it is measured by what else takes long."""
+    """The best of a few counts. On a machine that is slow, or busy with other things, the limit is relative to another
+    slow import.
+    """
     starts_s = []
     for _ in range(5):
         limit_s = max(READY_S_MAX, READY_FACTOR * loaded_trio_s())
@@ -76,7 +79,7 @@ def test_the_first_signal_stops_it_in_order(tmp_path: Path, number: signal.Signa
 
 
 def test_it_hears_ctrl_c_though_its_parent_ignores_it(tmp_path: Path) -> None:
-    """As where it is started below nohup, or in the background of a script."""
+    """A process started below nohup, or in the background of a script, ignores SIGINT at first."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with BrokerProcess(tmp_path) as broker:
@@ -86,7 +89,7 @@ def test_it_hears_ctrl_c_though_its_parent_ignores_it(tmp_path: Path) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def test_a_drain_ends_in_bounded_time_though_a_client_says_nothing(tmp_path: Path) -> None:
+def test_a_drain_ends_in_bounded_time_with_a_silent_client(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, '[broker]\ndrain_timeout = "300ms"\n') as broker:
         host, port = broker.address.split(":")
         with socket.create_connection((host, int(port))):
@@ -161,7 +164,7 @@ def test_a_terminal_that_is_closed_stops_what_runs_with_its_parent(tmp_path: Pat
         assert b"Traceback" not in errors
 
 
-def test_what_was_confirmed_survives_sigkill(tmp_path: Path) -> None:
+def test_confirmed_messages_survive_sigkill(tmp_path: Path) -> None:
     lines = "".join(f"message {number}\n" for number in range(1000))
     with BrokerProcess(tmp_path) as broker:
         make_topic(broker)
@@ -273,7 +276,7 @@ def test_a_data_folder_that_another_broker_uses(tmp_path: Path) -> None:
 
 
 def topics_said(broker: BrokerProcess) -> str:
-    """What `linn serve` says of topics when it starts on that broker's data."""
+    """The topics that `linn serve` lists when it starts on that broker's data."""
     command = [sys.executable, "-m", "linn", "serve", "--data-dir", str(broker.data_dir), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""What of the client's classes is public: names without an underscore."""
+"""The public names of the client's classes: those without an underscore."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def public_classes(module: object) -> list[type]:
-    """What `linn.client` or `linn.sync` exports, ports left out."""
+    """The classes that `linn.client` or `linn.sync` exports, without ports."""
     exported = [getattr(module, name) for name in module.__all__]  # type: ignore[attr-defined]
     return [one for one in exported if inspect.isclass(one) and not getattr(one, "_is_protocol", False)]
 

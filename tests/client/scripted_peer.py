@@ -103,7 +103,7 @@ class Peer:
         return m.Published([m.Placement(publish.partition, offset, len(log) - offset)])
 
     def messages(self, kind: type[m.Message]) -> list[m.Message]:
-        """What came of one class, in order."""
+        """The received messages of one class, in order."""
         return [event.message for event in self.events if type(event.message) is kind]
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -65,7 +65,7 @@ async def test_a_publish_that_is_not_answered_times_out_while_its_publisher_read
 
 
 @on_both_loops
-async def test_who_is_cancelled_while_it_reads_leaves_the_link_to_others() -> None:
+async def test_a_cancelled_reader_hands_the_link_over() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
         answer = peer.answers.pop(m.Publish)
@@ -95,7 +95,7 @@ async def test_a_request_beside_a_publisher_that_reads_is_answered() -> None:
 
 
 @on_both_loops
-async def test_a_link_that_is_lost_while_a_publisher_reads_is_replaced_and_the_batch_comes_again() -> None:
+async def test_a_link_lost_while_a_publisher_reads_is_replaced_and_the_batch_is_resent() -> None:
     async with running_peer() as peer, linn.connect(peer.url, backoff_s=0.01) as client:
         async with client.producer("t") as producer:
             await warm(client, producer)
@@ -142,7 +142,7 @@ async def test_a_refusal_reaches_the_publisher_that_reads() -> None:
 
 
 @on_both_loops
-async def test_who_consumes_hears_at_once_though_publishers_read_before(broker: str, name: str) -> None:
+async def test_a_consumer_gets_its_messages_at_once_though_a_publisher_reads_the_link(broker: str, name: str) -> None:
     """Publishing, a subscription, and publishing again over one connection."""
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="queue")
@@ -158,8 +158,8 @@ async def test_who_consumes_hears_at_once_though_publishers_read_before(broker: 
 
 
 @on_both_loops
-async def test_what_the_broker_says_on_its_own_is_read_after_the_last_publish() -> None:
-    """Nobody reads when the last publisher has gone; the connection's own task goes on by itself."""
+async def test_unsolicited_messages_are_read_after_the_last_publish() -> None:
+    """The connection's own task goes on reading when the last publisher has gone."""
 
     async def goodbye(peer: Peer) -> None:
         await peer.sessions[0].send(m.Goodbye("soon"))
@@ -176,7 +176,7 @@ async def test_what_the_broker_says_on_its_own_is_read_after_the_last_publish() 
 
 @pytest.mark.parametrize("turns", range(6))
 @on_both_loops
-async def test_two_publishers_of_whom_one_is_answered_before_it_reads_do_not_both_read(turns: int) -> None:
+async def test_two_publishers_do_not_both_read_when_one_is_answered_first(turns: int) -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client, client.producer("t") as producer:
         await warm(client, producer)
         connection = client._connector.usable
@@ -245,7 +245,7 @@ async def test_a_publish_that_times_out_while_its_link_is_ending_is_settled_once
 
 
 @on_both_loops
-async def test_a_loop_that_is_held_up_while_a_publisher_takes_the_reading_over_holds_nobody_up_for_ever() -> None:
+async def test_a_blocked_loop_during_a_hand_over_of_reading_blocks_nobody_for_ever() -> None:
     """The connection's own task may have gone back to reading before the publisher gets its turn."""
 
     async def work() -> None:

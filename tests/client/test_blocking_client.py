@@ -43,7 +43,7 @@ def test_closing_joins_the_thread(broker: str) -> None:
     client.close()
 
 
-def test_where_nobody_is_there_connect_fails_and_leaves_no_thread() -> None:
+def test_connect_without_a_broker_fails_and_leaves_no_thread() -> None:
     before = client_threads()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -118,7 +118,7 @@ def test_a_program_that_never_closes_ends_all_the_same(broker: str) -> None:
 
 
 def outcome_in_child(work: Callable[[], object]) -> str:
-    """What a forked process says; it ends without running anything of pytest's."""
+    """Run work in a forked process, which ends without running anything of pytest's; returns its output."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Newer Pythons warn of every fork with threads.
@@ -192,7 +192,7 @@ def test_a_child_makes_a_client_of_its_own(broker: str) -> None:
 
 @contextlib.contextmanager
 def running_threads(*works: Callable[[], object]) -> Iterator[None]:
-    """Threads that have ended, and failed nothing, when the block is left."""
+    """Run threads that must have ended, without an error, when the block is left."""
     errors: list[BaseException] = []
 
     def run(work: Callable[[], object]) -> None:
@@ -244,7 +244,7 @@ def test_eight_threads_publish_and_consume_through_one_client(broker: str, name:
         assert client.admin.topic(name)["queue"]["unsettled"] == 0
 
 
-def test_what_one_thread_publishes_is_stored_in_its_order(broker: str, name: str) -> None:
+def test_messages_of_one_thread_are_stored_in_order(broker: str, name: str) -> None:
     def publish(place: int) -> None:
         for number in range(300):
             value = b"%d %d" % (place, number)
@@ -297,7 +297,7 @@ def test_a_blocking_client_works_beside_a_running_loop(broker: str) -> None:
     assert anyio.run(inside, backend="asyncio")
 
 
-def test_the_own_thread_is_refused_what_would_wait_for_itself(broker: str) -> None:
+def test_calls_that_would_wait_for_their_own_thread_are_refused(broker: str) -> None:
     told: list[str] = []
     heard = threading.Event()
     with linn.sync.connect(broker) as client:
@@ -341,7 +341,7 @@ def test_ctrl_c_in_a_wait_for_a_message_loses_none(broker: str, name: str) -> No
             assert next(consumer).value == b"once more"
 
 
-def test_ctrl_c_in_a_publish_withdraws_what_still_waits(broker: str, name: str) -> None:
+def test_ctrl_c_in_a_publish_withdraws_waiting_messages(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name, kind="stream")
         with client.producer(name, linger_ms=60_000) as producer:
@@ -403,7 +403,7 @@ def test_a_publish_outlives_a_broker_that_is_killed_and_started_again(tmp_path: 
 
 
 @pytest.mark.system
-def test_a_wait_fails_in_time_where_no_broker_comes_back(tmp_path: Path, name: str) -> None:
+def test_a_wait_fails_in_time_if_no_broker_returns(tmp_path: Path, name: str) -> None:
     with BrokerProcess(tmp_path, f"[topics.{name}]\n") as process:
         with linn.sync.connect(process.url, retries_max=2, backoff_s=0.01) as client:
             with client.producer(name) as producer, client.consumer(name) as consumer:
@@ -419,7 +419,7 @@ def test_a_wait_fails_in_time_where_no_broker_comes_back(tmp_path: Path, name: s
 # --- the same names --------------------------------------------------------------------------------------------------
 
 
-def test_what_the_async_client_has_the_blocking_one_has_too() -> None:
+def test_the_blocking_client_has_everything_that_the_async_one_has() -> None:
     ours = {"AnyEnv", "ClientEnv", "ClientOptions"}
     assert set(linn.client.__all__) - ours <= set(linn.sync.__all__)
     assert linn.sync is sys.modules["linn.sync"]
@@ -429,7 +429,7 @@ ADMIN = [name for name, member in vars(linn.client.Admin).items() if inspect.isc
 
 
 @pytest.mark.parametrize("method", ADMIN)
-def test_every_method_of_admin_is_there_with_the_same_parameters(method: str) -> None:
+def test_every_method_of_admin_exists_with_the_same_parameters(method: str) -> None:
     ours, theirs = getattr(linn.sync.Admin, method), getattr(linn.client.Admin, method)
     assert not inspect.iscoroutinefunction(ours)
     assert inspect.signature(ours) == inspect.signature(theirs)
@@ -488,7 +488,7 @@ def test_calls_are_refused_and_none_hangs_when_the_loop_has_failed() -> None:
         thread.soon(lambda: None)
 
 
-def test_a_call_that_comes_while_the_loop_ends_does_not_hang() -> None:
+def test_a_call_made_while_the_loop_ends_does_not_hang() -> None:
     leaving, called = threading.Event(), threading.Event()
 
     @contextlib.asynccontextmanager

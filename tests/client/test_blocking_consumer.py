@@ -37,7 +37,7 @@ def read(consumer: linn.sync.Consumer, count: int) -> list[int]:
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_acked_is_gone_and_what_is_not_comes_again(broker: str, name: str) -> None:
+def test_acked_records_are_gone_and_others_redelivered(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         publish(client, name, 10)
@@ -98,7 +98,7 @@ def test_get_gives_none_when_the_time_has_passed_and_loses_nothing(broker: str, 
             assert [message.value for message in found if message is not None] == [b"0", b"1", b"2"]
 
 
-def test_a_refusal_that_nobody_waits_for_is_raised_by_the_next_step(broker: str, name: str) -> None:
+def test_a_refusal_that_no_caller_awaits_is_raised_by_the_next_step(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         publish(client, name, 7)
@@ -184,7 +184,7 @@ def test_the_workers_of_a_pool_share_one_consumer(broker: str, name: str) -> Non
     assert sorted(worked) == list(range(3_000))
 
 
-def test_what_is_not_there_is_said_at_once(broker: str, name: str) -> None:
+def test_missing_names_are_reported_at_once(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         with pytest.raises(TopicUnknown):
             client.consumer(name)
@@ -257,7 +257,7 @@ def test_after_a_nack_a_group_reads_on_from_there_at_once(broker: str, name: str
             assert read(member, 27) == list(range(3, 30))
 
 
-def test_what_a_member_loses_to_another_is_not_handed_out_any_more(broker: str, name: str) -> None:
+def test_a_member_is_handed_nothing_of_a_partition_that_it_lost(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name, kind="stream", partitions=2)
         with client.producer(name) as producer:
@@ -274,7 +274,7 @@ def test_what_a_member_loses_to_another_is_not_handed_out_any_more(broker: str, 
                     assert [message.partition] == kept
 
 
-def test_pulling_is_asked_for(broker: str, name: str) -> None:
+def test_pull_mode_reads_only_on_request(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         with client.consumer(name, mode="pull") as consumer:

@@ -24,7 +24,7 @@ def read(client: linn.sync.Client, topic: str, count: int) -> list[linn.sync.Mes
         return [next(reader) for _ in range(count)]
 
 
-def test_a_receipt_says_where_the_message_is(broker: str, name: str) -> None:
+def test_a_receipt_has_the_messages_placement(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name, kind="stream")
         with client.producer(name) as producer:
@@ -102,7 +102,7 @@ def test_the_buffer_is_bounded_and_flush_makes_room(broker: str, name: str) -> N
     assert refused >= 2
 
 
-def test_what_fails_without_anybody_waiting_is_raised_by_flush_and_by_closing(broker: str, name: str) -> None:
+def test_failures_of_publish_nowait_are_raised_by_flush_and_close(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         producer = client.producer(name)
@@ -132,7 +132,7 @@ def test_mandatory_messages_that_no_binding_takes_are_errors(broker: str, name: 
             producer.flush()
 
 
-def test_a_timeout_withdraws_what_still_waits_and_says_so(broker: str, name: str) -> None:
+def test_a_timeout_withdraws_waiting_messages_and_reports_it(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name, kind="stream")
         with client.producer(name, linger_ms=60_000) as producer:

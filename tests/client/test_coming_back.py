@@ -74,7 +74,7 @@ class Machine:
 
 
 def simulated(scenario: Scenario) -> Any:
-    """What a scenario returns that ran beside a broker."""
+    """Run a scenario beside a broker; returns its result."""
 
     async def run(env: SimEnv) -> Any:
         machine = Machine(env)
@@ -159,7 +159,7 @@ def test_publishes_and_requests_without_a_broker_fail_when_their_own_time_is_ove
         assert "can't connect" in text
 
 
-def test_what_was_sent_when_the_broker_went_is_of_unknown_fate() -> None:
+def test_messages_in_flight_when_the_broker_ended_have_an_unknown_fate() -> None:
     async def scenario(env: SimEnv, client: Client, machine: Machine) -> str:
         async with client.producer("log") as producer, trio.open_nursery() as nursery:
             nursery.start_soon(away, machine)
@@ -176,7 +176,7 @@ def test_what_was_sent_when_the_broker_went_is_of_unknown_fate() -> None:
     assert "may or may not be stored" in simulated(scenario)
 
 
-def test_an_outage_is_told_when_it_begins_now_and_then_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_reported_at_its_start_at_intervals_and_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(env: SimEnv, client: Client, machine: Machine) -> None:
         machine.go_away()
         await trio.sleep(100)
@@ -195,7 +195,7 @@ def test_an_outage_is_told_when_it_begins_now_and_then_and_when_it_is_over(caplo
     assert told[-1].startswith("connected to 127.0.0.1:5466 again after 10")
 
 
-def test_without_retries_what_waits_fails_at_once() -> None:
+def test_without_retries_waiting_messages_fail_at_once() -> None:
     async def scenario(env: SimEnv, client: Client, machine: Machine) -> float:
         async with linn.connect(URL, env=env, retries_max=0) as hasty:
             machine.go_away()
@@ -221,7 +221,7 @@ async def test_a_consumer_asks_again_where_its_subscription_is_refused_for_now()
 
 
 @on_both_loops
-async def test_a_refusal_that_lasts_is_what_a_publish_fails_with() -> None:
+async def test_a_lasting_refusal_is_the_publishs_error() -> None:
     async with running_peer() as peer:
         peer.answers[m.Publish] = lambda session, event: m.Failed("topic.full", "full", True)
         async with linn.connect(peer.url, request_timeout_s=0.1) as client, client.producer("t") as producer:

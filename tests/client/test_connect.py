@@ -58,7 +58,7 @@ def test_the_environment_is_read_by_the_commands_alone(broker: str, monkeypatch:
 
 
 @on_both_loops
-async def test_where_nobody_is_there_connect_fails_at_once() -> None:
+async def test_connect_without_a_broker_fails_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectFailed, match="can't connect to 127"):
@@ -67,7 +67,7 @@ async def test_where_nobody_is_there_connect_fails_at_once() -> None:
 
 
 @on_both_loops
-async def test_a_peer_that_says_nothing_is_given_up_in_time() -> None:
+async def test_a_silent_peer_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(ConnectFailed, match=r"did not answer within 0\.1 s"):
             async with linn.connect(f"linn://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_s=0.1):
@@ -84,7 +84,7 @@ async def test_a_broker_of_another_version_says_so() -> None:
 
 
 @on_both_loops
-async def test_what_is_no_broker_is_told_from_one() -> None:
+async def test_another_server_is_distinguished_from_a_broker() -> None:
     async def answer(stream: anyio.abc.SocketStream) -> None:
         async with stream:
             await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -146,7 +146,7 @@ async def test_a_client_that_gave_up_tries_again_when_it_is_asked() -> None:
 
 
 @on_both_loops
-async def test_goodbye_is_not_the_end_of_what_is_under_way() -> None:
+async def test_requests_in_flight_are_completed_after_goodbye() -> None:
     async with running_peer() as peer:
         del peer.answers[m.Describe]
         async with linn.connect(peer.url) as client, anyio.create_task_group() as tasks:
@@ -184,7 +184,7 @@ async def test_the_same_client_speaks_over_a_unix_socket(tmp_path: Path) -> None
 
 
 @on_both_loops
-async def test_what_outlives_the_client_says_so(broker: str, name: str) -> None:
+async def test_objects_that_outlive_the_client_raise_client_closed(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         producer = client.producer(name)
         with pytest.raises(ConnectionLost, match="not entered"):

@@ -62,7 +62,7 @@ async def test_text_is_the_value_as_text_and_says_which_message_has_none(broker:
 
 
 @on_both_loops
-async def test_what_is_acked_is_gone_and_what_is_not_comes_again(broker: str, name: str) -> None:
+async def test_acked_records_are_gone_and_others_redelivered(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         await publish(client, name, 10)
@@ -77,7 +77,7 @@ async def test_what_is_acked_is_gone_and_what_is_not_comes_again(broker: str, na
 
 
 @on_both_loops
-async def test_acks_that_nobody_awaits_are_sent_all_the_same(broker: str, name: str) -> None:
+async def test_unawaited_acks_are_sent_too(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         await publish(client, name, 3)
@@ -124,7 +124,7 @@ async def test_a_whole_batch_is_settled_at_once(broker: str, name: str) -> None:
 
 
 @on_both_loops
-async def test_prefetch_bounds_what_is_unsettled(broker: str, name: str) -> None:
+async def test_prefetch_bounds_unsettled_records(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         await publish(client, name, 30)
@@ -219,7 +219,7 @@ async def test_a_reader_reads_all_partitions_within_its_prefetch(broker: str, na
 
 
 @on_both_loops
-async def test_a_group_goes_on_where_it_committed(broker: str, name: str) -> None:
+async def test_a_group_continues_at_its_commit(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream")
         await publish(client, name, 10)
@@ -301,7 +301,7 @@ async def test_wrong_arguments_are_refused_at_once(broker: str) -> None:
 
 
 @on_both_loops
-async def test_when_the_topic_goes_the_iteration_ends_with_the_reason(broker: str, name: str) -> None:
+async def test_deleting_the_topic_ends_the_iteration_with_the_reason(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         async with client.consumer(name) as consumer:
@@ -377,7 +377,7 @@ async def test_consumers_go_on_when_the_broker_was_killed_and_is_back(tmp_path: 
 
 @pytest.mark.system
 @on_both_loops
-async def test_a_stopping_broker_lets_a_consumer_settle_what_it_holds(tmp_path: Path) -> None:
+async def test_a_stopping_broker_lets_a_consumer_settle_its_leases(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as process:
         async with linn.connect(process.url, backoff_s=0.01, retries_max=3) as client:
             await client.admin.create_topic("jobs")
@@ -439,7 +439,7 @@ async def test_different_verdicts_keep_their_order() -> None:
 
 
 @on_both_loops
-async def test_who_awaits_hears_of_the_refusal_and_nobody_else() -> None:
+async def test_only_the_awaiting_task_gets_the_refusal() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
         peer.answers[m.Settle] = lambda session, event: m.Settled([m.Refusal(0, "delivery.not_current", "gone")])
         async with client.consumer("t") as consumer:
@@ -494,7 +494,7 @@ async def test_credit_is_given_back_in_chunks() -> None:
 
 
 @on_both_loops
-async def test_where_there_are_leases_the_broker_counts_what_is_held_and_nobody_gives_credit() -> None:
+async def test_with_leases_the_broker_counts_held_records_and_clients_grant_no_credit() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
         async with client.consumer("t", prefetch=100) as consumer:
             await deliver(peer, 100)
@@ -505,7 +505,7 @@ async def test_where_there_are_leases_the_broker_counts_what_is_held_and_nobody_
 
 
 @on_both_loops
-async def test_what_waits_here_is_not_handed_over_once_its_lease_has_ended() -> None:
+async def test_buffered_messages_are_not_handed_over_once_their_lease_has_ended() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
         async with client.consumer("t") as consumer:
             session = peer.sessions[0]
@@ -544,7 +544,7 @@ async def test_a_lease_is_renewed_only_while_the_application_has_records_of_it(t
 
 
 @on_both_loops
-async def test_an_application_that_lets_nobody_work_is_given_nothing_whose_time_is_over() -> None:
+async def test_an_application_that_blocks_the_loop_gets_no_expired_records() -> None:
     async with running_peer() as peer, linn.connect(peer.url) as client:
         peer.answers[m.Subscribe] = lambda session, event: m.Subscribed(1, m.SubscriptionKind.SHARED, LEASE_MS)
         async with client.consumer("t") as consumer:

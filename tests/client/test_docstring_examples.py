@@ -25,7 +25,7 @@ TIMEOUT_S = 20
 
 
 def described(module: Any) -> dict[str, object]:
-    """What is to have an example, by name."""
+    """The objects that need an example, by name."""
     found: dict[str, object] = {"connect": module.connect}
     for public in public_classes(module):
         if is_typeddict(public):
@@ -105,7 +105,7 @@ async def settle_world(client: linn.client.Client) -> None:
 
 @contextlib.asynccontextmanager
 async def async_names(wanted: set[str], client: linn.client.Client) -> AsyncIterator[dict[str, Any]]:
-    """What an example of the async client uses without having made it."""
+    """The names that an example of the async client uses without defining them."""
     given: dict[str, Any] = {"client": client}
     async with contextlib.AsyncExitStack() as stack:
         if "producer" in wanted:
@@ -121,7 +121,7 @@ async def async_names(wanted: set[str], client: linn.client.Client) -> AsyncIter
 
 @contextlib.contextmanager
 def blocking_names(wanted: set[str], client: linn.sync.Client) -> Iterator[dict[str, Any]]:
-    """What an example of the blocking client uses without having made it."""
+    """The names that an example of the blocking client uses without defining them."""
     given: dict[str, Any] = {"client": client}
     with contextlib.ExitStack() as stack:
         if "producer" in wanted:

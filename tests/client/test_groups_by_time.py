@@ -38,7 +38,7 @@ async def test_every_partition_is_read_from_the_time(broker: str, name: str) -> 
 
 
 @on_both_loops
-async def test_a_member_that_gains_a_partition_begins_there_at_the_time(broker: str, name: str) -> None:
+async def test_a_member_that_gains_a_partition_starts_at_the_requested_time(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream", partitions=2)
         await publish_hours(client, name, 3, 20)
@@ -64,7 +64,7 @@ async def test_partitions_that_came_later_are_read_from_their_start(broker: str,
 
 
 @on_both_loops
-async def test_a_topic_that_is_not_there_is_named(broker: str, name: str) -> None:
+async def test_a_missing_topic_is_named(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         with pytest.raises(TopicUnknown, match=name):
             async with client.consumer(name, "g", start=datetime.now(UTC)):

@@ -150,7 +150,7 @@ async def test_lanes_follow_a_topic_and_lose_nothing(steps: list[tuple[str, obje
 
 
 @pytest.mark.parametrize(("busy", "chosen"), [(False, 3), (True, 1)])
-async def test_where_the_broker_chose_lanes_change_only_when_nothing_is_on_its_way(busy: bool, chosen: int) -> None:
+async def test_lanes_chosen_by_the_broker_change_only_when_nothing_is_in_flight(busy: bool, chosen: int) -> None:
     accumulator = World().accumulator
     if busy:
         accumulator.add(Prepared(b"", PLAIN, 0, False), waits=False)

@@ -1,4 +1,4 @@
-"""What a queue does not do yet is refused by name, in both clients, and never silently left out."""
+"""Features that queues do not support yet are refused by name, in both clients, and never silently ignored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STARTS: list[Any] = ["latest", 0, 7, datetime(2026, 1, 1, tzinfo=UTC)]
 
 
 @on_both_loops
-async def test_a_queue_refuses_what_it_would_not_do_of_a_message(broker: str, name: str) -> None:
+async def test_a_queue_refuses_message_fields_that_it_would_ignore(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="both")
         await client.admin.create_topic(f"{name}-stream", kind="stream")

@@ -30,7 +30,7 @@ def test_the_sign_bit_is_masked_as_kafka_does_it() -> None:
 
 
 @pytest.mark.parametrize("size", [KEY_CACHED_BYTES_MAX, KEY_CACHED_BYTES_MAX + 1])
-def test_keys_are_hashed_alike_and_only_short_ones_are_remembered(size: int) -> None:
+def test_cached_and_uncached_keys_have_the_same_hash_and_only_short_ones_are_cached(size: int) -> None:
     key = b"k" * size
     before = remembered.cache_info().currsize
     for _ in range(2):

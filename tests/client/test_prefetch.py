@@ -1,4 +1,4 @@
-"""How much of a queue a consumer holds by default: enough for its speed, and no more than it works through."""
+"""The default prefetch of a queue's consumer: enough for its speed, and no more than it can process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_window_is_a_tenth_of_a_second_of_work(cost_s: float, most: int) -> 
 
 
 @pytest.mark.parametrize("cost_s", [0.2, 1.0, 3_600.0])
-def test_behind_a_slow_job_waits_no_other(cost_s: float) -> None:
+def test_no_job_waits_behind_a_slow_one(cost_s: float) -> None:
     assert run(lambda _: cost_s, 20)[0].window == 1
 
 
@@ -61,7 +61,7 @@ def test_no_more_waits_than_is_done_in_a_tenth_of_a_short_lease() -> None:
     assert run(lambda _: 0.001, 2_000, lease_s=0.1)[0].window == 16  # 10 ms of work, and the next power of two.
 
 
-def test_what_the_application_has_in_its_hands_comes_on_top() -> None:
+def test_messages_in_the_applications_hands_come_on_top() -> None:
     prefetch = AdaptivePrefetch(30.0, 0.0)
     for step in range(1, 8):
         prefetch.handed(8)

@@ -25,7 +25,7 @@ from linn.wire.connection import Event
 
 
 @on_both_loops
-async def test_a_receipt_says_where_the_message_is(broker: str, name: str) -> None:
+async def test_a_receipt_has_the_messages_placement(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name, kind="stream")
         async with client.producer(name) as producer:
@@ -209,7 +209,7 @@ async def test_an_unknown_topic_is_named(broker: str) -> None:
 
 
 @on_both_loops
-async def test_what_publish_nowait_could_not_deliver_the_flush_raises_once(broker: str) -> None:
+async def test_the_flush_raises_a_failure_of_publish_nowait_once(broker: str) -> None:
     async with linn.connect(broker) as client, client.producer("no-such-topic") as producer:
         producer.publish_nowait(b"")
         with pytest.raises(TopicUnknown):
@@ -288,7 +288,7 @@ async def test_after_a_lost_connection_all_comes_again_in_order() -> None:
 
 
 @on_both_loops
-async def test_a_refusal_for_now_is_asked_again_and_keeps_the_order() -> None:
+async def test_a_retriable_refusal_is_retried_in_order() -> None:
     async with running_peer() as peer:
         refusals = 3
 
@@ -310,7 +310,7 @@ async def test_a_refusal_for_now_is_asked_again_and_keeps_the_order() -> None:
 
 
 async def fates_behind_a_refusal(stored_behind: bool) -> list[str]:
-    """Three batches in flight, of which the first is refused for now; what their publishers are told."""
+    """Three batches in flight, of which the first is refused for now; the results that their publishers get."""
     count = 0
 
     def publish(session: Session, event: Event) -> m.Message | None:
@@ -345,7 +345,7 @@ async def fates_behind_a_refusal(stored_behind: bool) -> list[str]:
 
 
 @on_both_loops
-async def test_a_refused_batch_goes_again_when_those_behind_it_were_confirmed() -> None:
+async def test_a_refused_batch_is_resent_after_later_ones_were_confirmed() -> None:
     assert await fates_behind_a_refusal(stored_behind=True) == ["stored"] * 3
 
 
@@ -367,7 +367,7 @@ async def test_a_refusal_that_lasts_is_raised_in_the_end() -> None:
 
 
 @on_both_loops
-async def test_what_is_not_confirmed_in_time_is_of_unknown_fate() -> None:
+async def test_messages_not_confirmed_in_time_have_an_unknown_fate() -> None:
     async with running_peer() as peer:
         del peer.answers[m.Publish]
         async with linn.connect(peer.url) as client, client.producer("t") as producer:
@@ -378,7 +378,7 @@ async def test_what_is_not_confirmed_in_time_is_of_unknown_fate() -> None:
 
 
 @on_both_loops
-async def test_when_no_broker_comes_back_publishing_fails_and_later_works_again() -> None:
+async def test_publishing_fails_while_no_broker_returns_and_works_again_later() -> None:
     async with running_peer() as peer:
         del peer.answers[m.Publish]
         async with linn.connect(peer.url, backoff_s=0.001, retries_max=2) as client, client.producer("t") as producer:
@@ -397,7 +397,7 @@ async def test_when_no_broker_comes_back_publishing_fails_and_later_works_again(
 
 
 @on_both_loops
-async def test_a_cancelled_publish_that_waits_is_withdrawn_and_disturbs_nobody() -> None:
+async def test_a_cancelled_waiting_publish_is_withdrawn_without_harm_to_others() -> None:
     async with running_peer() as peer:
         async with linn.connect(peer.url) as client, client.producer("t", linger_ms=10_000) as producer:
             receipts: list[linn.client.Receipt] = []
@@ -436,7 +436,7 @@ async def test_a_cancelled_publish_that_was_sent_leaves_the_connection_whole() -
 
 
 @on_both_loops
-async def test_a_slow_broker_slows_publishers_down_and_bounds_what_is_buffered() -> None:
+async def test_a_slow_broker_slows_publishers_down_and_bounds_the_buffer() -> None:
     async with running_peer() as peer:
         async with linn.connect(peer.url) as client:
             async with client.producer("t", buffer_bytes_max=1 << 20, batch_bytes_max=64 << 10) as producer:
@@ -462,7 +462,7 @@ async def test_a_slow_broker_slows_publishers_down_and_bounds_what_is_buffered()
 
 @on_both_loops
 async def test_many_large_messages_pass_a_slow_reader() -> None:
-    """More than socket buffers hold: the connection's writer has to wait, and everything arrives whole and in order."""
+    """The data exceeds the socket buffers: the writer has to wait, and everything arrives whole and in order."""
     async with running_peer() as peer:
         async with linn.connect(peer.url) as client, client.producer("t", in_flight_max=64) as producer:
             values = [b"%d" % number * 20_000 for number in range(300)]
@@ -501,7 +501,7 @@ async def test_keys_count_only_where_the_topics_partitioner_says_so(broker: str,
 
 
 @on_both_loops
-async def test_who_waits_for_room_when_the_client_is_closed_is_told_so() -> None:
+async def test_closing_the_client_ends_a_wait_for_room_with_an_error() -> None:
     async with running_peer() as peer, anyio.create_task_group() as tasks:
         failed: list[LinnError] = []
         async with linn.connect(peer.url, backoff_s=0.01) as client:

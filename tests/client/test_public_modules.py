@@ -1,4 +1,4 @@
-"""What `linn`, `linn.client`, `linn.sync` and `linn.errors` show, in an editor and to `dir`."""
+"""The names that `linn`, `linn.client`, `linn.sync` and `linn.errors` show, in an editor and to `dir`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_importing_linn_loads_no_client() -> None:
 
 
 def shown(thing: object) -> list[str]:
-    """What an editor completes behind a dot."""
+    """The names that an editor completes after a dot."""
     return [name for name in dir(thing) if not name.startswith("_")]
 
 
@@ -60,7 +60,7 @@ MESSAGE = [
 
 
 @on_both_loops
-async def test_what_a_client_makes_shows_what_the_page_describes(broker: str, name: str) -> None:
+async def test_objects_of_a_client_have_the_names_on_the_page(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         async with client.producer(name) as producer, client.consumer(name) as consumer:
@@ -73,7 +73,7 @@ async def test_what_a_client_makes_shows_what_the_page_describes(broker: str, na
             assert shown(message.batch) == BATCH
 
 
-def test_what_a_blocking_client_makes_shows_the_same(broker: str, name: str) -> None:
+def test_objects_of_a_blocking_client_have_the_same_names(broker: str, name: str) -> None:
     def blocking(names: list[str]) -> set[str]:
         return {"close" if name == "aclose" else name for name in names}
 

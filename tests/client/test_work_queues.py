@@ -37,7 +37,7 @@ Scenario = Callable[[SimEnv, Client], Awaitable[Any]]
 
 
 def simulated(scenario: Scenario, seed: int = 1) -> Any:
-    """What a scenario returns that ran beside a broker."""
+    """Run a scenario beside a broker; returns its result."""
 
     async def run(env: SimEnv) -> Any:
         node = SimEnv(1, name="broker", world=env.world)
@@ -147,7 +147,7 @@ def test_a_lease_is_renewed_up_to_its_bound_and_no_longer() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_what_the_application_forgot_is_not_renewed(keeps: bool) -> None:
+def test_leases_of_forgotten_messages_are_not_renewed(keeps: bool) -> None:
     async def scenario(env: SimEnv, client: Client) -> bool:
         await fill(client, 2)
         async with client.consumer("jobs") as forgetful, linn.connect(URL, env=env) as own:
@@ -163,7 +163,7 @@ def test_what_the_application_forgot_is_not_renewed(keeps: bool) -> None:
     assert simulated(scenario) is not keeps
 
 
-def test_an_application_that_collects_before_it_settles_gets_what_it_waits_for() -> None:
+def test_an_application_that_collects_before_it_settles_gets_enough_records() -> None:
     async def scenario(env: SimEnv, client: Client) -> float:
         await fill(client, 1_000)
         began = env.clock.monotonic()
@@ -191,7 +191,7 @@ def test_a_reader_of_a_queue_that_never_settles_sees_more_than_a_handful() -> No
 
 
 @pytest.mark.parametrize("prefetch", [None, 50])
-def test_what_was_not_read_goes_back_without_an_attempt(prefetch: int | None) -> None:
+def test_unread_messages_are_returned_without_an_attempt(prefetch: int | None) -> None:
     async def scenario(env: SimEnv, client: Client) -> list[tuple[int, int]]:
         await fill(client, 20)
         async with client.consumer("jobs", prefetch=prefetch) as consumer:
@@ -202,7 +202,7 @@ def test_what_was_not_read_goes_back_without_an_attempt(prefetch: int | None) ->
     assert sorted(simulated(scenario)) == [(0, 2), *((offset, 1) for offset in range(1, 20))]
 
 
-def test_behind_a_long_job_of_a_consumer_with_a_large_prefetch_others_get_their_turn() -> None:
+def test_other_consumers_get_records_behind_a_long_job_with_a_large_prefetch() -> None:
     async def scenario(env: SimEnv, client: Client) -> list[int]:
         await fill(client, 50)
         async with client.consumer("jobs", prefetch=50) as slow, linn.connect(URL, env=env) as own:

@@ -211,7 +211,7 @@ def settling_cases(message: Any) -> list[Case]:
 
 
 def complaint(what: str, wrong: object, error: BaseException | None) -> str | None:
-    """What is not as promised, in a line; None where a LinnError of one line was raised."""
+    """A line about a broken promise; None if a LinnError of one line was raised."""
     try:
         shown = repr(wrong)[:40]
     except ValueError:
@@ -224,7 +224,7 @@ def complaint(what: str, wrong: object, error: BaseException | None) -> str | No
 
 
 async def complaints(cases: list[Case]) -> list[str]:
-    """What is not as promised of async calls."""
+    """The broken promises of async calls."""
     found = []
     for what, call, every in cases:
         for wrong in every:
@@ -240,7 +240,7 @@ async def complaints(cases: list[Case]) -> list[str]:
 
 
 def blocking_complaints(cases: list[Case]) -> list[str]:
-    """What is not as promised of blocking calls."""
+    """The broken promises of blocking calls."""
     found = []
     for what, call, every in cases:
         for wrong in every:
@@ -254,7 +254,7 @@ def blocking_complaints(cases: list[Case]) -> list[str]:
 
 
 @on_both_loops
-async def test_the_async_client_refuses_what_is_wrong_and_goes_on(broker: str, name: str) -> None:
+async def test_the_async_client_refuses_wrong_arguments_and_continues(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         await client.admin.create_topic(f"{name}-stream", kind="stream")
@@ -274,7 +274,7 @@ async def test_the_async_client_refuses_what_is_wrong_and_goes_on(broker: str, n
             await message.ack()
 
 
-def test_the_blocking_client_refuses_what_is_wrong_and_goes_on(broker: str, name: str) -> None:
+def test_the_blocking_client_refuses_wrong_arguments_and_continues(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)
         client.admin.create_topic(f"{name}-stream", kind="stream")

@@ -19,7 +19,7 @@ from linn.wire import messages as m
 
 
 @on_both_loops
-async def test_a_consumer_that_was_not_entered_says_so_and_does_not_end(broker: str, name: str) -> None:
+async def test_a_consumer_used_without_a_with_block_raises_an_error(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         consumer = client.consumer(name, mode="pull")
@@ -39,7 +39,7 @@ async def test_a_consumer_that_was_not_entered_says_so_and_does_not_end(broker: 
 
 
 @on_both_loops
-async def test_what_is_closed_is_not_to_be_tried_again(broker: str, name: str) -> None:
+async def test_closed_is_not_retriable(broker: str, name: str) -> None:
     async with linn.connect(broker) as client:
         await client.admin.create_topic(name)
         producer = client.producer(name)
@@ -54,14 +54,14 @@ async def test_what_is_closed_is_not_to_be_tried_again(broker: str, name: str) -
 
 
 async def failure(call: Awaitable[object]) -> ConnectionLost:
-    """What a call raises."""
+    """The error that an awaited call raises."""
     with pytest.raises(ConnectionLost) as caught:
         await call
     return caught.value
 
 
 @on_both_loops
-async def test_what_is_under_way_when_the_client_is_closed_is_told_that_it_was() -> None:
+async def test_closing_the_client_fails_its_open_requests_with_client_closed() -> None:
     async with running_peer() as peer:
         del peer.answers[m.Describe]
         failed: list[ConnectionLost] = []
@@ -88,7 +88,7 @@ def test_a_blocking_client_that_is_closed_is_not_to_be_tried_again(broker: str, 
 
 
 def closed(call: Callable[[], object]) -> ConnectionLost:
-    """What a call raises."""
+    """The error that a call raises."""
     with pytest.raises(ConnectionLost) as caught:
         call()
     return caught.value
@@ -133,9 +133,7 @@ async def refused_everywhere(calls: Iterator[Callable[[], Any]]) -> int:
 
 
 @pytest.mark.parametrize("other", ["trio", "asyncio"])
-def test_another_event_loop_in_another_thread_is_refused_and_disturbs_nobody(
-    broker: str, name: str, other: str
-) -> None:
+def test_another_event_loop_in_another_thread_is_refused_without_harm(broker: str, name: str, other: str) -> None:
     async def right(topic: str) -> None:
         async with linn.connect(broker) as client:
             await client.admin.create_topic(topic)

@@ -17,7 +17,7 @@ from typing import Any
 
 Said = dict[str, Any]
 Commands = Callable[[str], list[str]]
-"""How to start the agent of a language."""
+"""A function from a language to the command that starts its agent."""
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "schema" / "vectors"
@@ -28,11 +28,11 @@ CPP_BUILD = ROOT / "build" / "clients-cpp"
 ANSWER_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
 STEP_TIMEOUT_S = 900.0
-"""For one step of a build: a first build of the C++ client on a busy machine."""
+"""The timeout of one step of a build: a first build of the C++ client on a busy machine."""
 
 
 class Missing(Exception):
-    """What an agent needs is not on this machine."""
+    """Raised if a dependency of an agent is not on this machine."""
 
 
 class Refused(Exception):
@@ -115,7 +115,7 @@ UNIT_TESTS: Mapping[str, tuple[Path, list[str]]] = {
     "cpp": (CPP_BUILD, ["ctest", "--output-on-failure"]),
     "typescript": (TYPESCRIPT, ["sh", "-c", "node --test dist/test/*.test.js"]),
 }
-"""Of the clients that bring tests of their own: where, and how to run them."""
+"""The clients with tests of their own: their folders, and the commands that run them."""
 
 
 def need(*programs: str) -> None:
@@ -145,7 +145,7 @@ class AgentProcess:
         self._received = b""
 
     def ask(self, op: str, **fields: Any) -> Said:
-        """What it answers. Raises Refused."""
+        """Send a request and return the answer. Raises Refused."""
         answer = self.ask_line(json.dumps({"op": op, **fields}))
         if "error" in answer:
             raise Refused(answer["error"]["code"], answer["error"]["text"])

@@ -50,7 +50,7 @@ overflow = "reject"
 
 @pytest.fixture(scope="session")
 def command() -> Commands:
-    """How to start an agent, which is built once. Skips where it can't be."""
+    """The command that starts an agent, which is built once. Skips if it can't be."""
     built: dict[str, list[str] | Missing] = {}
 
     def build(language: str) -> list[str]:

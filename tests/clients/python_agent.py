@@ -150,7 +150,7 @@ def fields_of(message: msgspec.Struct) -> Answer:
 
 
 class Reading:
-    """One consumer, and what it has handed over of each lease."""
+    """A consumer, and the records of each lease that it has handed over."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
@@ -195,7 +195,7 @@ def delivery_id_of(batch: Batch) -> int:
 
 
 def message_says(message: Message) -> Answer:
-    """What was delivered or fetched."""
+    """The fields of a delivered or fetched message."""
     return {
         **record_says(message.record()),
         "offset": message.offset,
@@ -230,7 +230,7 @@ class Agent:
         return {"broker": self.client.broker, "version": 1}
 
     async def publish(self, command: Answer) -> Answer:
-        """All records in one batch: it is closed when the last of them has been added."""
+        """Publish all records in one batch: it is closed when the last of them has been added."""
         if command.get("partition", -1) != -1:
             raise FeatureUnsupported("this client chooses partitions by key")
         assert self.client is not None
@@ -296,7 +296,7 @@ async def publish_one(producer: Producer, record: Record, mandatory: bool, outco
 
 
 def placement_of(receipts: list[Receipt]) -> Answer:
-    """Where the one batch of these receipts was put."""
+    """The place of the one batch of these receipts."""
     offsets = [receipt.offset for receipt in receipts if receipt.offset is not None]
     return {
         "partition": receipts[0].partition if offsets else -1,

@@ -1,4 +1,4 @@
-"""What tests say to agents, and what they make of the answers."""
+"""Requests to agents, and checks of their answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agents import AgentProcess, Refused, Said
 import linn
 
 WAIT_MS = 10_000
-"""For what must come: far beyond what it takes, and the test's limit."""
+"""The timeout for expected events: far longer than they take, and within the test's limit."""
 NOTHING_MS = 100
-"""For what must not come."""
+"""The time to wait for events that must not come."""
 TIME_MS = 1_700_000_000_000
 
 
@@ -31,7 +31,7 @@ def values_of(records: list[Said]) -> list[bytes]:
 
 
 def content_of(record: Said) -> str:
-    """All that a publisher said, as text that tells True from 1 from 1.0."""
+    """Return all content of a published record, as text that tells True from 1 from 1.0."""
     names = ["value", "key", "routing_key", "labels", "headers", "timestamp_ms", "id", "priority", "delay_ms", "ttl_ms"]
     said = {name: record[name] for name in names}
     return repr({**said, "labels": sorted(said["labels"].items()), "headers": sorted(said["headers"].items())})

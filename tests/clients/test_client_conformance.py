@@ -55,7 +55,7 @@ def test_an_address_without_a_broker_is_a_failure_to_connect(agent: AgentProcess
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "linn://", "127.0.0.1:5466", "linn+unix://socket"])
-def test_what_is_no_url_of_linn_is_refused(agent: AgentProcess, url: str) -> None:
+def test_urls_of_other_schemes_are_refused(agent: AgentProcess, url: str) -> None:
     assert code_of(agent, "connect", url=url) == "listener.address_invalid"
 
 
@@ -175,7 +175,7 @@ def test_a_message_that_can_t_be_carried_is_refused(connected: AgentProcess, top
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_published_is_delivered_as_it_was(connected: AgentProcess, topic: str, language: str) -> None:
+def test_published_messages_are_delivered_unchanged(connected: AgentProcess, topic: str, language: str) -> None:
     records = everything_for_a_queue(language)
     connected.ask("publish", topic=topic, records=records)
     answer = connected.ask("subscribe", topic=topic, group="", credit=100, start=-2)
@@ -187,7 +187,7 @@ def test_what_was_published_is_delivered_as_it_was(connected: AgentProcess, topi
     assert 0 not in {record["delivery_id"] for record in taken}
 
 
-def test_what_was_acked_does_not_come_again_and_what_was_nacked_does(connected: AgentProcess, topic: str) -> None:
+def test_acked_messages_are_not_redelivered_and_nacked_ones_are(connected: AgentProcess, topic: str) -> None:
     connected.ask("publish", topic=topic, records=plain(b"a", b"b", b"c"))
     subscription = subscribe(connected, topic)
     first, second, third = take(connected, subscription, 3)
@@ -222,7 +222,7 @@ def test_a_nack_with_a_delay_waits_for_so_long(connected: AgentProcess, topic: s
     assert take(connected, subscription, 1)[0]["attempt"] == 2
 
 
-def test_what_was_rejected_is_a_dead_letter(connected: AgentProcess, language: str) -> None:
+def test_a_rejected_record_becomes_a_dead_letter(connected: AgentProcess, language: str) -> None:
     connected.ask("publish", topic="brief", records=plain(language.encode()))
     subscription, dead = subscribe(connected, "brief"), subscribe(connected, "dead")
     (record,) = take(connected, subscription, 1)
@@ -253,7 +253,7 @@ def test_a_lease_ends_unless_it_is_extended(connected: AgentProcess, language: s
     assert settle(connected, subscription, "ack", again) == []
 
 
-def test_who_lets_all_leases_run_out_is_given_more(connected: AgentProcess, language: str) -> None:
+def test_a_consumer_whose_leases_all_expire_gets_more(connected: AgentProcess, language: str) -> None:
     connected.ask("publish", topic="hasty", records=plain(b"a", b"b", b"c"))
     subscription = subscribe(connected, "hasty", credit=2)
     held = take(connected, subscription, 2)
@@ -265,7 +265,7 @@ def test_who_lets_all_leases_run_out_is_given_more(connected: AgentProcess, lang
     assert settle(connected, subscription, "ack", last) == []
 
 
-def test_no_more_comes_than_there_is_credit_for(
+def test_no_more_is_delivered_than_the_credit(
     connected: AgentProcess, command: Commands, broker: BrokerProcess, language: str, topic: str
 ) -> None:
     connected.ask("publish", topic=topic, records=plain(*[b"%d" % n for n in range(10)]))
@@ -281,7 +281,9 @@ def test_no_more_comes_than_there_is_credit_for(
     assert len(take(connected, subscription, 2)) == 2
 
 
-def test_what_a_client_holds_returns_when_it_leaves(connected: AgentProcess, broker: BrokerProcess, topic: str) -> None:
+def test_a_clients_leases_are_returned_when_it_leaves(
+    connected: AgentProcess, broker: BrokerProcess, topic: str
+) -> None:
     connected.ask("publish", topic=topic, records=plain(b"a", b"b"))
     first, _ = take(connected, subscription := subscribe(connected, topic), 2)
     assert settle(connected, subscription, "ack", first) == []
@@ -293,7 +295,7 @@ def test_what_a_client_holds_returns_when_it_leaves(connected: AgentProcess, bro
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_begins_where_it_asks_to(connected: AgentProcess, language: str) -> None:
+def test_a_reader_begins_at_its_requested_start(connected: AgentProcess, language: str) -> None:
     answer = connected.ask("publish", topic="log", records=plain(b"a", b"b", b"c"))
     base = answer["placements"][0]["base_offset"]
     answer = connected.ask("subscribe", topic="log", group="", credit=10, start=base + 1)
@@ -309,9 +311,7 @@ def test_a_reader_begins_where_it_asks_to(connected: AgentProcess, language: str
     assert values_of(take(connected, latest, 1)) == [language.encode()]
 
 
-def test_a_group_goes_on_behind_what_it_has_committed(
-    connected: AgentProcess, broker: BrokerProcess, language: str
-) -> None:
+def test_a_group_continues_after_its_commits(connected: AgentProcess, broker: BrokerProcess, language: str) -> None:
     base = connected.ask("publish", topic="log", records=plain(b"a", b"b", b"c"))["placements"][0]["base_offset"]
     answer = connected.ask("subscribe", topic="log", group=f"go-on-{language}", credit=10, start=base)
     assert answer["kind"] == "group"
@@ -353,14 +353,14 @@ def test_a_group_divides_the_partitions_among_its_members(
 
 
 def drain(agent: AgentProcess, subscription: int) -> list[Said]:
-    """All records until none comes for a while."""
+    """Receive records until none comes for a while."""
     found: list[Said] = []
     while records := agent.ask("next", subscription=subscription, records_max=100, timeout_ms=500)["records"]:
         found += records
     return found
 
 
-def test_a_fetch_begins_at_its_offset_and_says_the_bounds(connected: AgentProcess, topic: str) -> None:
+def test_a_fetch_begins_at_its_offset_and_reports_the_bounds(connected: AgentProcess, topic: str) -> None:
     connected.ask("publish", topic=topic, records=plain(b"a", b"b", b"c"))
     connected.ask("publish", topic=topic, records=plain(b"d"))
     answer = connected.ask("fetch", topic=topic, partition=0, offset=1, bytes_max=1 << 20)
@@ -386,7 +386,7 @@ def test_a_consumer_of_a_queue_has_no_start(connected: AgentProcess, topic: str)
         assert code_of(connected, "subscribe", topic=topic, group="", credit=1, start=start) == "delivery.wrong_kind"
 
 
-def test_reading_where_nothing_is_fails_with_the_broker_s_code(connected: AgentProcess, topic: str) -> None:
+def test_invalid_reads_fail_with_the_broker_s_code(connected: AgentProcess, topic: str) -> None:
     connected.ask("publish", topic=topic, records=plain(b"a"))
     assert code_of(connected, "fetch", topic=topic, partition=0, offset=2, bytes_max=1) == "log.offset_out_of_range"
     assert code_of(connected, "fetch", topic=topic, partition=7, offset=0, bytes_max=1) == "topic.partition_unknown"
@@ -399,7 +399,7 @@ def test_reading_where_nothing_is_fails_with_the_broker_s_code(connected: AgentP
 
 @pytest.mark.parametrize(("writer", "reader"), [*itertools.permutations(LANGUAGES, 2)])
 @pytest.mark.parametrize("zstd", [False, True], ids=["plain", "zstd"])
-def test_what_one_language_publishes_each_other_reads(
+def test_messages_of_one_language_are_read_by_every_other(
     writer: str, reader: str, zstd: bool, command: Commands, broker: BrokerProcess, topic: str
 ) -> None:
     records = everything_for_a_queue(writer)

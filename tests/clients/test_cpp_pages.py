@@ -1,6 +1,6 @@
-"""What the pages about the C++ client show is true: a project as on the page builds the program of the README.
+"""The pages about the C++ client are correct: a project as on the page builds the program of the README.
 
-The pieces of the page are C++, too.
+The code blocks of the page compile, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ bool process(std::string_view value);
 void count(std::optional<std::string_view> key, std::int64_t timestamp_ms);
 void reconnect();
 """
-"""What the page leaves to the reader."""
+"""Definitions that the page leaves to the reader."""
 
 
 def block_of(page: Path, language: str) -> str:

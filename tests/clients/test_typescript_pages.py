@@ -1,4 +1,4 @@
-"""What the pages about the TypeScript client show is true: programs run, and examples are what the compiler takes."""
+"""The pages about the TypeScript client are correct: programs run, and examples compile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ declare function handle(message: object): Promise<void>;
 declare function index(value: Uint8Array | null): void;
 declare function later(): Promise<void>;
 """
-"""What the page's examples leave to the reader."""
+"""Definitions that the page's examples leave to the reader."""
 
 
 def blocks(page: Path) -> list[str]:

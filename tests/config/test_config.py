@@ -85,7 +85,7 @@ def test_every_part_of_a_file_arrives_typed(load: Load) -> None:
     assert config.topics["delays.dead"].retention_ms is None
 
 
-def test_a_topic_takes_from_broker_and_delivery_what_it_leaves_out(load: Load) -> None:
+def test_a_topic_inherits_missing_settings_from_broker_and_delivery(load: Load) -> None:
     topics = load(FULL).topics
     assert topics["delays"].lease_ms == 10_000
     assert topics["delays"].max_deliveries == 3
@@ -188,7 +188,7 @@ def test_one_check_finds_all_problems_in_the_order_of_the_file(kinds: PluginMana
     ]
 
 
-def test_what_refers_to_a_wrong_table_is_not_reported_as_well(kinds: PluginManager) -> None:
+def test_references_to_a_wrong_table_are_not_reported_as_well(kinds: PluginManager) -> None:
     fast = "[storage.fast]\nengine = 'tape'\ncolour = 0\n"
     text = f"{fast}[topics.a]\nstorage = 'fast'\ndead_letter = 'b'\n[topics.b]\nkind = 1\n"
     _, problems = check_config(TomlSource(text, "linn.toml"), kinds)
@@ -206,7 +206,7 @@ WARNED = [
 
 
 @pytest.mark.parametrize(("text", "key", "words"), WARNED)
-def test_what_works_otherwise_than_it_reads_is_a_warning(kinds: PluginManager, text: str, key: str, words: str) -> None:
+def test_misleading_settings_are_a_warning(kinds: PluginManager, text: str, key: str, words: str) -> None:
     config, problems = check_config(TomlSource(text, "linn.toml"), kinds)
     assert config is not None
     (problem,) = problems.found

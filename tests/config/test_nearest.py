@@ -1,4 +1,4 @@
-"""What somebody probably meant is looked for where that costs little."""
+"""Suggestions for unknown words are searched only if that costs little."""
 
 from __future__ import annotations
 

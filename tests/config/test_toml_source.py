@@ -69,7 +69,7 @@ def test_a_key_is_found_on_its_line(path: Path, line: int, newline: str) -> None
     assert TomlSource(TEXT.replace("\n", newline), "linn.toml").line_of(path) == line
 
 
-def test_a_table_stands_where_it_is_opened_and_not_where_it_is_implied() -> None:
+def test_a_tables_line_is_where_it_is_opened_and_not_where_it_is_implied() -> None:
     lines = key_lines("[a.b]\nx = 1\n[a]\ny = 2\n")
     assert lines[("a",)] == 3
     assert lines[("a", "b")] == 1
@@ -86,7 +86,7 @@ def test_a_table_stands_where_it_is_opened_and_not_where_it_is_implied() -> None
         ("a = 1\nb = " + "9" * 5_000, "linn.toml:2:5: not readable as TOML: a number of 5000 digits"),
     ],
 )
-def test_what_is_not_toml_is_refused_with_line_and_column(text: str, where: str) -> None:
+def test_invalid_toml_is_refused_with_line_and_column(text: str, where: str) -> None:
     with pytest.raises(ConfigUnreadable, match=f"^{re.escape(where)}"):
         TomlSource(text, "linn.toml")
 
@@ -191,7 +191,7 @@ def paths_of(value: Any, path: Path = ()) -> set[Path]:
 
 
 @given(tables, st.data())
-def test_every_key_of_any_document_is_found_where_it_was_written(document: Table, data: st.DataObject) -> None:
+def test_every_key_of_any_document_has_its_right_line(document: Table, data: st.DataObject) -> None:
     writer = Writer(data)
     writer.table(document, (), [])
     assert tomllib.loads(writer.text) == document

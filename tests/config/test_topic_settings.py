@@ -105,13 +105,13 @@ def test_other_settings_survive_it_as_well(settings: msgspec.Struct) -> None:
 
 
 @given(topics)
-def test_what_is_stored_is_read_back(topic: TopicSettings) -> None:
+def test_stored_records_are_read_back(topic: TopicSettings) -> None:
     filled = filled_in(topic, {"storage": "dram", "delivery": "d", "message_bytes_max": 9}, LeaseSettings())
     assert msgspec.json.decode(msgspec.json.encode(filled), type=TopicSettings) == filled
 
 
 @given(topics)
-def test_filling_in_keeps_what_is_said_and_is_done_once(topic: TopicSettings) -> None:
+def test_filling_in_defaults_keeps_given_values_and_is_done_once(topic: TopicSettings) -> None:
     defaults = {"storage": "segmented-log", "delivery": "d", "message_bytes_max": 9}
     once = filled_in(topic, defaults, LeaseSettings(max_deliveries=7, lease_ms=5))
     assert filled_in(once, {}, LeaseSettings(max_deliveries=8)) == once
@@ -119,7 +119,7 @@ def test_filling_in_keeps_what_is_said_and_is_done_once(topic: TopicSettings) ->
     assert once.lease_ms == (topic.lease_ms or 5)
 
 
-def test_a_topics_semantics_is_made_with_what_the_topic_says_for_itself() -> None:
+def test_a_topics_semantics_gets_the_topics_own_settings() -> None:
     settings = delivery_settings_of(TopicSettings(lease_ms=5), LeaseSettings(lease_ms=9, max_deliveries=3))
     assert (settings.lease_ms, settings.max_deliveries) == (5, 3)
 

@@ -40,19 +40,19 @@ def test_sizes_are_read_exactly(text: str, size_bytes: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "14", "d", "-1s", "1e3s", "14 d ", "1h30m", "0.0001s", "9999999999999w", "١s", "1\ns", "1S", "5 KiB"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration_ms(text)
 
 
 @pytest.mark.parametrize("text", ["", "1", "1.5B", "1kib", "9000000TiB", "14d", "1K"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="size"):
         parse_size_bytes(text)
 
 
 @given(st.integers(0, UNITS_MAX - 1))
-def test_what_is_written_is_read_back(value: int) -> None:
+def test_written_bytes_are_read_back(value: int) -> None:
     assert parse_duration_ms(format_duration_ms(value)) == value
     assert parse_size_bytes(format_size_bytes(value)) == value
 

@@ -1,4 +1,4 @@
-"""What the crash tests share: a disk that is small enough to fill."""
+"""Fixture of the crash tests: a disk that is small enough to fill."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ Place = tuple[str, int, int]
 
 @dataclass
 class Accounts:
-    """What clients were told."""
+    """The answers that clients received."""
 
     confirmed: dict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Values by topic."""
@@ -80,7 +80,7 @@ class Accounts:
     handed_over: dict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     acked: set[Place] = field(default_factory=set)
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    """By topic, group and partition, the offset behind the last one whose ack was answered."""
+    """The offset behind the last record whose ack was answered, by topic, group and partition."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -127,7 +127,7 @@ class Load:
         return b"%s:%08d:%s" % (topic.encode(), self._counts[topic], bytes(padding))
 
     def _produce_in_thread(self) -> None:
-        """By the blocking client, message by message: each receipt names the place of one value."""
+        """Publish with the blocking client, message by message: each receipt names the place of one value."""
         count = 0
         with linn.sync.connect(self._url, **PATIENCE) as client, client.producer("events") as producer:  # type: ignore[arg-type]
             while not self.stopping:
@@ -215,7 +215,9 @@ class Load:
         self._check_there(topic, there)
 
     def _check_order(self, topic: str, partition: int, values: list[bytes]) -> None:
-        """What a client sends again after a lost connection may be there twice; the first copies are in order."""
+        """Check the order. A record sent again after a lost connection may be duplicated; the first copies are in
+        order.
+        """
         last: dict[bytes, int] = {}
         seen: set[bytes] = set()
         for value in values:

@@ -1,4 +1,4 @@
-"""Where room is scarce: a small file system, or a quota."""
+"""Disks with little room: a small file system, or a quota."""
 
 from __future__ import annotations
 

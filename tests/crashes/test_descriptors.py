@@ -53,7 +53,7 @@ def crowd_at(broker: BrokerProcess, count: int) -> Iterator[None]:
                     pass
 
 
-async def test_a_crowd_of_connections_harms_nobody_who_is_there(tmp_path: Path) -> None:
+async def test_a_crowd_of_connections_does_not_harm_existing_ones(tmp_path: Path) -> None:
     values = [b"%04d " % number + bytes(10_000) for number in range(200)]
     with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
         async with linn.connect(broker.url, request_timeout_s=10) as client, client.producer("events") as producer:
@@ -86,7 +86,7 @@ async def everything(client: linn.Client):  # type: ignore[no-untyped-def]
         offset = batches[-1].end_offset
 
 
-async def test_partitions_that_nobody_writes_to_need_no_descriptors_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_idle_partitions_need_no_descriptors_and_the_others_continue(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, SMALL_SEGMENTS) as broker:
         async with linn.connect(broker.url, retries_max=0) as client, client.producer("events") as producer:
             limit(broker, LEFT)
@@ -115,7 +115,7 @@ async def test_partitions_that_nobody_writes_to_need_no_descriptors_and_the_othe
 
 
 async def has_logged(broker: BrokerProcess) -> None:
-    """Have it write a line, for which it loads a library when it is the first."""
+    """Have it write a line: for its first one it loads a library."""
     host, port = broker.address.split(":")
     with trio.fail_after(WITHIN_S):
         async with await trio.open_tcp_stream(host, int(port)) as stranger:
@@ -146,7 +146,7 @@ async def test_publishing_waits_for_a_descriptor_and_goes_on(tmp_path: Path) -> 
             assert topic["partitions"][0]["end"] == 21
 
 
-async def test_a_broker_may_open_as_many_files_as_its_hard_limit_says(tmp_path: Path) -> None:
+async def test_a_broker_may_open_files_up_to_its_hard_limit(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:

@@ -24,18 +24,18 @@ TOPICS = {
 }
 VALUE = bytes(20_000)
 WITHIN_S = 20.0
-"""For anything that the broker does by itself."""
+"""The time for anything that the broker does by itself."""
 
 
 def broker_on(scarce: Scarce, **more: dict[str, object]) -> CrashableBroker:
-    """With its data where room is scarce, and its log elsewhere."""
+    """A broker with its data on a small file system, and its log elsewhere."""
     broker = CrashableBroker(scarce.folder.parent, topics=TOPICS | more)
     broker.data_dir = scarce.folder / "data"
     return broker
 
 
 async def publish_until_full(client: Client, topic: str, value: bytes = VALUE) -> list[bytes]:
-    """What was confirmed, each with a number, before the disk was full."""
+    """Publish numbered records until the disk is full; returns the confirmed ones."""
     confirmed: list[bytes] = []
     async with client.producer(topic) as producer:
         while True:
@@ -60,7 +60,7 @@ async def everything_in(client: Client, topic: str) -> list[bytes]:
 
 
 async def warm(client: Client) -> None:
-    """Have one record delivered: the first delivery of all makes the state log, for which there must be room."""
+    """Have one record delivered: the first delivery of all makes the state log, which needs room."""
     async with client.producer("jobs") as producer, client.consumer("jobs") as consumer:
         await producer.publish(b"warm")
         await (await anext(consumer)).ack()
@@ -105,7 +105,7 @@ async def test_publishing_goes_on_once_there_is_room(scarce: Scarce) -> None:
 
 @pytest.mark.parametrize("in_flight_max", [IN_FLIGHT_MAX, 1])
 async def test_a_client_that_repeats_loses_nothing_over_a_full_disk(small_disk: SmallDisk, in_flight_max: int) -> None:
-    """And keeps the order where one publish is in flight at a time.
+    """The order is kept where one publish is in flight at a time.
 
     With several in flight, a refused one is repeated behind those that went through: here small ones, for which the
     log's last page has room. Then the records are the same, and their order is not promised.
@@ -169,7 +169,7 @@ async def test_a_broker_starts_on_a_full_disk_and_its_streams_are_read(small_dis
                 await producer.publish(b"after")
 
 
-async def test_a_queue_on_a_full_disk_waits_and_then_delivers_what_was_leased_again(small_disk: SmallDisk) -> None:
+async def test_a_queue_on_a_full_disk_waits_and_then_redelivers_leased_records(small_disk: SmallDisk) -> None:
     with broker_on(small_disk) as broker:
         async with linn.connect(broker.url, retries_max=0) as client:
             await warm(client)
@@ -272,7 +272,7 @@ async def test_shortening_retention_makes_room_on_a_full_disk(small_disk: SmallD
                     await producer.publish(VALUE)
 
 
-async def test_a_start_that_needs_room_says_so_and_works_when_there_is_some(small_disk: SmallDisk) -> None:
+async def test_a_start_without_disk_space_reports_it_and_works_once_there_is_some(small_disk: SmallDisk) -> None:
     with broker_on(small_disk):
         pass
     small_disk.fill()
@@ -288,8 +288,8 @@ async def test_a_start_that_needs_room_says_so_and_works_when_there_is_some(smal
             await producer.publish(b"there")
 
 
-async def test_what_a_full_disk_keeps_from_being_handed_over_goes_to_the_next(small_disk: SmallDisk) -> None:
-    """Where delivery settles, a record that was handed to nobody must not count as delivered."""
+async def test_a_record_not_handed_over_on_a_full_disk_goes_to_the_next_consumer(small_disk: SmallDisk) -> None:
+    """A record of an at-most-once queue that was handed to no consumer must not count as delivered."""
     once: dict[str, object] = {"kind": "queue", "delivery": "at-most-once"}
     with broker_on(small_disk, once=once) as broker:
         async with linn.connect(broker.url, retries_max=0) as client:
@@ -322,7 +322,7 @@ async def purge_again_and_again(client: Client) -> None:
                 await producer.publish_many([b""] * 50)
 
 
-async def test_a_purge_on_a_full_disk_is_not_said_to_be_done(small_disk: SmallDisk) -> None:
+async def test_a_purge_on_a_full_disk_is_not_reported_as_done(small_disk: SmallDisk) -> None:
     with broker_on(small_disk) as broker:
         async with linn.connect(broker.url, retries_max=0) as client:
             async with client.producer("jobs") as producer:

@@ -18,7 +18,7 @@ from linn.testing.process import BrokerNotReady, BrokerProcess
 KILLS = 6
 KILLS_SOAK = 50
 ALIVE_S_MAX = 0.4
-"""How long it may work before it is killed; mostly less, so that recovery itself, and what follows it, is hit too."""
+"""Longest time before a kill; mostly less, so that recovery itself, and the time right after it, is hit too."""
 
 
 async def test_sigkill_under_load_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a start after a crash reads does not grow with what is stored, and neither does its time."""
+"""The bytes read by a start after a crash do not grow with the size of the data, and neither does its time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def restarted(broker: BrokerProcess) -> tuple[int, float]:
     return process.io_counters().read_chars, times.user + times.system
 
 
-async def test_what_a_start_reads_does_not_grow_with_the_log(tmp_path: Path) -> None:
+async def test_the_bytes_read_by_a_start_do_not_grow_with_the_log(tmp_path: Path) -> None:
     read = []
     with BrokerProcess(tmp_path, STREAM) as broker:
         broker.kill()

@@ -80,7 +80,7 @@ async def settle_all(client: Client, topic: str, count: int) -> dict[int, int]:
     return attempts
 
 
-async def test_a_broker_that_stood_still_longer_than_leases_and_keepalives_goes_on(tmp_path: Path) -> None:
+async def test_a_broker_suspended_longer_than_leases_and_keepalives_continues(tmp_path: Path) -> None:
     with running(tmp_path) as broker:
         async with linn.connect(broker.url, request_timeout_s=60, retries_max=100) as client:
             await publish(client, "jobs", 100)
@@ -108,7 +108,7 @@ async def test_a_broker_that_stood_still_longer_than_leases_and_keepalives_goes_
         assert "Traceback" not in broker.log_text()
 
 
-async def test_the_leases_of_a_consumer_that_stands_still_end(tmp_path: Path) -> None:
+async def test_the_leases_of_a_frozen_consumer_expire(tmp_path: Path) -> None:
     with running(tmp_path) as broker:
         async with linn.connect(broker.url) as client:
             for topic in ("jobs", "patient-jobs"):
@@ -127,7 +127,7 @@ async def test_the_leases_of_a_consumer_that_stands_still_end(tmp_path: Path) ->
                     assert await first_line(lazy) == "delivery.not_current"
 
 
-async def test_a_client_that_never_reads_costs_bounded_memory_and_nobody_else(tmp_path: Path) -> None:
+async def test_a_client_that_never_reads_costs_bounded_memory_and_harms_no_other(tmp_path: Path) -> None:
     with running(tmp_path) as broker:
         memory = psutil.Process(broker.pid).memory_info
         async with linn.connect(broker.url) as client:

@@ -89,7 +89,7 @@ def test_a_lost_lease_that_did_not_come_again_shows() -> None:
     assert wrong(ledger, {1, 2, 3}) == ["queue: held by the killed worker, came again"]
 
 
-def test_a_run_in_which_nobody_died_shows() -> None:
+def test_a_run_without_worker_deaths_is_reported() -> None:
     ledger = Ledger()
     ledger.received("a", [1], 1, 1.0)
     ledger.acked("a", [1], 2.0)

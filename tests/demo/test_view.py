@@ -1,4 +1,4 @@
-"""What the demo shows on a terminal and in a pipe."""
+"""The demo's output on a terminal and in a pipe."""
 
 import io
 

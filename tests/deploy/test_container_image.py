@@ -36,7 +36,7 @@ class Instruction(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """Of its exec form, which is JSON, or of its shell form."""
+        """The words of its exec form, which is JSON, or of its shell form."""
         begins = self.text.find("[")
         if self.name in ("CMD", "ENTRYPOINT", "HEALTHCHECK") and begins >= 0:
             words: list[str] = json.loads(self.text[begins:])
@@ -71,7 +71,7 @@ def copied_from_the_repository() -> Iterator[tuple[int, list[str], str]]:
             yield instruction.stage, sources, target
 
 
-def test_what_is_copied_exists_and_is_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     assert "*" in ignored
     sources = [source for _, several, _ in copied_from_the_repository() for source in several]
@@ -80,7 +80,7 @@ def test_what_is_copied_exists_and_is_not_ignored() -> None:
     assert sorted(line[1:] for line in ignored if line.startswith("!")) == sorted(sources)
 
 
-def test_what_is_copied_is_all_that_the_package_needs(tmp_path: Path) -> None:
+def test_the_copied_files_are_all_that_the_package_needs(tmp_path: Path) -> None:
     for stage, sources, target in copied_from_the_repository():
         for source in sources if stage == 0 else ():
             place = tmp_path / "src" / target / (source if target.startswith(".") else "")
@@ -116,7 +116,7 @@ def test_the_extra_that_is_installed_exists_and_so_does_the_python() -> None:
     assert f"Programming Language :: Python :: {version[1]}" in project["classifiers"]
 
 
-def test_it_runs_as_a_user_that_it_makes_and_who_owns_the_volume() -> None:
+def test_it_runs_as_its_own_user_which_owns_the_volume() -> None:
     user, volume = only("USER").text, only("VOLUME").text
     (makes,) = [run.text for run in FILE if run.name == "RUN" and "useradd" in run.text]
     assert user not in ("root", "0")

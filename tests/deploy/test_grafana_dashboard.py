@@ -55,7 +55,7 @@ def labels_of(query: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("title", "query", "legend"), QUERIES)
-def test_each_query_names_metrics_and_labels_that_there_are(
+def test_each_query_names_existing_metrics_and_labels(
     exposed: dict[str, str], title: str, query: str, legend: str
 ) -> None:
     names = metrics_of(query)
@@ -74,7 +74,7 @@ def test_each_query_names_metrics_and_labels_that_there_are(
         assert f"{name}{{instance=~" in query, "the choice of the broker has no effect"
 
 
-def test_the_choices_ask_for_what_there_is(exposed: dict[str, str]) -> None:
+def test_the_dashboards_variables_use_existing_metrics(exposed: dict[str, str]) -> None:
     datasource, instance = DASHBOARD["templating"]["list"]
     assert (datasource["name"], datasource["query"]) == ("datasource", "prometheus")
     metric, label = re.findall(r"label_values\((\w+), (\w+)\)", instance["query"]["query"])[0]

@@ -50,7 +50,7 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_what_it_starts_serves_and_its_signal_stops_it_in_order(tmp_path: Path) -> None:
+def test_its_command_serves_and_its_signal_stops_it_in_order(tmp_path: Path) -> None:
     (tmp_path / "linn.toml").write_text('[listeners.native]\naddress = "127.0.0.1:0"\n')
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(start_words(tmp_path), stdout=subprocess.PIPE, stderr=log, text=True)
@@ -71,8 +71,8 @@ def test_a_wrong_configuration_is_not_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [SyncFailed("can't sync"), LogCorrupt("damaged"), ConfigError("wrong")])
-def test_what_a_restart_would_make_worse_is_not_restarted(error: LinnError) -> None:
-    """After a failed sync the page cache may show records that are not on the disk: a restart would believe them."""
+def test_an_error_that_a_restart_would_make_worse_causes_no_restart(error: LinnError) -> None:
+    """A failed sync may leave records in the page cache that are not on the disk: a restart would believe them."""
     assert SERVICE["Restart"] == "on-failure"
     assert str(int(exit_code_of(error))) in SERVICE["RestartPreventExitStatus"].split()
 

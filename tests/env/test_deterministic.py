@@ -18,7 +18,7 @@ from linn.testing.sim_env import SimEnv
 
 
 async def traced(env: SimEnv) -> list[object]:
-    """Three clients, a broker that logs what it reads, a clock, a crash: all that a seed decides, in order."""
+    """The trace of three clients, a logging broker, a clock and a crash: all that a seed decides, in order."""
     trace: list[object] = []
 
     async def client(number: int) -> None:
@@ -55,7 +55,7 @@ async def traced(env: SimEnv) -> list[object]:
     return trace
 
 
-def test_the_private_names_of_trio_are_there() -> None:
+def test_the_private_names_of_trio_exist() -> None:
     assert isinstance(trio._core._run._r, random.Random)
     assert isinstance(trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING, bool)
 
@@ -85,7 +85,7 @@ def test_a_simulation_leaves_trios_scheduler_as_it_was() -> None:
     assert trio._core._run._r.getstate() == state
 
 
-def test_a_seed_gives_the_same_trace_whatever_the_process_hashes_to() -> None:
+def test_a_seed_gives_the_same_trace_for_any_hash_seed() -> None:
     traces = []
     for hash_seed in ("1", "2"):
         run = subprocess.run(

@@ -1,4 +1,4 @@
-"""What every Env promises, held against the real one and the simulated one."""
+"""The promises of every Env, checked for the real one and the simulated one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_file_opened_again_has_its_bytes_and_appends_behind_them(
     again.close()
 
 
-async def test_what_the_page_cache_holds_is_had_at_once(env: Env, time: MockClock, file: File) -> None:
+async def test_cached_bytes_are_read_without_waiting(env: Env, time: MockClock, file: File) -> None:
     file.write([b"0123456789"])
     had = [file.read_cached(2, 5) for _ in range(50)]
     assert b"23456" in had
@@ -153,7 +153,7 @@ async def test_a_cancelled_read_changes_nothing(env: Env, time: MockClock, file:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def test_opening_what_is_not_there_names_the_path(env: Env, folder: str) -> None:
+def test_opening_a_missing_file_names_the_path(env: Env, folder: str) -> None:
     for path in (f"{folder}/missing", f"{folder}/no/such/place"):
         with pytest.raises(StorageError, match=path):
             env.disk.open(path)
@@ -192,7 +192,7 @@ async def test_a_rename_puts_one_file_in_anothers_place(env: Env, time: MockCloc
     renamed.close()
 
 
-async def test_what_can_not_be_done_to_a_folder_is_a_storage_error(env: Env, time: MockClock, folder: str) -> None:
+async def test_failed_operations_on_folders_are_storage_errors(env: Env, time: MockClock, folder: str) -> None:
     disk = env.disk
     disk.open(f"{folder}/file", create=True).close()
     disk.make_dir(f"{folder}/full/inner")
@@ -397,9 +397,7 @@ async def test_a_cancelled_receive_loses_no_byte(env: Env, time: MockClock, addr
     await server.aclose()
 
 
-async def test_who_waits_for_bytes_can_be_interrupted_and_no_byte_is_lost(
-    env: Env, time: MockClock, address: str
-) -> None:
+async def test_a_receive_can_be_interrupted_and_no_byte_is_lost(env: Env, time: MockClock, address: str) -> None:
     client, server = await joined(env, address)
     server.interrupt()  # Nobody waits.
     interrupted: list[int] = []

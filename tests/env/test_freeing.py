@@ -29,7 +29,7 @@ for path in sys.argv[1:]:
 
 
 class Closings:
-    """Which thread closed which file; each waits until it may."""
+    """The thread that closes each file; each close waits until it may continue."""
 
     def __init__(self) -> None:
         self.threads: dict[int, int] = {}
@@ -89,7 +89,7 @@ def test_a_large_file_that_is_still_read_is_freed_there_as_well(tmp_path: Path, 
     assert threading.get_ident() not in closings.threads.values()
 
 
-def test_without_a_thread_files_are_closed_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_files_are_closed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,4 @@
-"""What only the real Env meets: the kernel's limits, other processes, and descriptors."""
+"""Facts of the real Env alone: the kernel's limits, other processes, and descriptors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_folder_that_may_not_be_written_is_read_only(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
-async def test_what_the_page_cache_lost_is_read_from_the_disk(tmp_path: Path) -> None:
+async def test_uncached_bytes_are_read_from_the_disk(tmp_path: Path) -> None:
     content = os.urandom(1 << 20)
     file = RealDisk().open(f"{tmp_path}/log", create=True)
     file.write([content])
@@ -141,7 +141,7 @@ async def test_a_dead_brokers_unix_socket_is_replaced(tmp_path: Path) -> None:
     assert not os.path.exists(path)
 
 
-async def test_what_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
     with pytest.raises(AddressInUse, match="precious"):
@@ -149,7 +149,7 @@ async def test_what_is_no_socket_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "data"
 
 
-async def test_closing_leaves_a_socket_that_another_broker_has_put_there(tmp_path: Path) -> None:
+async def test_closing_leaves_a_socket_that_another_broker_has_created(tmp_path: Path) -> None:
     path = f"{tmp_path}/s"
     listener = await RealNet().listen(f"unix:{path}")
     os.rename(path, f"{path}.old")

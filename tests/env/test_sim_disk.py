@@ -1,4 +1,4 @@
-"""What SimDisk keeps and loses. Each fault must really occur for some seed, and no promise may break for any."""
+"""Losses of SimDisk. Each fault must really occur for some seed, and no promise may break for any."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def durable_log(disk: SimDisk) -> None:
     file.close()
 
 
-def test_what_was_synced_with_its_folder_survives_and_what_was_not_meets_every_fate() -> None:
+def test_synced_files_survive_and_unsynced_ones_meet_all_outcomes() -> None:
     async def change(disk: SimDisk) -> None:
         await durable_log(disk)
         disk.open("/log").write([UNSYNCED])
@@ -70,7 +70,7 @@ def test_a_torn_overwrite_leaves_the_bytes_around_it() -> None:
     assert len(contents) > 2, "kept, lost and torn"
 
 
-def test_a_synced_file_may_be_gone_where_its_folder_was_not_synced() -> None:
+def test_a_synced_file_may_be_lost_if_its_folder_was_not_synced() -> None:
     async def change(disk: SimDisk) -> None:
         file = disk.open("/log", create=True)
         file.write([SYNCED])
@@ -125,7 +125,7 @@ def test_a_folders_changes_are_lost_from_one_of_them_on() -> None:
     assert found == {"", "a", "ab", "abc", "abcd", "bcd"}
 
 
-def test_what_is_written_during_a_sync_is_not_covered_by_it() -> None:
+def test_writes_during_a_sync_are_not_covered_by_it() -> None:
     async def change(disk: SimDisk) -> None:
         await durable_log(disk)
         file = disk.open("/log")
@@ -137,7 +137,7 @@ def test_what_is_written_during_a_sync_is_not_covered_by_it() -> None:
     assert {SYNCED, SYNCED + b"late"} <= {crashed_content(seed, change) for seed in SEEDS}
 
 
-def test_overlapping_syncs_cover_what_each_began_with() -> None:
+def test_each_of_overlapping_syncs_covers_the_data_from_before_its_start() -> None:
     async def change(disk: SimDisk) -> None:
         await durable_log(disk)
         file = disk.open("/log")
@@ -289,7 +289,7 @@ def test_a_crash_comes_before_in_the_middle_of_or_after_its_operation() -> None:
     assert {b"", b"0123456789"} < tails
 
 
-def test_on_a_full_disk_a_write_is_there_whole_or_not_at_all() -> None:
+def test_a_write_to_a_full_disk_is_atomic() -> None:
     async def change(disk: SimDisk) -> None:
         await durable_log(disk)
         file = disk.open("/log")
@@ -308,7 +308,7 @@ def test_on_a_full_disk_a_write_is_there_whole_or_not_at_all() -> None:
     assert {crashed_content(seed, change) for seed in SEEDS} == {SYNCED + b"123"}
 
 
-def test_a_crash_may_leave_a_part_of_what_a_full_disk_refused() -> None:
+def test_a_crash_may_leave_a_part_of_a_write_that_a_full_disk_refused() -> None:
     async def change(disk: SimDisk) -> None:
         await durable_log(disk)
         disk.capacity_bytes = disk.used_bytes + 10
@@ -318,7 +318,7 @@ def test_a_crash_may_leave_a_part_of_what_a_full_disk_refused() -> None:
     assert {SYNCED, SYNCED + b"1234567890"} <= {crashed_content(seed, change) for seed in SEEDS}
 
 
-async def test_room_comes_back_with_deleted_and_replaced_files() -> None:
+async def test_deleted_and_replaced_files_free_their_space() -> None:
     disk = SimDisk(0)
     disk.capacity_bytes = 1000
     for name in ("a", "b"):
@@ -381,7 +381,7 @@ def test_a_second_handle_that_writes_the_same_file_is_caught() -> None:
         second.write([b"y"])
 
 
-def test_a_crash_after_a_kill_may_take_what_the_killed_process_did_not_sync() -> None:
+def test_a_crash_after_a_kill_may_lose_the_killed_process_s_unsynced_data() -> None:
     async def scenario(env: SimEnv) -> bool:
         await durable_log(env.disk)
         env.disk.open("/log").write([UNSYNCED])

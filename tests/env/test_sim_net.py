@@ -1,4 +1,4 @@
-"""What the simulated network holds back, cuts and resets, all in virtual time."""
+"""Delays, cuts and resets of the simulated network, all in virtual time."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_machine_without_power_is_silent_until_it_is_back() -> None:
     between_two_nodes(scenario)
 
 
-def test_death_wakes_what_waits_in_the_dead_process() -> None:
+def test_death_wakes_waiting_tasks_of_the_dead_process() -> None:
     async def wait_in_vain(wait: Callable[[], Awaitable[object]]) -> None:
         with pytest.raises(SimulatedCrash):
             await wait()

@@ -77,7 +77,7 @@ class WheelEnvironment(FreshEnvironment):
 
 
 def _wanted(first: metadata.Distribution, extras: Collection[str]) -> dict[str, metadata.Distribution]:
-    """What a distribution requires with these extras, and what that requires in turn, by name."""
+    """The requirements of a distribution with these extras, and theirs in turn, by name."""
     found: dict[str, metadata.Distribution] = {}
     waiting = [(first, frozenset(extras))]
     while waiting:

@@ -31,7 +31,7 @@ _INSTALLED = re.compile(r"^(?:\$ )?(?:python3 -m venv|pip install (?!-e)).*\n", 
 """Commands that a page's environment was made by before it is read."""
 _LINN = re.compile(r"\.\./linn(?:\[(?P<extras>[\w,]+)\])?")
 PORTS = ("5466", "9466", "5467")
-"""Those of the pages. A reader has free ones in their place: tests run beside one another."""
+"""The ports that pages name. A reader has free ones in their place: tests run beside one another."""
 COMMAND_TIMEOUT_S = 200.0
 STOP_TIMEOUT_S = 20.0
 
@@ -73,7 +73,7 @@ def commands(block: CodeBlock) -> Iterator[tuple[str, list[str]]]:
 
 
 def missing(expected: Iterable[str], printed: str) -> list[str]:
-    """Which lines of `expected` are not a part of what is printed."""
+    """The lines of `expected` that were not printed."""
     return [line for line in expected if line not in printed]
 
 
@@ -106,7 +106,7 @@ class PageReader:
         self.type("set -eu -o pipefail")
 
     def read(self, page: Path) -> int:
-        """Do what a page says. Returns how many files were written and commands typed."""
+        """Carry out a page's instructions. Returns how many files were written and commands typed."""
         done = 0
         for block in code_blocks(page):
             if name := file_of(block):
@@ -120,7 +120,9 @@ class PageReader:
         return done
 
     def type(self, command: str, expected: Iterable[str] = ()) -> str:
-        """What a command prints. Raises AssertionError where it fails, or does not print what is expected."""
+        """Run a command and return its output. Raises AssertionError if it fails, or does not print the
+        expected lines.
+        """
         self._count += 1
         end = f"--- {self._count} ---"
         self._typed.write_text(self._moved(self._adapted(command)))
@@ -136,9 +138,9 @@ class PageReader:
         return said
 
     def _read_to(self, ends: Callable[[str], bool], command: str) -> str:
-        """What is printed until `ends` says so of all of it. Raises AssertionError where the shell ends before.
+        """Read output until `ends` accepts all of it. Raises AssertionError if the shell ends before.
 
-        After COMMAND_TIMEOUT_S it is ended.
+        The shell is killed after COMMAND_TIMEOUT_S.
         """
         assert self._bash.stdout is not None
         said = ""

@@ -31,11 +31,11 @@ def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Example(request.param, folder, environment)
 
 
-def test_there_are_examples() -> None:
+def test_examples_exist() -> None:
     assert NAMES == ["linn-geo-exchange", "linn-redact", "linn-sqlite-engine"]
 
 
-def test_an_example_passes_its_own_tests_where_it_is_installed(example: Example) -> None:
+def test_an_installed_example_passes_its_own_tests(example: Example) -> None:
     printed = example.environment.run("-m", "pytest", cwd=example.folder)
     assert re.search(r"\d+ passed", printed)
     assert "skipped" not in printed

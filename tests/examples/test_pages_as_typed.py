@@ -30,14 +30,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> WheelEnvironment:
-    """What any page says to install."""
+    """An environment with everything that any page says to install."""
     extras, others = (set().union(*sets) for sets in zip(*map(installed_by, PAGES), strict=True))
     return WheelEnvironment(tmp_path_factory.mktemp("everything") / ".venv", wheel, extras, others)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_a_page_runs_as_it_stands(wheel: Path, tmp_path: Path, page: Path) -> None:
+def test_a_page_runs_unchanged(wheel: Path, tmp_path: Path, page: Path) -> None:
     extras, others = installed_by(page)
     environment = WheelEnvironment(tmp_path / ".venv", wheel, extras, others | {"hatchling"})
     with PageReader(tmp_path, environment) as reader:
@@ -72,7 +72,7 @@ PIECES = ("cpp", "ts")
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_every_block_is_run_or_says_where_it_belongs(block: CodeBlock) -> None:
+def test_every_block_is_run_or_names_its_file(block: CodeBlock) -> None:
     assert block.title or block.language in ("sh", "console", *SHOWN, *PIECES)
 
 

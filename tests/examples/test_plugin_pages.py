@@ -1,4 +1,4 @@
-"""What the pages about plugins show is what the examples hold, and what they say to write runs."""
+"""The pages about plugins show the code of the examples, and the code that they say to write runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_guide_shows_each_example() -> None:
 
 
 @pytest.mark.parametrize("excerpt", EXCERPTS, ids=lambda excerpt: excerpt.title)
-def test_an_excerpt_is_what_the_file_says(excerpt: CodeBlock) -> None:
+def test_an_excerpt_equals_the_file(excerpt: CodeBlock) -> None:
     # The guide's blocks begin at the margin, where Python can read them by themselves.
     found = (ROOT / excerpt.title).read_text()
     assert any(textwrap.indent(textwrap.dedent(excerpt.text), indent) in found for indent in ("", " " * 4, " " * 8)), (
@@ -42,7 +42,7 @@ def test_the_settings_of_an_interceptor_are_those_of_its_readme() -> None:
     assert set(shown.splitlines()) <= set(whole.splitlines())
 
 
-def test_every_suite_on_the_page_runs_as_it_stands(tmp_path: Path) -> None:
+def test_every_suite_on_the_page_runs_unchanged(tmp_path: Path) -> None:
     assert len(PROGRAMS) >= 5
     for number, program in enumerate(PROGRAMS):
         (tmp_path / f"test_suite_{number}.py").write_text(program)

@@ -1,4 +1,4 @@
-"""Where linn comes from its wheel with the extra `testing`, a new plugin passes its tests; nothing else is needed."""
+"""A new plugin passes its tests with linn from its wheel and the extra `testing`; nothing else is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_plugin_passes_its_tests_with_what_the_extra_brings(
+def test_a_new_plugin_passes_its_tests_with_the_extras_packages(
     environment: WheelEnvironment, tmp_path: Path, kind: str
 ) -> None:
     environment.run("-m", "linn", "plugins", "new", "tape", "--kind", kind, cwd=tmp_path)
@@ -34,7 +34,7 @@ def test_a_new_plugin_passes_its_tests_with_what_the_extra_brings(
     assert "skipped" not in printed
 
 
-def test_the_environment_has_linn_from_the_wheel_and_not_what_is_for_development(
+def test_the_environment_has_linn_from_the_wheel_and_no_development_packages(
     environment: WheelEnvironment, tmp_path: Path
 ) -> None:
     code = "import linn, importlib.util as util; print(linn.__file__); print(util.find_spec('mypy'))"

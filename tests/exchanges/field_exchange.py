@@ -22,7 +22,7 @@ def field_matches(rule: str, subject: Subject) -> bool:
 
 
 def field_of(rule: str) -> set[str]:
-    """What `fields` says of a rule."""
+    """The `fields` that a rule needs."""
     name = rule.replace(">", "=").partition("=")[0]
     return set() if name.startswith("label:") else {name}
 

@@ -26,7 +26,7 @@ class Chosen:
 
 
 def walk(seed: int) -> None:
-    """Raises AssertionError where the two differ."""
+    """Compare the router and the model over random steps. Raises AssertionError where the two differ."""
     rng = random.Random(seed)
     machine = RoutingMachine()
     machine.choose_alternates([(rng.choice(_NAMES), rng.choice(_NAMES)) for _ in range(3)])

@@ -52,12 +52,12 @@ VECTORS = {
 }
 
 
-def test_placement_is_what_it_always_was() -> None:
+def test_placement_never_changes() -> None:
     exchange = ring(("orders.0", "1"), ("orders.1", "1"), ("orders.2", "2"))
     assert {value: exchange.match(Subject(value, {}))[0].target.name for value in VECTORS} == VECTORS
 
 
-def test_hashes_and_points_are_what_they_always_were() -> None:
+def test_hashes_and_points_never_change() -> None:
     assert [hash_of(value) for value in ("", "a", b"a", 1, "größe")] == [
         13020603013274838756,
         3405396810240292928,
@@ -95,7 +95,7 @@ def test_shares_are_even_and_follow_the_weights() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5, 10])
-def test_a_target_that_comes_takes_its_share_and_moves_nothing_else(count: int) -> None:
+def test_a_new_target_takes_its_share_and_moves_nothing_else(count: int) -> None:
     before, exchange = placed(equal(count)), equal(count)
     exchange.match(Subject("a", {}))
     exchange.bind(Binding(Target("new"), "10"))
@@ -107,7 +107,7 @@ def test_a_target_that_comes_takes_its_share_and_moves_nothing_else(count: int) 
     assert placed(exchange) == before
 
 
-def test_a_target_that_goes_gives_its_share_to_all_others() -> None:
+def test_a_removed_targets_share_is_spread_over_all_others() -> None:
     before, exchange = placed(equal(5)), equal(5)
     exchange.unbind(Binding(Target("t2"), "10"))
     after = placed(exchange)
@@ -197,7 +197,7 @@ def test_ten_thousand_heavy_targets_are_laid_out_in_a_bounded_time_and_place() -
     assert len(exchange._points) <= POINTS_MAX
 
 
-def test_an_explanation_says_where_the_hash_leads() -> None:
+def test_an_explanation_names_the_hashs_target() -> None:
     exchange = ring(("t", "1"), ("u", "1"), hash_on="label.customer")
     subject = Subject("", {"customer": "c"})
     (chosen,) = exchange.match(subject)

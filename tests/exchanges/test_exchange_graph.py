@@ -1,4 +1,4 @@
-"""What leads from one exchange to another: circles are refused by name, and long ways cost no stack."""
+"""Paths between exchanges: cycles are refused by name, and long paths use no stack."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_exchange_is_not_bound_to_itself() -> None:
     assert graph.routers["a"].bindings() == []
 
 
-def test_a_circle_is_named_along_its_whole_way() -> None:
+def test_a_cycle_is_named_with_its_whole_path() -> None:
     graph = graph_of("a", "b", "c", "d")
     link(graph, "a", "b")
     graph.routers["b"].alternate = "c"
@@ -46,7 +46,7 @@ def test_a_circle_is_named_along_its_whole_way() -> None:
     link(graph, "a", "d")
 
 
-def test_what_was_unbound_closes_no_circle() -> None:
+def test_removed_bindings_close_no_cycle() -> None:
     graph = graph_of("a", "b")
     link(graph, "a", "b")
     graph.routers["a"].unbind(Binding(Target("b", is_exchange=True)))
@@ -55,7 +55,7 @@ def test_what_was_unbound_closes_no_circle() -> None:
         link(graph, "a", "b")
 
 
-def test_a_way_of_a_thousand_exchanges_is_followed_and_its_circle_told_in_a_line() -> None:
+def test_a_path_of_a_thousand_exchanges_is_followed_and_its_cycle_named_in_a_line() -> None:
     names = [f"e{number:04}" for number in range(1_000)]
     graph = graph_of(*names)
     for source, target in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
@@ -68,7 +68,7 @@ def test_a_way_of_a_thousand_exchanges_is_followed_and_its_circle_told_in_a_line
     assert refused.value.text.endswith("-> ... -> e0999")
 
 
-def test_a_change_far_away_counts_at_once() -> None:
+def test_a_change_at_a_distant_exchange_takes_effect_at_once() -> None:
     graph = graph_of("a", "b", "c")
     link(graph, "a", "b")
     link(graph, "b", "c")
@@ -79,7 +79,7 @@ def test_a_change_far_away_counts_at_once() -> None:
     assert topics_of(graph.routers["a"], Record()) == []
 
 
-def test_an_alternate_is_asked_only_where_nothing_matches() -> None:
+def test_an_alternate_exchange_is_used_only_if_nothing_matches() -> None:
     graph = graph_of("late")
     graph.routers["late"].bind(Binding(Target("rest")))
     direct = Router("first", "direct", lambda: DirectExchange("e", NoSettings()), graph, "late")
@@ -88,7 +88,7 @@ def test_an_alternate_is_asked_only_where_nothing_matches() -> None:
     assert topics_of(direct, Record(routing_key="other")) == ["rest"]
 
 
-def test_as_in_rabbitmq_a_binding_that_leads_nowhere_has_matched_all_the_same() -> None:
+def test_a_binding_to_a_dead_end_counts_as_a_match_as_in_rabbitmq() -> None:
     graph = graph_of("empty", "late")
     graph.routers["late"].bind(Binding(Target("rest")))
     first = graph.routers["first"] = Router("first", "fanout", lambda: FanoutExchange("e", NoSettings()), graph, "late")
@@ -96,7 +96,7 @@ def test_as_in_rabbitmq_a_binding_that_leads_nowhere_has_matched_all_the_same() 
     assert topics_of(first, Record()) == []
 
 
-def test_an_exchange_is_shown_only_what_it_asked_for_whatever_others_on_the_way_ask() -> None:
+def test_an_exchange_sees_only_the_fields_that_it_requested() -> None:
     shown: list[Subject] = []
 
     class Curious(FanoutExchange):

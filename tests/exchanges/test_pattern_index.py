@@ -39,7 +39,7 @@ def test_patterns_that_come_and_go_in_many_small_blocks_match_as_if_alone(
         assert index.is_empty()
 
 
-def test_bits_of_what_is_gone_are_given_out_again() -> None:
+def test_bits_of_removed_patterns_are_reused() -> None:
     index = PatternIndex()
     for number in range(20_000):
         index.add(number, f"*.{number}")

@@ -103,7 +103,7 @@ def test_an_exchange_without_bindings_keeps_nothing_of_those_it_had() -> None:
         (Binding(Target("t")), "exchange e wants a predicate", ""),
     ],
 )
-def test_what_a_content_exchange_refuses(binding: Binding, problem: str, key: str) -> None:
+def test_bindings_that_a_content_exchange_refuses(binding: Binding, problem: str, key: str) -> None:
     exchange = content()
     with pytest.raises(BindingInvalid, match=problem) as caught:
         exchange.bind(binding)
@@ -201,7 +201,7 @@ def test_all_of_nothing_matches_everything_as_in_amqp() -> None:
         ({"labels": {str(n): n for n in range(256)}}, "256 values in one binding, more than 255", ""),
     ],
 )
-def test_what_a_headers_exchange_refuses(arguments: dict[str, Any], problem: str, key: str) -> None:
+def test_bindings_that_a_headers_exchange_refuses(arguments: dict[str, Any], problem: str, key: str) -> None:
     with pytest.raises(BindingInvalid, match=problem) as caught:
         headers(**arguments)
     assert caught.value.key == key

@@ -47,7 +47,7 @@ def test_a_pattern_is_explained_as_it_is_matched(pattern: str, key: str) -> None
         ("a", "", '"" is not "a"'),
     ],
 )
-def test_a_pattern_says_where_it_and_the_key_part(pattern: str, key: str, because: str) -> None:
+def test_a_patterns_explanation_names_the_first_difference(pattern: str, key: str, because: str) -> None:
     assert explain_pattern(pattern, key).because == because
 
 

@@ -1,4 +1,4 @@
-"""From a batch to topics: bytes that pass untouched, slices with the right records, and answers that are remembered."""
+"""The way of a batch to topics: bytes that pass untouched, slices with the right records, and cached answers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_batch_with_one_destination_passes_as_it_is() -> None:
     assert bytes(routed.message) == before
 
 
-def test_a_batch_without_destination_goes_nowhere() -> None:
+def test_a_batch_without_destination_is_stored_nowhere() -> None:
     assert topic_router(("t", "x")).route(keyed("a", "b")) == []
 
 
@@ -102,7 +102,7 @@ def test_each_topic_gets_the_records_that_match_in_their_order(keys: list[str]) 
             assert record == whole[int(record.value or b"")], "with all its properties, the id included"
 
 
-def test_a_pair_is_asked_about_once() -> None:
+def test_an_exchange_is_asked_about_a_pair_once() -> None:
     router, exchange = counting()
     for _ in range(5):
         router.route(keyed("a", "b", "a", "b", labels={"x": 1}))
@@ -152,7 +152,7 @@ def test_an_exchange_that_misbehaves_fails_that_publish_by_name(answer: object) 
     assert [topic for topic, _ in router.route(keyed("a"))] == ["t"], "the failure is not remembered"
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "CACHED_PAIRS_MAX", 50)
     monkeypatch.setattr(router_module, "CACHED_BATCHES_MAX", 20)
     monkeypatch.setattr(router_module, "CACHED_LARGE_CHARACTERS_MAX", 5_000)
@@ -176,7 +176,7 @@ def field_router(*rules: str) -> tuple[Router, FieldExchange]:
     return router, exchange
 
 
-def test_content_is_asked_about_once_per_distinct_tuple_of_what_bindings_look_at() -> None:
+def test_an_exchange_is_asked_once_per_distinct_tuple_of_the_fields_its_bindings_read() -> None:
     router, exchange = field_router("key=a", "header:h=1")
     records = [
         Record(value=b"%d" % n, key=key, headers=(("h", header), ("other", b"%d" % n)))
@@ -201,7 +201,7 @@ def test_bindings_that_look_at_labels_only_leave_the_body_closed() -> None:
     assert batch._body is None
 
 
-def test_what_is_remembered_of_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_contents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "CACHED_PAIRS_MAX", 50)
     router, exchange = field_router("key=a")
     for number in range(10):
@@ -259,7 +259,7 @@ class Endless(Counting):
             yield
 
 
-def test_one_key_that_takes_too_long_is_refused_and_nobody_waits_for_it() -> None:
+def test_one_key_that_takes_too_long_is_refused_without_delay_for_others() -> None:
     exchange = Endless()
     router = Router("e", "endless", lambda: exchange, ExchangeGraph(lambda: exchange.now_s))
     steps = router.route_steps(keyed("a"), PublishBudget())
@@ -319,7 +319,7 @@ def test_a_batch_that_takes_too_long_to_route_is_refused_and_what_was_found_is_k
     assert len(exchange.asked) == 5
 
 
-def test_a_batch_may_be_asked_about_step_by_step() -> None:
+def test_a_batch_may_be_routed_step_by_step() -> None:
     router, exchange = slow_router()
     exchange.answer = [Binding(Target("t"))]
     batch = keyed("a", "b")
@@ -368,7 +368,7 @@ def test_a_large_batch_is_taken_apart_in_steps_as_it_would_be_at_once(
     assert {topic: [r.value for r in part.records()] for topic, part in router.route(keyed(*keys))} == expected
 
 
-def test_contents_are_asked_about_in_steps_once_each_and_parted_by_their_answers() -> None:
+def test_contents_are_routed_in_steps_once_each_and_split_by_answer() -> None:
     router, exchange = field_router("key=k1", "key=k2", "header:h=1")
     records = [
         Record(value=b"%d" % n, key=b"k%d" % (n % 3), headers=(("h", b"1"),) if n % 2 else ()) for n in range(5_000)
@@ -396,7 +396,7 @@ def test_a_binding_that_looks_at_something_else_in_the_middle_counts_for_all_rec
     assert [topic for topic, _ in router.route(batch)] == ["new"], "no answer to other questions is remembered"
 
 
-def test_what_a_batch_would_be_copied_into_is_counted_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_a_batch_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     router = topic_router(*[(f"t{n}", f"k{key}") for n in range(12) for key in (n % 4, (n + 1 + n // 4) % 4)])
     batch = keyed(*[f"k{n % 4}" for n in range(100)])
     monkeypatch.setattr(publish_budget, "RECORD_STEPS_MAX", 300)
@@ -407,7 +407,7 @@ def test_what_a_batch_would_be_copied_into_is_counted_before_it_is(monkeypatch: 
     assert len(whole.route(batch)) == 1_000, "what goes there as a whole costs nothing of it"
 
 
-def test_what_the_parts_of_a_batch_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_batchs_parts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     router = topic_router(("t0", "k0"), ("t1", "k1"))
     monkeypatch.setattr(publish_budget, "PARTS_BYTES_MAX", 4_000)
     router.route(keyed(*["k0", "k1"] * 20))

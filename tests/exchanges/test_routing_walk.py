@@ -7,11 +7,11 @@ from routing_walk import walk
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_routes_are_what_the_model_says(seed: int) -> None:
+def test_routes_agree_with_the_model(seed: int) -> None:
     walk(seed)
 
 
 @pytest.mark.soak(seeds=10_000, chunk=100)
-def test_routes_are_what_the_model_says_on_many_more_ways(seeds: range) -> None:
+def test_routes_agree_with_the_model_on_many_more_walks(seeds: range) -> None:
     for seed in seeds:
         walk(seed)

@@ -14,7 +14,7 @@ from pathlib import Path
 import atheris
 
 INPUT_BYTES_MAX = {"codec": 4_096, "batch": 4_096, "predicate": 1_024, "toml": 8_192}
-"""Of a target's inputs: large enough for every limit that its bytes can reach."""
+"""Largest inputs of each target: large enough for every limit that its bytes can reach."""
 CORPUS = Path(__file__).parent / "corpus"
 MEMORY_MIB_MAX = 1_024
 INPUT_S_MAX = 10

@@ -25,7 +25,7 @@ AS_IT_IS, SEALED_BATCH, BODY, COMPRESSED_BODY, ROUTES = range(5)
 is sound otherwise, as it is or compressed; the routes of such a batch."""
 LIMITS = BatchLimits(batch_bytes_max=1 << 18, records_max=1 << 14)
 RECORDS_READ = 32
-"""At either end of a batch."""
+"""The number of records read at either end of a batch."""
 _SEALED_AT = DATA_AT + NUMBER_BYTES - SEALED.size
 
 

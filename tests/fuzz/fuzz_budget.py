@@ -1,4 +1,6 @@
-"""What one input may do to its reader: raise a `LinnError`, in bounded time, with memory in proportion to its size."""
+"""Limits of one input's effect on its reader: it may raise a `LinnError`, in bounded time, with memory
+in proportion.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from linn.core.errors.tree import LinnError, all_errors
 T = TypeVar("T")
 
 MEASURES = "MEASURE" in os.environ
-"""As tests/tiers.py has it; this module is also part of a program of its own."""
+"""Copied from tests/tiers.py; this module is also part of a program of its own."""
 CPU_S_MAX = 2.0
-"""Many times of what the slowest input takes, for memory is traced and, under atheris, every branch counted."""
+"""A multiple of the cost of the slowest input, because memory is traced and, under atheris, every branch counted."""
 MEMORY_FACTOR_MAX = 64
-"""Of the input's size: objects of Python for a list whose entries have a byte each."""
+"""Memory per byte of input: Python objects for a list whose entries have a byte each."""
 MEMORY_BYTES_FREE = 4 << 20
 """Whatever the size: buffers, the memory that the head of a frame alone may ask for, caches."""
 
@@ -27,7 +29,9 @@ _CODES = all_errors()
 
 @contextmanager
 def within_budget(size: int) -> Iterator[None]:
-    """Fails where the block takes more of Python's memory at once than an input of `size` bytes may, or more time."""
+    """Check that the block takes no more of Python's memory at once, and no more time, than an input of `size` bytes
+    may.
+    """
     # Starting and stopping costs some KiB for good: who runs for an hour starts it once.
     is_traced = tracemalloc.is_tracing()
     if not is_traced:
@@ -47,7 +51,7 @@ def within_budget(size: int) -> Iterator[None]:
 
 
 def outcome(work: Callable[[], T]) -> T | str:
-    """What `work` gives, or the code of the error that it raises; any other exception is a bug, and goes on."""
+    """The result of `work`, or the code of its LinnError; any other exception is a bug, and is raised."""
     try:
         return work()
     except LinnError as error:

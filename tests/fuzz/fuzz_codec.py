@@ -27,7 +27,7 @@ Heard = tuple[int, m.Message, list[bytes]] | str
 
 
 def fuzz_one(data: bytes) -> None:
-    """Any chunking gives the same messages; each is read the same again, by every way there is to read it."""
+    """Check that any chunking gives the same messages, and that all ways of decoding agree."""
     if len(data) < 2:
         return
     options, seed, stream = data[0], data[1], data[2:]
@@ -48,7 +48,7 @@ def fuzz_one(data: bytes) -> None:
 
 
 def hear(stream: bytes, limit: int, pieces: random.Random, piece_bytes_max: int) -> Iterator[Heard]:
-    """What a connection says of a stream that comes in pieces."""
+    """The events of a connection for a stream that arrives in pieces."""
     connection = Connection()
     connection.allow_frames(limit)
     at = 0

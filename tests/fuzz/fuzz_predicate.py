@@ -23,7 +23,7 @@ PLAIN = (
     Subject("a.b", {"a": "b", "region": "eu", "n": 1, "x": float("nan"), "b": True}, b"k", {"h": b"\xff"}, 10),
 )
 ERROR_CHARACTERS_MAX = 1_000
-"""Of one line: 60 characters of the text, each written as an escape of up to 10, and what is wrong with them."""
+"""Longest error: 60 characters of the text, each written as an escape of up to 10, and the problem."""
 
 
 def fuzz_one(data: bytes) -> None:

@@ -27,7 +27,7 @@ FILE = Path(_folder.name, "linn.toml")
 
 @cache
 def kinds() -> PluginManager:
-    """What linn itself brings, whatever else is installed."""
+    """linn's own kinds, whatever else is installed."""
     own = [entry for entry in installed() if entry.value.startswith("linn.")]
     return PluginManager(PluginSettings(), own)
 

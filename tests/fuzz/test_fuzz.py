@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 HERE = Path(__file__).parent
 TARGETS = ("batch", "codec", "predicate", "toml")
 EXAMPLES = {"batch": 800, "codec": 500, "predicate": 600, "toml": 300}
-"""Of damaged inputs: two to four seconds each."""
+"""Damaged inputs per target: two to four seconds each."""
 CORPUS_BYTES_MAX = 1_000_000
 SOAK_S = float(os.environ.get("SOAK_FUZZ_S", "3600"))
 ENDING_S = 120
 INPUT_S = 60
-"""Most for one input, by the clock on the wall: on a machine that is busy with other things the first takes ten."""
+"""The time limit of one input, in wall-clock time: on a busy machine the first takes ten seconds."""
 AS_A_GRANDCHILD = ("sh", "-c", '"$@"; exit $?', "sh")
 """Linux lets a child begin with its parent's peak of memory, which libFuzzer looks at; a child of sh's begins anew."""
 

@@ -13,7 +13,7 @@ PARTITIONS = 5
 
 
 class GroupWalk:
-    """What the members were told, what was committed, and what of it the log has."""
+    """The assignments and commits known to the members, and the logged part of them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -42,7 +42,7 @@ class GroupWalk:
         self.flush()
 
     def commit(self) -> None:
-        """By anybody, in this generation or in one that is over."""
+        """Commit by any member, in this generation or in one that is over."""
         member, partition = f"m{self.rng.randrange(4)}", self.rng.randrange(PARTITIONS)
         generation = self.generation - self.rng.choice([0, 0, 0, 1])
         offset = self.rng.randrange(100)
@@ -84,5 +84,5 @@ class GroupWalk:
 
 
 def walk(seed: int) -> None:
-    """Raises AssertionError where the two differ."""
+    """Compare the group and the model over random steps. Raises AssertionError where the two differ."""
     GroupWalk(seed).walk()

@@ -1,4 +1,4 @@
-"""Who owns which partition, who may commit, and what a restart keeps."""
+"""Ownership of partitions, the right to commit, and the effects of a restart."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_each_partition_has_one_owner_and_shares_differ_by_at_most_one(partition
 
 
 @given(partition_counts, histories)
-def test_a_partition_moves_only_where_balance_asks_for_it(partitions, history):
+def test_a_partition_moves_only_if_balance_requires_it(partitions, history):
     for joins, member, before, rebalance in play(ConsumerGroup("g", partitions), history):
         after = rebalance.assignment
         for other in before.keys() & after.keys():
@@ -88,7 +88,7 @@ def test_joining_twice_starts_no_generation():
     assert again.assignment == {"ann": (0, 1, 2)}
 
 
-def test_who_is_no_member_can_not_leave():
+def test_only_members_can_leave():
     with pytest.raises(GroupFenced):
         ConsumerGroup("g", 1).leave("ann")
 
@@ -225,7 +225,7 @@ def test_damaged_rows_are_corrupt(data):
         decode_group_events(data)
 
 
-def test_a_reset_is_for_a_group_that_nobody_reads_with():
+def test_a_reset_is_refused_for_a_group_with_members():
     group = ConsumerGroup("g", 2)
     group.join("m")
     group.commit("m", 1, 0, 5)
@@ -239,7 +239,7 @@ def test_a_reset_is_for_a_group_that_nobody_reads_with():
     assert group.take_events() == [], "the log has them already"
 
 
-def test_what_no_log_has_is_given_again_as_it_is_then():
+def test_events_that_no_log_has_are_given_again_in_their_latest_form():
     group = ConsumerGroup("g", 3)
     group.join("ann")
     for partition in range(3):
@@ -277,7 +277,9 @@ def test_a_group_that_was_forgotten_is_fresh():
 
 
 @given(partition_counts, st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7), min_size=1))
-def test_members_that_leave_together_are_one_generation_and_who_stays_keeps_all(partitions, members, leaving):
+def test_members_that_leave_together_make_one_generation_and_the_others_keep_their_partitions(
+    partitions, members, leaving
+):
     group, leaving = ConsumerGroup("g", partitions), leaving & members
     for member in sorted(members):
         group.join(str(member))

@@ -7,11 +7,11 @@ from group_walk import walk
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_the_group_is_what_its_model_is(seed: int) -> None:
+def test_the_group_agrees_with_its_model(seed: int) -> None:
     walk(seed)
 
 
 @pytest.mark.soak(seeds=10_000, chunk=100)
-def test_the_group_is_what_its_model_is_on_many_more_ways(seeds: range) -> None:
+def test_the_group_agrees_with_its_model_on_many_more_walks(seeds: range) -> None:
     for seed in seeds:
         walk(seed)

@@ -32,7 +32,7 @@ from linn.wire.codec import decode, encode
 from linn.wire.connection import hello
 
 RATE_KEPT_MIN = 0.8
-"""By a bystander that has the machine with the broker and the attackers."""
+"""The share of its rate that a bystander keeps while it shares the machine with the broker and the attackers."""
 YARDSTICK_ADDITIONS = 50_000
 YARDSTICK_S = 0.007
 """Processor time of so many additions on the machine that the bounds were found on. Machines that are shared are at
@@ -51,7 +51,7 @@ WAIT_S_MAX = 30.0
 
 
 class Usage:
-    """What a process has used, from /proc."""
+    """The resources that a process has used, from /proc."""
 
     def __init__(self, pid: int) -> None:
         self._proc = Path("/proc", str(pid))
@@ -93,7 +93,7 @@ class Usage:
 
 
 def machine_slowness() -> float:
-    """How many times as long this machine takes now as the one that the bounds on time were found on; 1 at least."""
+    """The slowness of this machine now, relative to the one on which the time limits were found; 1 at least."""
     began_s, total = time.thread_time(), 0
     for number in range(YARDSTICK_ADDITIONS):
         total += number
@@ -139,7 +139,7 @@ class WatchedBroker(BrokerProcess):
 
 
 class Span:
-    """What the bystander did, and what the broker used, from one round to a later one."""
+    """The bystander's progress and the broker's usage, from one round to a later one."""
 
     def __init__(self, broker: WatchedBroker) -> None:
         self._broker = broker
@@ -168,7 +168,7 @@ class Span:
 
 
 class Peer:
-    """One connection of an attacker: bytes out, frames in. Every wait has an end."""
+    """An attacker's connection: bytes out, frames in. Every wait has an end."""
 
     def __init__(self, address: str, greeted: bool) -> None:
         host, port = address.rsplit(":", 1)
@@ -226,7 +226,7 @@ class Peer:
         return answer.subscription
 
     def administer(self, verb: str, **arguments: object) -> Any:
-        """What a verb gives."""
+        """Carry out a verb and return its result."""
         answer = self.ask(m.Administer(verb, json.dumps(arguments)))
         assert isinstance(answer, m.Administered), answer
         return json.loads(answer.result)
@@ -317,7 +317,9 @@ class Peer:
         self._answered()
 
     def leaves(self) -> None:
-        """This side ends the connection, whatever is under way; that the broker lets go is seen when the block ends."""
+        """End the connection from this side, with requests in flight; the block's end checks that the broker closes it
+        too.
+        """
         self.close()
         self.judged = True
 
@@ -332,14 +334,14 @@ class Peer:
 
 
 class Attack:
-    """What the block of `attacked` works with; afterwards, what it cost."""
+    """The object that the block of `attacked` works with; afterwards it has the measured cost."""
 
     def __init__(self, broker: WatchedBroker) -> None:
         self._broker = broker
         self._peers: list[Peer] = []
         self.rate_kept = self.cpu_s = self.answer_s = self.longest_round_s = 0.0
         self.memory_bytes = 0
-        """By which the broker grew, at its peak."""
+        """The growth of the broker's memory, at its peak."""
 
     def connect(self, *, greeted: bool = True) -> Peer:
         """A connection; hello and welcome are behind it unless told otherwise."""
@@ -370,7 +372,7 @@ class Attack:
         self._broker.bystander.report(rounds)
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Do nothing until something holds; it is looked at after each of the bystander's rounds."""
+        """Do nothing until the condition holds; it is checked after each of the bystander's rounds."""
         until_s = time.monotonic() + WAIT_S_MAX
         while not holds():
             assert time.monotonic() < until_s, f"it has not come to it that {what}"
@@ -442,7 +444,7 @@ def _at_work(broker: WatchedBroker) -> Iterator[None]:
 def _in_bounds_of_time(
     broker: WatchedBroker, attack: Attack, cpu_s: float, answer_s: float, pause_s: float
 ) -> Iterator[None]:
-    """What `attacked` says of time."""
+    """Check the time limits of `attacked`."""
     slowness, span = machine_slowness(), Span(broker)
     yield
     span.end(ROUNDS_MIN)

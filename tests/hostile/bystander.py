@@ -29,25 +29,25 @@ QUEUE, STREAM, GROUP = "bystander-queue", "bystander-stream", "bystanders"
 TOPICS = f'[topics.{QUEUE}]\nkind = "queue"\n[topics.{STREAM}]\nkind = "stream"\n'
 PERIOD_S = 0.02
 RECORDS = 5
-"""Of each topic in each round."""
+"""Records per topic and round."""
 ROUND_S_MAX = 10.0
 
 
 class Report(NamedTuple):
-    """What a bystander has done up to now."""
+    """The progress of a bystander."""
 
     rounds: int
     at_s: float
-    """When its last round ended, by the clock that all processes share."""
+    """The time when its last round ended, by the clock that all processes share."""
     longest_s: float
-    """Of the rounds since the report before this one."""
+    """The longest round since the previous report."""
     records: int
     """Confirmed, consumed and acked, of both topics."""
     error: str = ""
 
 
 class Lane:
-    """One topic: what is published to it comes back, once and in order."""
+    """A topic through which the bystander passes messages: each published one comes back, once and in order."""
 
     def __init__(self, producer: Producer, consumer: Consumer) -> None:
         self._producer = producer
@@ -67,7 +67,7 @@ class Lane:
 
 
 async def work(url: str) -> None:
-    """Rounds and reports until stdin ends. Raises whatever goes wrong."""
+    """Do rounds and report them until stdin ends. Raises the first error."""
     # One attempt: a connection that the broker gives up is an error, not something to get over.
     async with linn.connect(url, name="bystander", retries_max=0, request_timeout_s=ROUND_S_MAX) as client:
         async with (
@@ -124,7 +124,7 @@ class Bystander:
         self._longest_s = 0.0
 
     def report(self, rounds: int = 0, timeout_s: float = 30.0) -> Report:
-        """What it has done, once it has done so many more rounds. Fails where something went wrong for it."""
+        """The progress after so many more rounds. Fails if the bystander had an error."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

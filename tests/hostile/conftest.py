@@ -10,7 +10,7 @@ import pytest
 from attack import WatchedBroker
 
 MEMORY_DISK = Path("/dev/shm")
-"""Where the bystander's rate does not depend on what else the disk is used for; Linux has it."""
+"""A disk on which the bystander's rate does not depend on other users; Linux has it."""
 
 
 @pytest.fixture(scope="module")

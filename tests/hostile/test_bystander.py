@@ -28,7 +28,7 @@ def test_a_broker_that_does_nothing_for_a_second_fails_the_attack(broker: Watche
         stand_still()
 
 
-def test_an_attacker_of_whom_nobody_asks_what_became_fails_the_attack(broker: WatchedBroker) -> None:
+def test_an_attacker_whose_outcome_is_not_checked_fails_the_attack(broker: WatchedBroker) -> None:
     def forget() -> None:
         with attacked(broker) as attack:
             attack.connect()

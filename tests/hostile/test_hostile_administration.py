@@ -47,7 +47,7 @@ def test_arguments_are_refused_for_their_size_before_they_are_decoded(broker: Wa
         attack.tries(cases)
 
 
-def test_one_thing_that_is_wrong_ends_the_looking(broker: WatchedBroker) -> None:
+def test_the_first_error_ends_the_search(broker: WatchedBroker) -> None:
     count = VALUES_MAX - 16
     settings = {
         "unknown keys": ({f"{number:x}": 0 for number in range(count)}, "failed config.unknown_key"),
@@ -98,9 +98,7 @@ def test_ten_thousand_bindings_are_made_changed_and_added_to_in_linear_time(brok
 
 
 @pytest.mark.parametrize("size", [60_000, ARGUMENTS_BYTES_MAX - 100])
-def test_changes_that_wait_for_a_slow_one_wait_as_text_and_who_only_looks_does_not_wait(
-    broker: WatchedBroker, size: int
-) -> None:
+def test_changes_behind_a_slow_one_wait_as_text_and_reads_do_not_wait(broker: WatchedBroker, size: int) -> None:
     slow = json.dumps({"name": f"slow-{size}", "settings": {"partitions": SLOW_PARTITIONS}})
     item = '{"":0},'
     waiting = '{"name":"x","settings":[' + item * (min(size, 2 * VALUES_MAX) // len(item)) + "0]}"

@@ -76,7 +76,7 @@ def test_records_that_die_between_others_are_copied_in_turns_and_many_at_a_time(
         assert fetched.high_watermark == 1_500
 
 
-def test_records_that_die_between_others_and_nobody_wants_are_dropped_in_turns(broker: WatchedBroker) -> None:
+def test_dead_records_between_others_without_a_dead_letter_topic_are_dropped_in_turns(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=0.5) as attack:
         peer = attack.connect()
         reject_every_other(peer, "dropped", 3_000)
@@ -154,7 +154,7 @@ def test_a_thousand_readers_that_leave_together_leave_their_partitions_in_turns(
         watcher.is_served()
 
 
-def test_who_closes_its_side_behind_a_large_publish_gets_the_answer(broker: WatchedBroker) -> None:
+def test_a_client_that_half_closes_after_a_large_publish_gets_the_answer(broker: WatchedBroker) -> None:
     records = [Record(value=b"", routing_key=f"key-{number}") for number in range(20_000)]
     large = bytes(build_from_records(records, base_id=1).message)
     with attacked(broker, cpu_s=2.0, memory_bytes=48 << 20) as attack:

@@ -89,7 +89,7 @@ def fails(peer: Peer, message: m.Message) -> str:
 
 
 def reset(peer: Peer, **place: object) -> Any:
-    """What a reset of a group's places gives, or the code of its error."""
+    """The result of a reset of a group's offsets, or the code of its error."""
     answer = peer.ask(m.Administer("group.reset", json.dumps({"topic": "committed", "group": "g", **place})))
     if isinstance(answer, m.Failed):
         return answer.code
@@ -106,7 +106,7 @@ def let_pass(peer: Peer, ms: int) -> None:
 # --- 21: takes everything --------------------------------------------------------------------------------------------
 
 
-def test_who_takes_everything_and_settles_nothing_gives_it_all_back(broker: WatchedBroker) -> None:
+def test_records_of_a_consumer_that_settles_nothing_are_all_returned(broker: WatchedBroker) -> None:
     records = 20_000
     with attacked(broker, cpu_s=0.3) as attack:
         greedy = attack.connect()
@@ -154,7 +154,7 @@ def read_all(peer: Peer) -> int:
     return total
 
 
-def test_who_reads_no_replies_is_not_read_from_and_fills_no_memory(broker: WatchedBroker) -> None:
+def test_a_client_that_reads_no_replies_is_not_read_from_and_fills_no_memory(broker: WatchedBroker) -> None:
     batch = wire.plain([bytes(10)])
     kinds = {
         "publishes": [request(m.Publish("s", partition=0), wire.CORRELATION, 1) + batch] * 5_000,
@@ -331,7 +331,7 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
 # --- 31: nacks -------------------------------------------------------------------------------------------------------
 
 
-def test_nacks_without_end_cost_what_their_requests_cost(broker: WatchedBroker) -> None:
+def test_endless_nacks_cost_no_more_than_their_requests(broker: WatchedBroker) -> None:
     turns = 500
     with attacked(broker, cpu_s=1) as attack:
         peer = attack.connect()
@@ -352,7 +352,7 @@ def test_nacks_without_end_cost_what_their_requests_cost(broker: WatchedBroker) 
         other.is_served()
 
 
-def test_who_nacks_everything_at_once_and_never_takes_it_again_keeps_nothing_busy(broker: WatchedBroker) -> None:
+def test_nacked_records_without_a_consumer_cause_no_work(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=1, memory_bytes=16 << 20) as attack:
         peer = attack.connect()
         publish(peer, "leased", 10_000, partition=1)

@@ -92,7 +92,7 @@ def test_many_bodies_that_get_large_are_opened_one_after_the_other(broker: Watch
         attack.tries({"1,024 of them": (publish("one", *[bomb] * 1_024), TOO_MUCH)})
 
 
-def test_what_goes_whole_to_many_topics_is_counted_for_each_of_them(broker: WatchedBroker) -> None:
+def test_a_batch_for_many_topics_counts_once_for_each(broker: WatchedBroker) -> None:
     large = wire.plain([bytes(1_000_000)] * 7)
     with attacked(broker, cpu_s=1, memory_bytes=48 << 20) as attack:
         attack.tries(
@@ -124,7 +124,7 @@ def test_records_of_many_headers_are_routed_in_turns(broker: WatchedBroker) -> N
         attack.tries({"640 records": (publish("split", batch, to_exchange=True), "answered")})
 
 
-def test_a_large_header_makes_nobody_look_at_all_records_at_once(broker: WatchedBroker) -> None:
+def test_a_large_header_does_not_make_one_step_visit_all_records(broker: WatchedBroker) -> None:
     records, size = 600_000, (1 << 20) - 10
     fields = {
         wire.VALUE_OFFSETS: ends(records)[:-4] + struct.pack("<i", 200),
@@ -139,7 +139,7 @@ def test_a_large_header_makes_nobody_look_at_all_records_at_once(broker: Watched
         attack.tries({"600,000 records": (publish("one", compressed(records, fields)), "answered")})
 
 
-def test_each_of_thousands_of_partitions_is_not_asked_for_the_room_in_all(broker: WatchedBroker) -> None:
+def test_a_topics_size_limit_is_not_computed_anew_for_each_of_thousands_of_partitions(broker: WatchedBroker) -> None:
     hashes = struct.pack(f"<{PARTITIONS}I", *range(PARTITIONS))
     batch = wire.batch(PARTITIONS, {wire.KEY_HASHES: hashes, wire.BODY: wire.body([b"x"] * PARTITIONS)})
     with attacked(broker, cpu_s=2, memory_bytes=32 << 20) as attack:

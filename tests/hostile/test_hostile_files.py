@@ -29,7 +29,7 @@ BATCHES, RECORDS = 40, 4
 
 
 def fill(peer: Peer, topic: str) -> None:
-    """Several segments of batches."""
+    """Store several segments of batches."""
     for number in range(BATCHES):
         answer = peer.ask(m.Publish(topic), wire.plain([b"%08d" % number * 32] * RECORDS))
         assert isinstance(answer, m.Published), answer
@@ -176,7 +176,7 @@ def read(peer: Peer, topic: str) -> tuple[list[bytes | None], str]:
 # --- while it runs -------------------------------------------------------------------------------------------------
 
 
-def test_damage_that_is_found_while_it_runs_fails_who_reads_it_by_name_and_nobody_else(broker: WatchedBroker) -> None:
+def test_damage_found_at_run_time_fails_its_readers_by_name_and_no_others(broker: WatchedBroker) -> None:
     with attacked(broker) as attack:
         peer = attack.connect()
         for topic in ("s", "q"):

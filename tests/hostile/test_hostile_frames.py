@@ -73,7 +73,7 @@ def hello_of(client: bytes) -> bytes:
 
 
 def client_hello() -> bytes:
-    """What a TLS client says first."""
+    """The first bytes of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context()
     with pytest.raises(ssl.SSLWantReadError):
@@ -93,7 +93,7 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("greeted", [False, True], ids=["before hello", "behind hello"])
-def test_tls_http_and_other_protocols_are_told_that_this_is_linns(broker: WatchedBroker, greeted: bool) -> None:
+def test_tls_http_and_other_protocols_get_an_error_that_names_linn(broker: WatchedBroker, greeted: bool) -> None:
     with attacked(broker, memory_bytes=2 << 20) as attack:
         attack.tries(STRANGERS, greeted=greeted)
 

@@ -48,7 +48,7 @@ NAMES = {
     "full width": "\uff0e\uff0e\uff0fx",
 }
 REFUSED_IN_A_LOG = [*range(10), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
-"""Everything that moves a cursor, but for the ends of lines."""
+"""All characters that move a cursor, except line ends."""
 
 
 def assert_harmless(text: str, what: str) -> None:
@@ -173,7 +173,7 @@ def join_and_bind(attack: Attack) -> None:
 
 
 def linn(broker: WatchedBroker, *arguments: str) -> str:
-    """What a command prints, on a terminal or not."""
+    """The output of a command, on a terminal or not."""
     console.cache_clear()
     done = CliRunner().invoke(app, list(arguments), env={"LINN_URL": broker.url, "NO_COLOR": "1"})
     console.cache_clear()

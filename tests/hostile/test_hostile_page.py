@@ -31,7 +31,7 @@ def named(row: list[str]) -> list[str]:
 
 
 def bounds(test: ast.FunctionDef) -> str:
-    """What the test gives to `attacked`, as the page has it."""
+    """The arguments that the test gives to `attacked`, in the page's format."""
     (given,) = [
         {keyword.arg: eval(compile(ast.Expression(keyword.value), "", "eval"), {}) for keyword in node.keywords}
         for node in ast.walk(test)
@@ -42,7 +42,7 @@ def bounds(test: ast.FunctionDef) -> str:
     return ", ".join(parts)
 
 
-def test_each_test_of_a_hostile_input_stands_in_one_row() -> None:
+def test_each_test_of_a_hostile_input_is_listed_in_one_row() -> None:
     assert sorted(name for row in ROWS for name in named(row)) == sorted(TESTS)
 
 

@@ -95,7 +95,7 @@ def test_a_zstd_bomb_a_size_that_lies_and_a_huge_window_are_refused_on_entry(bro
 
 @pytest.mark.parametrize("topic", READS)
 @pytest.mark.parametrize("credit", [1, 5, 1000])
-def test_what_can_not_be_decoded_reaches_readers_as_it_is_and_holds_up_nothing(
+def test_an_undecodable_batch_reaches_readers_unchanged_and_blocks_nothing(
     broker: WatchedBroker, topic: str, credit: int
 ) -> None:
     with attacked(broker, memory_bytes=8 << 20) as attack:
@@ -109,7 +109,7 @@ def test_what_can_not_be_decoded_reaches_readers_as_it_is_and_holds_up_nothing(
 
 
 def published_among_good(attack: Attack, topic: str) -> tuple[int, int]:
-    """Three batches that can't be decoded, between good ones; the offsets where all that begins and ends."""
+    """Publish three batches that can't be decoded, between good ones; returns the first offset and the end."""
     peer = attack.connect()
     bad = [decreasing(), bomb(100_000), compressed(zstandard.ZstdCompressor().compress(bytes(500)), 500, 4)]
     placed = []
@@ -122,7 +122,9 @@ def published_among_good(attack: Attack, topic: str) -> tuple[int, int]:
 
 
 def consume(peer: Peer, credit: int, end: int) -> tuple[list[bytes | None], dict[str, int]]:
-    """What a consumer reads up to an offset, granting as much credit as it gets: values, and records by error."""
+    """Consume up to an offset, granting as much credit as records arrive; returns values, and record
+    counts by error.
+    """
     values: list[bytes | None] = []
     failed: dict[str, int] = {}
     offset = -1
@@ -141,7 +143,7 @@ def consume(peer: Peer, credit: int, end: int) -> tuple[list[bytes | None], dict
 
 @pytest.mark.parametrize("topic", ["q", "quick"])
 @pytest.mark.parametrize("credit", [1, 5, 1000])
-def test_a_queue_buries_what_it_can_not_cut_and_delivers_all_that_others_published(
+def test_a_queue_dead_letters_undecodable_batches_and_delivers_all_others(
     broker: WatchedBroker, topic: str, credit: int
 ) -> None:
     with attacked(broker, memory_bytes=8 << 20) as attack:

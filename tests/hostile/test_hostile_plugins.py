@@ -38,7 +38,7 @@ storage = "hostile"
 delivery = "hostile"
 """
 PAUSE_ROUNDS = 30
-"""Between two that block, so that the bystander's rate says what each costs."""
+"""The pause between two plugins that block, so that the bystander's rate shows the cost of each."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def create(peer: Peer, word: bytes) -> str:
     return code_of(peer.ask(m.Administer("topic.create", json.dumps({"name": word.decode()}))))
 
 
-def test_a_plugin_that_raises_fails_who_asked_and_is_named_in_the_log(broker: WatchedBroker) -> None:
+def test_a_plugin_that_raises_fails_its_caller_and_is_named_in_the_log(broker: WatchedBroker) -> None:
     with attacked(broker, bugs=("I am broken",)) as attack:
         peer = attack.connect()
         for word, fails in ((b"good", False), (RAISE, True), (b"good", False)):
@@ -127,6 +127,6 @@ def test_a_plugin_that_blocks_is_named_in_the_log_and_costs_others_its_own_time_
 
 
 def held(peer: Peer) -> int:
-    """How often the plugin held up the loop, as the broker counts it."""
+    """The number of times that the plugin blocked the loop, by the broker's count."""
     (held_total,) = peer.administer("metrics.show", names=["linn_loop_held_total"])
     return sum(count for labels, count in held_total["samples"] if "hostile_plugin" in labels[0])

@@ -155,7 +155,7 @@ def test_a_list_of_half_a_billion_nothings_is_refused_by_its_length(broker: Watc
         attack.tries(cases)
 
 
-def test_overlapping_pointers_make_nothing_larger_than_what_was_sent(broker: WatchedBroker) -> None:
+def test_overlapping_pointers_do_not_amplify_the_input(broker: WatchedBroker) -> None:
     count, size = 60_000, 1 << 16
     names = b"".join(wire.list_pointer(count - 1 - place, wire.BYTES, size) for place in range(count))
     shared = b"x" * (size - 1) + b"\0"
@@ -260,7 +260,7 @@ def far_request(pointer: bytes, *segments: bytes) -> bytes:
     return wire.framed(wire.root("describe") + pointer, *segments)
 
 
-def test_far_pointers_lead_where_there_is_something_or_nowhere(broker: WatchedBroker) -> None:
+def test_far_pointers_lead_to_valid_data_or_are_refused(broker: WatchedBroker) -> None:
     topics = wire.struct_pointer(0, 0, 1) + wire.list_pointer(0, wire.POINTERS, 1) + wire.text(b"t\0")
     far_itself = wire.far_pointer(0, 3)
     cases = {

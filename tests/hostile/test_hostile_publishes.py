@@ -15,7 +15,7 @@ from linn.wire import messages as m
 PAIRS, TOPICS, PARTITIONS = 16, 40, 64
 RECORDS_MAX = 1 << 20
 BATCHES = 20_000
-"""In one dram topic, for who asks where a time begins."""
+"""The number of batches in one dram topic, for searches by time."""
 
 
 def _bound_topics() -> str:
@@ -55,14 +55,14 @@ def empty_values(count: int, fields: dict[int, bytes], pairs: int = 0) -> bytes:
 
 
 def spread(count: int) -> bytes:
-    """Its records have the pairs in turn."""
+    """Return a batch whose records have the pairs in turn."""
     routes = encode_routes([Pair(f"k{number}", ()) for number in range(PAIRS)])
     index = struct.pack(f"<{count}H", *[number % PAIRS for number in range(count)])
     return empty_values(count, {wire.ROUTES: routes, wire.ROUTE_INDEX: index}, PAIRS)
 
 
 def keyed(count: int) -> bytes:
-    """Each record has a key of its own."""
+    """Return a batch in which each record has a key of its own."""
     ends = struct.pack(f"<{count + 1}i", *range(0, 4 * (count + 1), 4))
     keys = struct.pack(f"<{count}I", *range(count))
     body = wire.flat(b"", {wire.VALUE_OFFSETS: bytes(4 * (count + 1)), 1: ends, 2: keys}, 13)
@@ -99,7 +99,7 @@ def test_distinct_contents_are_asked_about_in_turns(broker: WatchedBroker) -> No
         attack.tries({"65,536 keys": (publish("looks", batch, to_exchange=True), "answered")})
 
 
-def test_who_asks_where_a_time_begins_makes_nobody_look_through_a_log(broker: WatchedBroker) -> None:
+def test_looking_up_a_time_does_not_scan_the_log(broker: WatchedBroker) -> None:
     one, asks = publish("times", wire.plain([b""]), to_exchange=False), 500
     latest = request(m.FindOffset("times", 0, (1 << 63) - 1))
     filler = Peer(broker.address, True)

@@ -78,7 +78,7 @@ def test_one_byte_after_the_other_is_as_good_as_silence(broker: WatchedBroker) -
             peer.is_closed()
 
 
-def test_a_frame_that_is_announced_takes_no_more_than_a_mebibyte_until_it_comes(broker: WatchedBroker) -> None:
+def test_an_announced_frame_takes_at_most_a_mebibyte_before_it_arrives(broker: WatchedBroker) -> None:
     announced = request(m.Publish("t"), wire.CORRELATION, 1) + struct.pack("<II", 0, (8 << 20) // 8 - 1)
     with attacked(broker, memory_bytes=24 << 20) as attack:
         peers = [attack.connect() for _ in range(20)]

@@ -53,7 +53,7 @@ def members(peer: Peer, topic: str, group: str) -> int:
     return sum(each["members"] for each in peer.administer("group.list", topic=topic) if each["group"] == group)
 
 
-def test_a_thousand_half_handshakes_at_a_time_keep_nobody_out(broker: WatchedBroker) -> None:
+def test_a_thousand_incomplete_handshakes_at_a_time_do_not_lock_clients_out(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=1, memory_bytes=160 << 20) as attack:
         halves = [attack.connect(greeted=False) for _ in range(1_000)]
         for number, half in enumerate(halves):
@@ -72,7 +72,7 @@ def test_connections_beyond_the_limit_are_refused_by_name_and_the_others_go_on(b
             each.leaves()
 
 
-def test_a_storm_of_joins_on_one_connection_costs_what_moves(broker: WatchedBroker) -> None:
+def test_a_storm_of_joins_on_one_connection_costs_only_the_moved_partitions(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=3, memory_bytes=32 << 20, answer_s=20) as attack:
         peer = attack.connect()
         for topic in ("s", "wide"):
@@ -97,7 +97,7 @@ def answers(peer: Peer, requests: list[bytes]) -> list[m.Message]:
     return found
 
 
-def test_members_that_join_and_leave_in_a_storm_leave_the_group_to_who_stays(broker: WatchedBroker) -> None:
+def test_after_a_storm_of_joins_and_leaves_the_remaining_members_own_the_group(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=2) as attack:
         stays = attack.connect()
         stays.ask(m.Subscribe("s", group="storm"))

@@ -33,7 +33,7 @@ def test_a_lease_that_is_settled_in_gaps_costs_each_entry_the_same(broker: Watch
         peer.is_served()
 
 
-def test_fetches_that_wait_for_more_hold_nothing_of_what_there_is(broker: WatchedBroker) -> None:
+def test_fetches_that_wait_for_more_keep_no_batches_in_memory(broker: WatchedBroker) -> None:
     with attacked(broker, cpu_s=0.6) as attack:
         peer = attack.connect()
         for _ in range(7):

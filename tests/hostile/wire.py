@@ -19,7 +19,7 @@ MEMBERS: Final = (
 BYTES, POINTERS, STRUCTS = 2, 6, 7
 """Sizes of a list's elements, as its pointer has them. The fourth, 0, has no bits at all."""
 ENTRIES_MAX: Final = 2**29 - 1
-"""What a list's pointer can claim."""
+"""Largest count that a list's pointer can claim."""
 
 
 def framed(*segments: bytes) -> bytes:
@@ -30,27 +30,27 @@ def framed(*segments: bytes) -> bytes:
 
 
 def struct_pointer(offset: int, data_words: int, pointers: int) -> bytes:
-    """To a struct `offset` words behind the pointer's own end."""
+    """Encode a pointer to a struct `offset` words behind the pointer's own end."""
     return struct.pack("<iHH", offset << 2, data_words, pointers)
 
 
 def list_pointer(offset: int, element: int, count: int) -> bytes:
-    """To a list; of structs, `count` is in words, and a tag comes first."""
+    """Encode a pointer to a list; of structs, `count` is in words, and a tag comes first."""
     return struct.pack("<iI", offset << 2 | 1, count << 3 | element)
 
 
 def tag(count: int, data_words: int, pointers: int) -> bytes:
-    """What stands before a list of structs."""
+    """The tag before a list of structs."""
     return struct.pack("<IHH", count << 2, data_words, pointers)
 
 
 def far_pointer(segment: int, word: int, *, double: bool = False) -> bytes:
-    """To a landing pad in any segment."""
+    """Encode a pointer to a landing pad in any segment."""
     return struct.pack("<II", 2 | double << 2 | word << 3, segment)
 
 
 def padded(data: bytes) -> bytes:
-    """Up to whole words."""
+    """Pad `data` to whole words."""
     return data + bytes(-len(data) % WORD)
 
 

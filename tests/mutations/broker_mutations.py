@@ -9,7 +9,7 @@ _GROUP = "linn.core.groups.group"
 _CONSUMER = "linn.core.groups.consumer"
 _CONFIRMED = "What a confirmation means"
 _ONCE = "At least once"
-_CHANGES = "Changes while it runs"
+_CHANGES = "Changes at run time"
 _DISK = "What is on the disk stays right"
 
 BROKER_MUTATIONS = (

@@ -1,4 +1,4 @@
-"""What the tests of this folder share."""
+"""Fixtures of this folder's tests."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Mutation:
     """A key of `SIMULATIONS`."""
     seed: int
     says: str
-    """What is in the failure: the name of an invariant, or the words of the assertion that stands for it."""
+    """A text in the failure: the name of an invariant, or words of the assertion that stands for it."""
 
     def plant(self, source: str) -> str:
         """The module's source with the bug. Raises MutationOutdated."""

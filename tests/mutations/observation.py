@@ -1,4 +1,4 @@
-"""What one run of one seed came to, in words that a catalogue can name."""
+"""The outcome of one run of one seed, in words that a catalogue can name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Observation:
 
     symptoms: list[str]
     seconds: float
-    """Of processor time, to be shown: no verdict is by it."""
+    """Processor time, for display: no verdict depends on it."""
 
     def __str__(self) -> str:
         return "; ".join(self.symptoms)[:300] or "passed"

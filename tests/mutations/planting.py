@@ -46,7 +46,7 @@ class PlantedFinder(MetaPathFinder):
 
 
 def plant(mutation: Mutation) -> None:
-    """From here on imports bring the bug; linn must not have been imported yet."""
+    """Make later imports bring the bug; linn must not have been imported yet."""
     there = sorted(name for name in sys.modules if name.partition(".")[0] == "linn")
     assert not there, f"too late to plant {mutation.name}: {there[:3]} are imported"
     sys.meta_path.insert(0, PlantedFinder(mutation))

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 RUN_S_MAX = 100
-"""Of one request; a bug that makes a run endless is not caught."""
+"""Time limit of one request; a bug that makes a run endless is not caught."""
 
 
 def in_a_child(work: Callable[[], Any], seconds_max: int = 0) -> Any:
-    """What `work` returns, which JSON can hold; None where it failed, which standard error tells, or took longer than
-    `seconds_max`."""
+    """Run `work` in a child process and return its result, which must be JSON.
+
+    None if it failed, which standard error tells, or took longer than `seconds_max`.
+    """
     sys.stdout.flush()
     reading, writing = os.pipe()
     child = os.fork()

@@ -27,7 +27,7 @@ BUG = Mutation(
 )
 
 
-def test_there_are_as_many_as_are_promised() -> None:
+def test_the_catalogue_has_at_least_25_mutations() -> None:
     assert len(ALL) >= 25
 
 
@@ -50,7 +50,7 @@ def test_lines_take_the_indentation_of_their_place() -> None:
 
 
 @pytest.mark.parametrize("source", ["def f():\n    return 1\n", "def f():\n    return 2\n\ndef g():\n    return 2\n"])
-def test_lines_that_are_not_there_once_are_refused(source: str) -> None:
+def test_lines_that_do_not_occur_exactly_once_are_refused(source: str) -> None:
     with pytest.raises(MutationOutdated, match="two is three: arithmetic holds these lines"):
         BUG.plant(source)
 

@@ -38,7 +38,7 @@ def record(text: str, *arguments: Any, failed: bool = False) -> logging.LogRecor
 
 
 def entry(written: logging.LogRecord) -> dict[str, Any]:
-    """What becomes of a record in JSON."""
+    """A log record as JSON."""
     line = LogFormatter(as_json=True, colours=False).format(written)
     assert "\n" not in line
     made: dict[str, Any] = json.loads(line)
@@ -80,7 +80,7 @@ def test_a_record_of_another_library_is_written_too() -> None:
     assert "three of 4" in human(record("%s of %d", "three", 4))
 
 
-def test_a_field_can_not_take_the_place_of_what_is_always_there() -> None:
+def test_a_field_can_not_replace_a_standard_field() -> None:
     made = entry(record("%(event)s", {"event": "mine", "level": "none", "timestamp": 0, "exception": 1, "odd": {1, 2}}))
     assert (made["event"], made["level"], made["odd"]) == ("mine", "warning", "{1, 2}")
     assert "exception" not in made
@@ -94,7 +94,7 @@ def test_a_traceback_is_one_key_in_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "a\x1b[31mred\x1b[0m", "\r\x00"])
-def test_what_a_peer_sends_can_not_write_a_line_of_its_own(text: str) -> None:
+def test_input_from_a_peer_can_not_forge_a_log_line(text: str) -> None:
     line = human(record("%(topic)s", {"topic": text}))
     assert line.isprintable()
     assert entry(record("%(topic)s", {"topic": text}))["topic"] == text
@@ -122,7 +122,7 @@ def test_the_command_line_counts_more_than_the_file(root_logger: logging.Logger)
 
 
 def hostile(broker: BrokerProcess) -> None:
-    """Something that a broker has a line for."""
+    """Send the broker input for which it writes a log line."""
     host, port = broker.address.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")

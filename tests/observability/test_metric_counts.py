@@ -19,7 +19,7 @@ WORK = '[topics.t]\nlease = "10s"\nmax_deliveries = 2\ndead_letter = "dead"\n[to
 
 
 @simulated
-async def test_what_is_published_and_consumed_is_counted(env: SimEnv) -> None:
+async def test_published_and_consumed_messages_are_counted(env: SimEnv) -> None:
     async with broker_on(env, '[topics.t]\nkind = "stream"\npartitions = 2\n[topics.other]\n') as broker:
         client = await connected(env)
         batches = [records(["a"] * 3), records(["bb"] * 5)]
@@ -116,7 +116,7 @@ async def test_the_lag_of_a_group_is_what_it_has_not_committed(env: SimEnv) -> N
 
 
 @simulated
-async def test_what_overflow_drops_is_counted(env: SimEnv) -> None:
+async def test_records_dropped_by_overflow_are_counted(env: SimEnv) -> None:
     limits = 'message_bytes_max = "4KiB"\nbytes_max = "64KiB"\noverflow = "drop-head"\n'
     text = "".join(f'[topics.{kind}]\nkind = "{kind}"\n{limits}' for kind in ("queue", "stream"))
     async with broker_on(env, text) as broker:
@@ -156,7 +156,7 @@ async def test_a_publish_that_fails_is_counted_by_its_code(env: SimEnv) -> None:
 
 
 @simulated
-async def test_bytes_of_connections_are_what_went_over_the_wire(env: SimEnv) -> None:
+async def test_byte_counts_of_connections_match_the_wire(env: SimEnv) -> None:
     async with broker_on(env, "[topics.t]\n") as broker:
         client = await connected(env)
         await client.publish("t", ["x" * 10_000])
@@ -255,7 +255,7 @@ async def test_a_torn_tail_that_was_cut_off_is_seen(env: SimEnv) -> None:
 
 
 @simulated
-async def test_what_observers_raise_is_counted(env: SimEnv) -> None:
+async def test_exceptions_of_observers_are_counted(env: SimEnv) -> None:
     async with broker_on(env, '[plugins]\nload = ["grumbling_plugin"]\n') as broker:
         assert value(broker, "linn_plugin_failures_total", "grumbling_plugin") == 0
         client = await connected(env)
@@ -264,7 +264,7 @@ async def test_what_observers_raise_is_counted(env: SimEnv) -> None:
 
 
 @simulated
-async def test_a_loop_that_stands_still_shows_as_lag(env: SimEnv) -> None:
+async def test_a_blocked_loop_shows_as_lag(env: SimEnv) -> None:
     async with broker_on(env, "") as broker:
         await trio.sleep(10.5)
         lag = value(broker, "linn_loop_lag_seconds")

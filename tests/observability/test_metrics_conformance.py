@@ -19,7 +19,7 @@ class HttpPeer:
         self._stream = stream
 
     async def greet(self) -> None:
-        """Nobody greets in HTTP."""
+        """Do nothing: HTTP has no greeting."""
 
     async def ask(self) -> None:
         assert await self._answer(READY) in ((b"200", b"ready\n"), (b"503", b"stopping\n"))

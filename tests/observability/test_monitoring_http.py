@@ -49,7 +49,7 @@ def web(broker: BrokerProcess) -> socket.socket:
 
 
 def rest_of(client: socket.socket) -> bytes:
-    """Everything until the broker closes."""
+    """Read until the broker closes."""
     received = b""
     try:
         while chunk := client.recv(65536):
@@ -171,7 +171,7 @@ def test_a_malformed_request_is_refused_and_its_connection_closed(broker: Broker
     assert httpx.get(f"{http_of(broker)}/ready").status_code == 200
 
 
-def test_a_body_is_thrown_away(broker: BrokerProcess) -> None:
+def test_a_request_body_is_discarded(broker: BrokerProcess) -> None:
     chunks = b"".join(b"1\r\nx\r\n" for _ in range(5000))
     with web(broker) as client:
         client.sendall(b"GET /ready HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)

@@ -17,7 +17,7 @@ from linn.wire import messages as m
 WATCH = '[listeners.watch]\nprotocol = "metrics"\naddress = "127.0.0.1:9466"\n'
 TOPICS = "".join(f"[topics.t{number}]\n" for number in range(20))
 WIDE = "".join(f'[topics.t{number}]\nstorage = "dram"\n' for number in range(200))
-"""So many that the page of metrics does not fit into a connection of the simulation."""
+"""The number of topics with which the metrics page does not fit into a connection of the simulation."""
 
 
 async def asked(env: SimEnv, path: str, head: bytes = b"") -> Stream:

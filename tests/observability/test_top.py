@@ -108,7 +108,7 @@ def test_everything_is_on_the_screen() -> None:
         assert word in text
 
 
-def test_what_became_dead_letters_is_not_called_dead() -> None:
+def test_copied_dead_letters_do_not_count_as_dead() -> None:
     """`dead` are records that are not copied yet: of `linn_queue_dead_records`, and of `subscription.show`."""
     heads = [str(column.head) for column, _ in _TOPIC_COLUMNS]
     assert [head for head in heads if "dead" in head] == ["dead letters"]
@@ -116,7 +116,7 @@ def test_what_became_dead_letters_is_not_called_dead() -> None:
 
 @pytest.mark.parametrize("counts", [(1, 0, 1), (200, 0, 1), (5, 100, 100), (200, 200, 200), (2, 2, 300)])
 @pytest.mark.parametrize("lines", [30, 50])
-def test_it_fits_the_terminal_and_says_what_it_leaves_out(counts: tuple[int, int, int], lines: int) -> None:
+def test_it_fits_the_terminal_and_names_omitted_lines(counts: tuple[int, int, int], lines: int) -> None:
     text = shown(wide(*counts), lines)
     assert text.count("\n") <= lines
     for word, count in zip(("topic-", "group-", "peer-"), counts, strict=True):
@@ -144,12 +144,12 @@ def test_names_are_shown_as_they_are() -> None:
     assert "[bold red]x[/]\\x1b[2J\\n" in text
 
 
-def test_what_is_wrong_stands_above() -> None:
+def test_problems_come_first() -> None:
     view = View(wide(1, 0, 0).broker, trouble="the connection is lost: trying again")
     assert shown(view).splitlines()[1].startswith("the connection is lost")
 
 
-def test_it_asks_for_what_it_shows_and_the_broker_has_it() -> None:
+def test_it_requests_the_metrics_that_it_shows_and_the_broker_has_them() -> None:
     source = Path(top_view.__file__).read_text(encoding="utf-8")
     shown_names = set(re.findall(r'"(linn_\w+[a-z])"', source.partition("\nLabels = ")[2]))
     assert shown_names <= {metric.name for metric in METRICS}
@@ -248,7 +248,7 @@ class Terminal:
             self.seen += os.read(self._ours, 65536)
 
     def ended(self) -> int:
-        """Its exit code, when it has ended."""
+        """Wait for the end of the process, and return its exit code."""
         deadline = time.monotonic() + 20
         while self.process.poll() is None:
             assert time.monotonic() < deadline

@@ -1,5 +1,7 @@
-"""What each hook's failure policy says is what happens, and the log names the plugin. Interceptors and observers have
-files of their own."""
+"""Every hook behaves as its failure policy says, and the log names the plugin.
+
+Interceptors and observers have files of their own.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Fault:
 
 
 def named(caplog: pytest.LogCaptureFixture, plugin: str) -> list[str]:
-    """What the log says of a plugin."""
+    """The log lines about a plugin."""
     return [message for message in caplog.messages if f'plugin "{plugin}" (tests:{plugin}) in ' in message]
 
 
@@ -113,7 +115,7 @@ async def test_a_storage_error_fails_that_operation_as_it_is(env: SimEnv) -> Non
 
 
 @pytest.mark.parametrize("deed", ["appending", "reading"])
-def test_what_else_an_engine_raises_fails_that_request_and_is_logged_by_name(
+def test_an_unforeseen_error_of_an_engine_fails_that_request_and_is_logged_by_name(
     deed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     @simulated
@@ -173,7 +175,7 @@ def test_an_engine_that_fails_a_delivery_ends_it_with_its_connection(caplog: pyt
     assert named(caplog, "tape")
 
 
-def test_an_engine_that_fails_a_chore_stops_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_engine_that_fails_a_background_task_stops_the_broker(caplog: pytest.LogCaptureFixture) -> None:
     @simulated
     async def scenario(env: SimEnv) -> None:
         tape = TapePlugin()
@@ -294,7 +296,7 @@ def test_a_semantics_that_fails_a_delivery_ends_it_with_its_connection(caplog: p
     assert named(caplog, "manual")
 
 
-def test_a_semantics_that_fails_a_chore_stops_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_semantics_that_fails_a_background_task_stops_the_broker(caplog: pytest.LogCaptureFixture) -> None:
     @simulated
     async def scenario(env: SimEnv) -> None:
         manual = ManualPlugin()

@@ -125,7 +125,7 @@ async def test_interceptors_can_be_changed_while_the_topic_exists(env: SimEnv) -
 
 
 @simulated
-async def test_what_is_dropped_is_confirmed_and_in_no_log(env: SimEnv) -> None:
+async def test_dropped_records_are_confirmed_and_in_no_log(env: SimEnv) -> None:
     def drop_a(batch: RecordBatch) -> RecordBatch | None:
         return None if batch.value(0) == b"a" else batch
 
@@ -185,7 +185,7 @@ async def test_a_linn_error_of_an_interceptor_reaches_the_producer_as_it_is(env:
 
 
 @simulated
-async def test_what_an_interceptor_makes_too_large_is_refused(env: SimEnv) -> None:
+async def test_a_batch_made_too_large_by_an_interceptor_is_refused(env: SimEnv) -> None:
     odd = OddPlugin(lambda batch: edit_batch(batch, values=[bytes(2_000)]))
     toml = ODD.replace('interceptors = ["odd"]', 'interceptors = ["odd"]\nmessage_bytes_max = 1000')
     async with broker_with(env, toml, odd=odd), client_of(env) as client:
@@ -219,7 +219,7 @@ RECORDS = [
 ]  # fmt: skip
 
 
-def test_what_is_not_edited_stays_as_it_was() -> None:
+def test_columns_that_are_not_edited_stay_unchanged() -> None:
     batch = build_from_records(RECORDS, base_id=7)
     before = bytes(batch.message)
     edited = edit_batch(batch, values=[b"new"] * 20)
@@ -244,7 +244,7 @@ def test_a_batch_without_pairs_can_be_given_one() -> None:
     assert [(record.routing_key, dict(record.labels)) for record in edited.records()] == [("k", {"a": 1})] * 3
 
 
-def test_what_can_not_be_carried_is_refused() -> None:
+def test_values_that_can_not_be_encoded_are_refused() -> None:
     batch = build_from_records([Record(value=b"a")], base_id=1)
     with pytest.raises(MessageInvalid):
         edit_batch(batch, values=["text"])  # type: ignore[list-item]
@@ -287,7 +287,7 @@ SEEN: list[RecordBatch] = []
         ),
         ("test_a_new_batch_is_its_own", lambda batch: ONE),
         ("test_any_batch_gets_a_batch_nothing_or_a_linn_error", lambda batch: 7),
-        ("test_what_is_left_can_be_stored", lambda batch: RecordBatch(bytearray(batch.message[:-8]) + bytes(8))),
+        ("test_results_can_be_stored", lambda batch: RecordBatch(bytearray(batch.message[:-8]) + bytes(8))),
     ],
 )
 def test_the_suite_notices_a_broken_promise(promise: str, broken: Change) -> None:
@@ -309,7 +309,7 @@ def test_the_suite_notices_a_broken_promise(promise: str, broken: Change) -> Non
         ("[interceptors.suffix]\nsuffix = 7", "interceptors.suffix.suffix: must be text, not a whole number"),
     ],
 )
-def test_a_wrong_configuration_is_told_with_its_key(toml: str, problem: str) -> None:
+def test_a_configuration_error_names_its_key(toml: str, problem: str) -> None:
     source = TomlSource(toml, "test.toml")
     entry: Any = Brought("suffix", SuffixPlugin())
     ours = [entry for entry in installed() if entry.dist is not None and entry.dist.name == "linn"]
@@ -335,7 +335,7 @@ FULL = '[topics.t]\nmessage_bytes_max = 1000\nbytes_max = 1000\ninterceptors = [
 
 
 @simulated
-async def test_a_publish_that_waits_for_room_holds_nobody_up_whatever_an_interceptor_answers(env: SimEnv) -> None:
+async def test_a_publish_that_waits_for_room_blocks_no_other_for_any_interceptors_answer(env: SimEnv) -> None:
     kept = iter([True, True, True, *[False, True] * 500])
 
     def change(batch: RecordBatch) -> RecordBatch | None:

@@ -23,7 +23,7 @@ class Diary(Observer):
 
 
 class Grumbler(Observer):
-    """Fails at everything."""
+    """An observer of which every method raises."""
 
     def broker_started(self, name: str, addresses: Sequence[str]) -> None:
         raise RuntimeError("no")
@@ -41,7 +41,7 @@ def everything(observers: Observers) -> None:
     observers.broker_stopping("linn")
 
 
-def test_an_observer_hears_what_it_asks_for() -> None:
+def test_an_observer_gets_the_events_that_it_overrides() -> None:
     diary = Diary()
     everything(Observers({"diary": diary}))
     assert diary.heard == ["+a queue", "-a"]

@@ -52,7 +52,7 @@ def write(folder: Path, module: str, body: str) -> None:
 
 
 def install(folder: Path, distribution: str, **plugins: str) -> None:
-    """What an installer leaves behind: a dist-info folder with metadata and entry points."""
+    """Make what an installer leaves behind: a dist-info folder with metadata and entry points."""
     info = folder / f"{distribution.replace('-', '_')}-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.2\n")

@@ -109,7 +109,7 @@ def test_the_command_says_what_it_wrote_and_never_overwrites(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["Tape", "a_b", "a--b", "-a", "a-", "1a", "", "ä", "linn-tape", "linn", "a" * 61])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     assert name_problem(name)
 
 
@@ -126,7 +126,7 @@ def test_a_name_that_linn_itself_uses_is_refused(name: str) -> None:
         (["tape"], "kind"),
     ],
 )
-def test_wrong_arguments_are_told_by_name(tmp_path: Path, arguments: list[str], text: str) -> None:
+def test_wrong_arguments_are_named(tmp_path: Path, arguments: list[str], text: str) -> None:
     done = linn("plugins", "new", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert text in " ".join(re.sub(r"[^\w\s-]", " ", done.stderr).split())

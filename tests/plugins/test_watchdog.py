@@ -1,4 +1,4 @@
-"""Who holds up the loop is told by name: while it does, once, and by the innermost plugin on the stack."""
+"""The plugin that blocks the loop is named: while it does, once, and by the innermost plugin on the stack."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def test_many_steps_and_waiting_are_no_reason_to_complain(looks: Looks, caplog: 
     assert caplog.messages == []
 
 
-def test_who_blocks_with_every_message_does_not_fill_the_log(looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plugin_that_blocks_with_every_message_does_not_fill_the_log(
+    looks: Looks, caplog: pytest.LogCaptureFixture
+) -> None:
     frame, other = frame_in("geo"), frame_in("paper_tape.engine")
     for _ in range(10):
         looks.step()

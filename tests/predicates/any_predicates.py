@@ -84,7 +84,7 @@ def exact(node: Node) -> str:
 
 
 def naive_truth(node: Node, subject: Subject) -> bool | None:
-    """What docs/reference/predicates.md says, one sentence after the other."""
+    """Evaluate a predicate as docs/reference/predicates.md says, one sentence after the other."""
     if isinstance(node, Constant):
         return node.value
     if isinstance(node, Not):

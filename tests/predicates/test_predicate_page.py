@@ -17,7 +17,7 @@ EXAMPLES = re.search(r"^```predicate\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTAL
 TRUTHS = re.findall(r"^\| `([^`]+)` \| (true|false|unknown) \|$", PAGE, re.MULTILINE)
 TRANSLATIONS = [
     text
-    for row in re.findall(r"^\| `.*$", PAGE.split("## Who comes from")[1], re.MULTILINE)
+    for row in re.findall(r"^\| `.*$", PAGE.split("## Coming from")[1], re.MULTILINE)
     for text in re.findall(r"`([^`]+)`", row.split("|")[2])
 ]
 
@@ -27,14 +27,14 @@ def test_examples_are_predicates(text: str) -> None:
     parse_tree(text)
 
 
-def test_there_are_examples() -> None:
+def test_examples_exist() -> None:
     assert EXAMPLES is not None
     assert len(TRANSLATIONS) == 7
     assert len(TRUTHS) == 8
 
 
 @pytest.mark.parametrize(("text", "truth"), TRUTHS)
-def test_what_the_page_says_of_the_unknown_holds(text: str, truth: str) -> None:
+def test_the_pages_rules_about_unknown_hold(text: str, truth: str) -> None:
     found = truth_of(parse_tree(text))(Subject("", {"pages": 3}))
     assert {True: "true", False: "false", None: "unknown"}[found] == truth
 

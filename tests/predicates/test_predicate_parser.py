@@ -1,4 +1,6 @@
-"""From text to a tree and back, what is refused and where, and that nothing makes the parser slow or raise."""
+"""Parsing of predicates and their text again, refusals with their positions, and no input that makes the parser slow or
+raise.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ PARSE_S_MAX = 2.0
 
 @settings(max_examples=200, deadline=None)
 @given(TREES)
-def test_a_tree_is_written_as_text_that_says_the_same_tree(tree: Node) -> None:
+def test_a_tree_round_trips_through_its_text(tree: Node) -> None:
     assert exact(parse_tree(str(tree))) == exact(tree)
 
 
@@ -38,7 +40,7 @@ PIECES = st.sampled_from([*WORDS.split(), *SYMBOLS.split(), *QUOTED])
 
 
 def refusal(text: str) -> str | None:
-    """What a text is refused with; None where it is a predicate."""
+    """The error for a text; None if it is a predicate."""
     try:
         parse_tree(text)
     except PredicateInvalid as error:
@@ -237,7 +239,7 @@ def test_spellings(text: str, same: str | None) -> None:
         ("size = 1 ; drop", 10, "has no meaning here"),
     ],
 )
-def test_an_error_shows_where_and_what(text: str, column: int, problem: str) -> None:
+def test_an_error_shows_its_place_and_cause(text: str, column: int, problem: str) -> None:
     with pytest.raises(PredicateInvalid) as caught:
         parse_tree(text)
     assert isinstance(caught.value, BindingInvalid)

@@ -1,4 +1,4 @@
-"""What is true of a message: compiled predicates against a slow reading of the language, and the laws of its logic."""
+"""Truth of predicates: compiled ones against a slow reading of the language, and the laws of its logic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGE = Subject(
 
 @settings(max_examples=400, deadline=None)
 @given(TREES, SUBJECTS)
-def test_a_predicate_is_true_where_the_page_says_so(tree: Node, subject: Subject) -> None:
+def test_a_predicate_is_true_for_the_pages_examples(tree: Node, subject: Subject) -> None:
     assert truth_of(tree)(subject) is naive_truth(tree, subject)
     assert Predicate(tree).matches(subject) is (naive_truth(tree, subject) is True)
 
@@ -98,13 +98,13 @@ def test_logic_has_its_laws(left: Node, right: Node, subject: Subject) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(TREES, SUBJECTS)
-def test_what_matches_has_one_of_the_pairs_that_the_predicate_demands(tree: Node, subject: Subject) -> None:
+def test_a_matching_message_has_one_of_the_demanded_pairs(tree: Node, subject: Subject) -> None:
     demands = demands_of(tree)
     if demands is not None and Predicate(tree).matches(subject):
         assert any(naive_truth(Comparison(field, "=", value), subject) for field, value in demands)
 
 
-def test_demands_are_found_where_there_are_some() -> None:
+def test_demands_are_found_if_there_are_any() -> None:
     def demands(text: str) -> list[str] | None:
         found = Predicate.parse(text).demands()
         return None if found is None else [f"{field}={value}" for field, value in found]
@@ -118,7 +118,7 @@ def test_demands_are_found_where_there_are_some() -> None:
     assert demands("true") is None
 
 
-def test_a_predicate_asks_for_what_it_reads_and_nothing_else() -> None:
+def test_a_predicate_requests_only_the_fields_that_it_reads() -> None:
     text = 'label.a = 1 or routing_key = "x" or (size > 1 and header["a b"] exists) or not key exists or header.c = "d"'
     assert Predicate.parse(text).fields() == {"size", "header:a b", "key", "header:c"}
     assert Predicate.parse('label.a = 1 and routing_key = "x"').fields() == frozenset()
@@ -137,7 +137,7 @@ def leaves(explanation: Explanation) -> list[Explanation]:
 
 @settings(max_examples=150, deadline=None)
 @given(TREES, SUBJECTS)
-def test_an_explanation_says_the_truth_of_every_part(tree: Node, subject: Subject) -> None:
+def test_an_explanation_is_true_in_every_part(tree: Node, subject: Subject) -> None:
     explained = Predicate(tree).explain(subject)
 
     def check(explanation: Explanation) -> None:
@@ -168,11 +168,11 @@ def test_an_explanation_says_the_truth_of_every_part(tree: Node, subject: Subjec
         ("key exists", ['key is "customer-7"']),
     ],
 )
-def test_a_miss_names_what_made_it(text: str, becauses: list[str]) -> None:
+def test_a_miss_names_its_cause(text: str, becauses: list[str]) -> None:
     assert [leaf.because for leaf in Predicate.parse(text).explain(MESSAGE).decisive()] == becauses
 
 
-def test_what_is_long_is_cut_in_an_explanation() -> None:
+def test_long_values_are_shortened_in_an_explanation() -> None:
     long = MESSAGE._replace(labels={"a": "x" * 5_000}, key=b"\xff" * 5_000)
     for text in ("label.a exists", "key exists"):
         (leaf,) = Predicate.parse(text).explain(long).decisive()

@@ -63,7 +63,7 @@ BY_FRAME = {codec.camel(cls.__name__[0].lower() + cls.__name__[1:]): cls for cls
 @pytest.mark.parametrize("member", FRAMES)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), correlation=st.integers(0, 2**64 - 1), batches=st.integers(0, 1000))
-def test_every_message_comes_back_as_it_was(member: str, data: st.DataObject, correlation: int, batches: int) -> None:
+def test_every_message_round_trips(member: str, data: st.DataObject, correlation: int, batches: int) -> None:
     message = data.draw(_message(BY_FRAME[member]))
     quick = not isinstance(message, m.Published) or len(message.placements) != 1
     encoded = codec.encode(message, correlation, batches if quick else 0)
@@ -105,7 +105,7 @@ HOSTILE = {
     ),
 }
 HARMLESS = ("a list of pointers to itself",)
-"""What a reader may make a small message of."""
+"""Inputs that a reader may turn into a small message."""
 
 
 @pytest.mark.measured
@@ -193,7 +193,7 @@ def test_the_cache_of_messages_mistakes_none_for_another() -> None:
 
 
 def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object:
-    """What reading a frame gives, an error by its code."""
+    """The result of reading a frame, or the code of the error."""
     try:
         return read(memoryview(frame))
     except ProtocolError as error:
@@ -210,7 +210,7 @@ def outcome(read: typing.Callable[[memoryview], object], frame: bytes) -> object
         m.Publish("t", True, 1, -1, True),
     ],
 )
-def test_what_is_read_by_template_or_cache_is_read_as_the_schema_says(message: m.Message) -> None:
+def test_templates_and_caches_read_the_same_as_the_schema(message: m.Message) -> None:
     frame = bytes(codec.encode(message, 9))
     assert codec.decode(memoryview(frame)) == codec._decode(frame) == (9, 0, message)
     for place in range(len(frame)):

@@ -40,7 +40,7 @@ def feed(connection: Connection, data: bytes, sizes: Iterable[int]) -> Iterator[
 
 
 def wire(*frames: tuple[m.Message, int, list[bytes]]) -> bytes:
-    """What a client sends."""
+    """The bytes that a client sends."""
     parts: list[bytes] = []
     for message, correlation, contents in frames:
         batches = [build_from_records([Record(value=value)], base_id=1) for value in contents]
@@ -68,7 +68,7 @@ def talk(sizes: Iterable[int], data: bytes = CONVERSATION) -> list[object]:
 WHOLE = talk([])
 
 
-def test_a_conversation_comes_out_as_it_went_in() -> None:
+def test_a_conversation_round_trips() -> None:
     assert [event[:2] for event in WHOLE] == [  # type: ignore[index]
         (1, hello("test")),
         (2, m.Publish("t")),
@@ -114,7 +114,7 @@ def pieces_that_fit(connection: Connection, data: bytes) -> Iterator[int]:
         yield count
 
 
-def test_a_connection_that_waits_keeps_no_buffer_whatever_it_has_received() -> None:
+def test_a_waiting_connection_keeps_no_buffer_after_any_input() -> None:
     free = ReceiveBuffers(SHARED_BYTES_MAX)
     connections = [Connection(free) for _ in range(100)]
     tracemalloc.start()
@@ -140,7 +140,9 @@ def test_one_byte_at_a_time_gives_the_same_events() -> None:
     garbage=st.binary(min_size=8, max_size=64).filter(lambda g: struct.unpack_from("<I", g)[0] >= 64),
     sizes=st.lists(st.integers(1, 400), max_size=50),
 )
-def test_what_is_good_before_garbage_counts_however_it_is_cut(good: int, garbage: bytes, sizes: list[int]) -> None:
+def test_valid_frames_before_garbage_count_however_they_are_chunked(
+    good: int, garbage: bytes, sizes: list[int]
+) -> None:
     data = wire(*[(m.Ping(), number + 1, []) for number in range(good)]) + garbage
     said = talk(sizes, data)
     assert said == [*((number + 1, m.Ping(), []) for number in range(good)), "protocol.malformed"]
@@ -166,7 +168,7 @@ def _table(*sizes: int) -> bytes:
         (b"AMQP\x00\x00\x09\x01", "protocol.malformed"),
     ],
 )
-def test_what_is_no_frame_is_refused_before_memory_is_taken_for_it(data: bytes, code: str) -> None:
+def test_an_invalid_frame_is_refused_before_memory_is_allocated(data: bytes, code: str) -> None:
     connection = Connection()
     tracemalloc.start()
     try:
@@ -200,7 +202,7 @@ def wire_frame(size: int) -> bytes:
     return struct.pack("<II", 0, size // 8 - 1) + (bytes(range(256)) * (size // 256 + 1))[: size - 8]
 
 
-def test_a_huge_frame_comes_out_as_it_went_in_and_takes_memory_only_as_it_comes() -> None:
+def test_a_huge_frame_round_trips_and_takes_memory_only_while_it_arrives() -> None:
     data = wire((m.Publish("t"), 1, [bytes(range(256)) * 20_000]), (m.Ping(), 2, []))
     connection = Connection()
     connection.allow_frames(16 << 20)
@@ -219,7 +221,7 @@ def test_a_huge_frame_comes_out_as_it_went_in_and_takes_memory_only_as_it_comes(
 
 
 def talk_with_frames_of(frame_bytes_max: int, data: bytes) -> list[object]:
-    """What comes out if each piece is of 50,001 bytes."""
+    """The events for a stream in pieces of 50,001 bytes."""
     connection = Connection()
     connection.allow_frames(frame_bytes_max)
     return list(feed(connection, data, [50_001] * 1_000))
@@ -262,7 +264,7 @@ def test_version_and_features_are_agreed_on() -> None:
         check_welcome(m.Welcome(2, [], "x", 1, 1, 1, 1, 1, 1))
 
 
-def test_a_frame_over_the_limit_says_so() -> None:
+def test_a_frame_over_the_limit_is_reported() -> None:
     connection = Connection()
     connection.buffer()[:8] = struct.pack("<II", 0, 1 << 20)
     events = connection.received(8)

@@ -128,8 +128,8 @@ class LinesPeer:
     [
         ("deaf", "test_a_client_that_waits_for_nothing_does_not_hold_up_a_stop"),
         ("hoarding", "test_bytes_without_end_fill_no_memory"),
-        ("contagious", "test_who_speaks_something_else_disturbs_nobody"),
-        ("none", "test_who_never_says_anything_is_let_go"),
+        ("contagious", "test_another_protocol_disturbs_nobody"),
+        ("none", "test_a_silent_connection_is_closed"),
     ],
 )
 def test_a_broken_protocol_is_noticed(fault: str, promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +137,6 @@ def test_a_broken_protocol_is_noticed(fault: str, promise: str, monkeypatch: pyt
     harness = ProtocolHarness(
         "lines", LinesPeer, b"ping\n", b"ping\n", floods=[b""], modules=["lines_of_this_test"], silence_s_max=60
     )
-    arguments = {"greeted": False} if "speaks" in promise else {}
+    arguments = {"greeted": False} if "another_protocol" in promise else {}
     with pytest.raises((AssertionError, trio.TooSlowError, ConnectionLost)):
         getattr(ProtocolConformance(), promise)(harness, **arguments)

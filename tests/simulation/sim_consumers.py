@@ -1,4 +1,4 @@
-"""Who consumes: queues' consumers and groups' members, by hand, that ack, nack, reject, extend, are late and leave."""
+"""Simulated consumers of queues and groups, written by hand, that ack, nack, reject, extend, are late and leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linn.wire.connection import Event
 
 PULL_WAIT_MS = 500
 IDLE_S = 0.5
-"""How long a consumer by push waits before it looks whether the run is over."""
+"""Interval at which a pushed consumer checks whether the run is over."""
 _VERDICTS: dict[Verdict, m.Verdict] = {
     "ack": m.Verdict.ACK,
     "nack": m.Verdict.NACK,
@@ -37,7 +37,7 @@ class _Subscription:
 
 
 class RawConsumer:
-    """One consumer, that subscribes again whenever it has left or was thrown out."""
+    """A consumer that subscribes again whenever it has left or was removed."""
 
     def __init__(self, world: World, plan: ConsumerPlan) -> None:
         self.world = world
@@ -46,9 +46,9 @@ class RawConsumer:
         self._count = 0
         self._life = 0
         self._allowed: deque[float] = deque()
-        """For each record that may be pushed, when it was allowed at the earliest."""
+        """The earliest time at which each record that may be pushed was allowed."""
         self._told_early: deque[Event] = deque()
-        """What came before the answer to a commit and is yet to be dealt with."""
+        """Events that came before the answer to a commit and are not yet handled."""
         self._asked_s = 0.0
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong while a life lasts: the network, the disk, the wall clock; and an operator who changes topics."""
+"""Faults during a life: of the network, the disk, the wall clock; and an operator who changes topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a seed means: a configuration, who works with it, and how each life of the broker goes."""
+"""The plan of a seed: a configuration, its clients, and the course of each life of the broker."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class TopicPlan:
     partitions: int
     storage: Durability
     settings: dict[str, object] = field(default_factory=dict)
-    """What TOML says beside these; durations in ms are said as text."""
+    """Further settings of TOML; durations in ms are written as text."""
     key: str | None = None
     """Bound to the exchange with it; None: not bound."""
     kinds: tuple[str, ...] = ()
-    """What it is altered to, now and then; back to its own in the end."""
+    """Kinds that it is altered to, now and then; at the end it gets its own back."""
     grows: bool = False
 
     def toml(self) -> str:
@@ -88,7 +88,7 @@ class ProducerPlan:
     batch: int
     window: int
     keys: int
-    """How many; 0: none."""
+    """Number of keys; 0: none."""
     size: int
     pause_s: float
 
@@ -115,7 +115,7 @@ class LifePlan:
     lasts_s: float
     death: Death
     dies_at: int
-    """With power lost in an operation, or a sync failed: which one, from now on."""
+    """The number of the operation, or sync, in which power is lost or which fails, from now on."""
     dies_early: bool
     """Whether that counts from before the start."""
     faults: list[tuple[float, str]]
@@ -124,13 +124,13 @@ class LifePlan:
 
 
 class Plan:
-    """Everything that is decided beforehand."""
+    """All decisions of a run that are made beforehand."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = rng = random.Random(f"{seed}/plan")
         self.is_calm = rng.random() < 0.25
-        """No faults but deaths: what is exact can be checked then."""
+        """No faults but deaths: exact properties can be checked then."""
         self.exchange = rng.choice(["fanout", "direct"])
         self.storages: dict[str, Durability] = {}
         self.segment_bytes = rng.choice([4096, 4096, 8192, 1 << 20])
@@ -146,7 +146,7 @@ class Plan:
         self.last_s = rng.uniform(0.3, 2.0)
         self.last_faults = self._faults(self.last_s)
         self.records_max = rng.choice([8, 16, 30])
-        """Of one producer."""
+        """Limit of the records of one producer."""
         self.sync_delay_s = rng.choice([0.002, 0.02, 0.1])
         self.ends_with_restart = rng.random() < 0.4
 
@@ -263,7 +263,7 @@ class Plan:
     # --- the configuration ---
 
     def promises(self) -> list[TopicPromise]:
-        """What the topics promise."""
+        """The promises of the topics."""
         faults = [name for life in self.lives for _, name in life.faults] + [name for _, name in self.last_faults]
         slack_s = 3.0 if "slow disk" in faults or "full disk" in faults else 20 * self.sync_delay_s + 0.1
         return [topic.promise(slack_s) for topic in self.topics]
@@ -280,12 +280,12 @@ class Plan:
         return head + "".join(topic.toml() for topic in self.topics)
 
     def late_s_max(self) -> float:
-        """How long a consumer may hold what it has."""
+        """The longest time that a consumer may hold a lease."""
         leases: list[Any] = [topic.settings.get("lease_ms", 0) for topic in self.topics]
         return 1.6 * max(leases) / 1000 if any(consumer.late for consumer in self.consumers) else 0.0
 
     def topics_of(self, key: str) -> tuple[str, ...]:
-        """Where a record with this routing key goes from the exchange."""
+        """The topics to which the exchange routes this routing key."""
         return tuple(t.name for t in self.topics if t.key is not None and (self.exchange == "fanout" or t.key == key))
 
 

@@ -1,4 +1,4 @@
-"""Who publishes: by hand, each record once, and with the Python client, which sends again what was not answered."""
+"""Simulated producers: by hand, each record once, and with the Python client, which repeats unanswered publishes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACKS = {"none": m.Acks.NONE, "leader": m.Acks.LEADER}
 
 
 class _Producer:
-    """What both have in common: records with numbers."""
+    """The common part of both: numbered records."""
 
     def __init__(self, world: World, plan: ProducerPlan) -> None:
         self.world = world

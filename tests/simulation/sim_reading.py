@@ -1,4 +1,4 @@
-"""Who looks on: a watcher that fetches and compares, and what is read of the broker at the start and at the end."""
+"""Simulated observers: a watcher that fetches and compares, and readers at the start and at the end of a life."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Watcher:
 
 
 def tell_recovered(world: World, broker: Broker) -> None:
-    """What every partition was like when it was opened; dead letters may have been copied since."""
+    """Record each partition as it was opened; dead letters may have been copied since."""
     for topic in broker.topics.values():
         for index, partition in topic.partitions.items():
             start, end = partition.log.bounds()
@@ -114,7 +114,9 @@ async def read_through(world: World, client: RawClient) -> None:
 
 
 async def _start_behind(offset: int, refused: Refused, client: RawClient, topic: str, index: int) -> int:
-    """Where a partition begins now, if retention has dropped what was asked for. Raises Refused for anything else."""
+    """The present start of a partition, if retention has dropped the requested offset. Raises Refused for any other
+    error.
+    """
     (shown,) = [each for each in await client.administer("topic.list") if each["name"] == topic]
     start: int = shown["partitions"][index]["start"]
     if refused.code != "log.offset_out_of_range" or start <= offset:

@@ -7,21 +7,21 @@ import math
 import trio
 
 _FOREVER_S = 24 * 3600.0
-"""With nothing to wait for but what comes from outside: trio makes no longer wait of anything."""
+"""The length of a wait for nothing but outside events: trio never waits longer."""
 
 
 class SimTime(trio.abc.Clock):
-    """As an autojumping `MockClock`, at one turn of trio's loop per jump instead of two.
+    """An autojumping clock like `MockClock`, at one turn of trio's loop per jump instead of two.
 
-    Trio asks how long to sleep only where no task can run, and by the answer it is that time already. It asks too where
-    a task is in `wait_all_tasks_blocked`, which on this clock would wait for all deadlines.
+    Trio asks how long to sleep only if no task can run, and when it gets the answer that time has already come. It also
+    asks if a task is in `wait_all_tasks_blocked`, which on this clock would wait for all deadlines.
     """
 
     def __init__(self) -> None:
         self._now_s = 0.0
 
     def start_clock(self) -> None:
-        """Time passes in jumps alone."""
+        """Do nothing: time passes in jumps only."""
 
     def current_time(self) -> float:
         return self._now_s

@@ -1,4 +1,4 @@
-"""What the clients of a simulation share: the history, the machines they run on, and when to behave and to end."""
+"""State shared by the clients of a simulation: the history, their machines, and the times to behave and to end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class World:
         return client, int(welcome.broker)
 
     async def keep_at(self, node: str, actor: str, work: Callable[[RawClient, int], Awaitable[None]]) -> None:
-        """Do work on one connection after the other, until it returns or the run is over."""
+        """Do work on one connection after another, until it returns or the run is over."""
         rng = self.rng(f"{actor}/connections")
         while not self.is_over:
             try:

@@ -41,13 +41,13 @@ DRAIN_S_MAX = 600.0
 START_S_MAX = 60.0
 STOP_S_MAX = 60.0
 SYNC_FAILS_WITHIN_S = 30.0
-"""In which a broker whose sync has failed must have ended."""
+"""The time in which a broker whose sync has failed must have ended."""
 VIRTUAL_S_MAX = 4000.0
 
 
 @functools.cache
 def _plugins() -> PluginManager:
-    """Found once: no plugin of these keeps anything of a broker."""
+    """The plugins, found once: none of them keeps anything of a broker."""
     return PluginManager(plugin_settings(TomlSource("", "simulated.toml")), installed())
 
 
@@ -59,14 +59,14 @@ class SimulatedRun:
         self.seed = seed
         self.world: World
         self.ended: How | None = None
-        """How the broker's process of now ended."""
+        """The end of the broker's present process."""
         self._operations: list[str] = []
         """Every change of the disk, in all lives."""
         self._lost_power = False
         """Whether the machine lost power since a broker last started on its disk."""
         self._broker: Broker | None = None
         self._troubled_s: float | None = None
-        """Since when a sync may have failed."""
+        """The time since when a sync may have failed."""
 
     async def run(self, env: SimEnv) -> None:
         """The whole of it."""
@@ -248,7 +248,7 @@ class _Unforeseen(logging.Handler):
 
 
 def run_once(seed: int) -> SimulatedRun:
-    """One run without a verdict on its history. Raises what went wrong."""
+    """Do one run without a verdict on its history. Raises the first failure."""
     run, unforeseen = SimulatedRun(seed), _Unforeseen()
     logger = logging.getLogger("linn")
     level = logger.level

@@ -18,7 +18,7 @@ QUICK_SEEDS = 20
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
 )
-def test_promises_hold_whatever_happens(seed: int) -> None:
+def test_promises_hold_under_all_faults(seed: int) -> None:
     run_seed(seed)
 
 

@@ -1,4 +1,4 @@
-"""What the history of a simulation says of a commit that is on its way while the group moves its partition."""
+"""The history of a simulation with a commit in flight while the group moves its partition."""
 
 from __future__ import annotations
 

@@ -10,14 +10,14 @@ SEEDS = ("2", "3", "11", "16")
 
 
 def traces(hash_seed: str, seeds: tuple[str, ...]) -> list[str]:
-    """What a process of its own says of the runs: one hash each, of all events and of all changes of the disk."""
+    """Traces of the runs in a separate process: one hash each, of all events and of all changes of the disk."""
     command = [sys.executable, str(Path(__file__).with_name("simulated_run.py")), *seeds]
     process = subprocess.run(command, capture_output=True, text=True, env={"PYTHONHASHSEED": hash_seed}, timeout=100)
     assert process.returncode == 0, process.stderr
     return sorted(process.stdout.splitlines())
 
 
-def test_a_seed_gives_the_same_trace_in_every_process_whatever_ran_before() -> None:
+def test_a_seed_gives_the_same_trace_in_every_process_independent_of_earlier_runs() -> None:
     first = traces("1", SEEDS)
     assert len({line.rpartition(" ")[2] for line in first}) == len(SEEDS)
     assert traces("4242", SEEDS[::-1]) == first

@@ -55,7 +55,7 @@ class CrashRun:
         self.cut: int | None = None
 
     async def make_data_folder(self) -> None:
-        """What the broker does before it opens an engine."""
+        """Make the folder as the broker does before it opens an engine."""
         self.env.disk.make_dir("data")
         await self.env.disk.sync_dir(".")
 

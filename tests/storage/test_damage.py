@@ -96,7 +96,7 @@ async def use(harness: EngineHarness) -> Messages:
 
 
 async def tail_of(harness: EngineHarness, *, cut: bool) -> DamagedTail | None:
-    """What keeps the log from being opened."""
+    """The damage that keeps the log from being opened."""
     return await harness.make(harness.env).damaged_tail(PARTITION, cut=cut)
 
 
@@ -181,7 +181,7 @@ async def test_a_closed_log_that_became_shorter_is_refused(harness: EngineHarnes
         path.write_bytes(original)
 
 
-async def test_damage_before_what_a_later_batch_knew_to_be_durable_is_refused(
+async def test_damage_to_batches_that_a_later_batch_recorded_as_durable_is_refused(
     harness: EngineHarness, folder: Path
 ) -> None:
     log = await harness.make(harness.env).open(PARTITION)
@@ -302,7 +302,9 @@ async def test_garbage_behind_the_end_is_cut_off(harness: EngineHarness, folder:
     assert await use(harness) == messages
 
 
-async def test_what_a_failed_write_left_in_a_finished_segment_is_dropped(harness: EngineHarness, folder: Path) -> None:
+async def test_remains_of_a_failed_write_in_a_finished_segment_are_dropped(
+    harness: EngineHarness, folder: Path
+) -> None:
     messages = await fill(harness)
     before, left = snapshot(folder), messages[-1][:100]
     paths = segments(folder)[:-1]
@@ -314,7 +316,7 @@ async def test_what_a_failed_write_left_in_a_finished_segment_is_dropped(harness
     assert [data for name, data in after.items() if name.endswith(".cut")] == [left] * len(paths)
 
 
-async def test_damage_with_a_whole_batch_behind_it_is_refused_and_cut_only_when_asked(
+async def test_damage_before_a_whole_batch_is_refused_and_cut_only_on_request(
     harness: EngineHarness, folder: Path
 ) -> None:
     messages = await kill(harness, syncs=0, unsynced=9)
@@ -341,7 +343,7 @@ async def test_a_torn_tail_is_set_aside(harness: EngineHarness, folder: Path) ->
     assert [path.read_bytes() for path in folder.glob("*.cut")] == [torn]
 
 
-async def test_what_was_opened_once_is_known_to_be_durable(harness: EngineHarness, folder: Path) -> None:
+async def test_a_log_that_was_opened_once_is_known_to_be_durable(harness: EngineHarness, folder: Path) -> None:
     messages = await kill(harness, syncs=0, unsynced=3)
     assert await use(harness) == messages
     cut(segments(folder)[-1], len(messages[-1]))
@@ -390,7 +392,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 async def test_no_damage_to_a_killed_log_loses_a_record_without_a_line(
     harness: EngineHarness, folder: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path, int], None]
 ) -> None:
-    """Whatever the damage, a start gives everything, or refuses and changes nothing, or says what it has cut off."""
+    """A start after any damage gives everything, or refuses and changes nothing, or reports what it has cut off."""
     messages = await kill(harness, syncs=1, unsynced=16)
     before = snapshot(folder)
     last = segments(folder)[-1]

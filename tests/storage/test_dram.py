@@ -1,4 +1,4 @@
-"""What dram does beyond the port: its bound on memory, spilling in order, and no trace on the disk."""
+"""Features of dram beyond the port: its bound on memory, spilling in order, and no trace on the disk."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_the_plugin_brings_the_engine() -> None:
     assert not kind.make("nowhere", kind.settings(), SimEnv(0)).capabilities.survives_restart
 
 
-async def test_what_fits_into_memory_touches_no_disk(harness: EngineHarness, folder: Path) -> None:
+async def test_batches_that_fit_into_memory_touch_no_disk(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         append_some(log, 3)
         assert not folder.exists()
 
 
-async def test_what_does_not_fit_is_spilled_in_order(harness: EngineHarness, folder: Path) -> None:
+async def test_batches_that_do_not_fit_are_spilled_in_order(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         messages = append_some(log, 30)
         in_memory = log.size_bytes() - scratch_bytes(folder)
@@ -59,7 +59,7 @@ async def test_what_does_not_fit_is_spilled_in_order(harness: EngineHarness, fol
     assert list(folder.iterdir()) == []
 
 
-async def test_small_batches_count_with_what_python_adds(harness: EngineHarness, folder: Path) -> None:
+async def test_small_batches_are_counted_with_pythons_overhead(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         for _ in range(100):
             log.append(make_batch(1, value_bytes=0))
@@ -84,7 +84,7 @@ async def test_a_backlog_that_is_worked_off_gives_the_disk_back(harness: EngineH
         assert scratch_bytes(folder) == 0
 
 
-async def test_spilling_goes_on_until_half_of_memory_is_free(harness: EngineHarness, folder: Path) -> None:
+async def test_spilling_continues_until_half_of_memory_is_free(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         append_some(log, 30)
         first = (await log.read(0, 0))[0]

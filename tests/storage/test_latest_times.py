@@ -39,7 +39,7 @@ def check(found: LatestTimes, times: list[int], rng: random.Random) -> None:
     height=st.sampled_from(sorted(HEIGHTS)),
     seed=st.integers(0, 99),
 )
-def test_a_search_finds_what_a_look_at_each_time_finds(deeds: list[tuple[str, int]], height: str, seed: int) -> None:
+def test_a_search_agrees_with_a_linear_scan(deeds: list[tuple[str, int]], height: str, seed: int) -> None:
     rng, found, times = random.Random(seed), LatestTimes(), list[int]()
     for deed, count in [("append", 70), *deeds]:
         if deed == "append":
@@ -59,7 +59,7 @@ def test_a_search_finds_what_a_look_at_each_time_finds(deeds: list[tuple[str, in
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_run_finds_the_first_batch_that_is_left_whatever_was_forgotten_or_cut(seed: int) -> None:
+async def test_a_run_finds_the_first_remaining_batch_after_any_removals(seed: int) -> None:
     rng, run, kept = random.Random(seed), MemoryRun(0), list[tuple[int, int, int]]()
     for _ in range(400):
         for _ in range(rng.randrange(4)):

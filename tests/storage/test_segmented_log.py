@@ -1,4 +1,4 @@
-"""What segmented-log does beyond the port: segments, sealing, its settings, its errors."""
+"""Features of segmented-log beyond the port: segments, sealing, its settings, its errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_sync_seals_finished_segments_and_close_all(harness: EngineHarness
     assert names(folder, "index") == names(folder, "log")
 
 
-async def test_retention_seals_what_appends_left_behind(harness: EngineHarness, folder: Path) -> None:
+async def test_retention_seals_segments_that_appends_left_unsealed(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         append_some(log, 24)
         await log.enforce_retention(0, **NO_BOUND)
@@ -91,7 +91,7 @@ async def test_retention_seals_what_appends_left_behind(harness: EngineHarness, 
         assert log.durable() == log.bounds()[1]
 
 
-async def test_what_an_opening_reads_after_a_crash_does_not_grow_with_the_segment(tmp_path: Path) -> None:
+async def test_the_bytes_read_by_an_opening_after_a_crash_do_not_grow_with_the_segment(tmp_path: Path) -> None:
     engine = SegmentedLogEngine(str(tmp_path), SegmentedLogSettings(), RealEnv())
     log = await engine.open(PARTITION)
     read = []
@@ -110,7 +110,9 @@ async def test_what_an_opening_reads_after_a_crash_does_not_grow_with_the_segmen
     await log.close()
 
 
-async def test_an_index_says_nothing_of_what_came_during_its_sync(harness: EngineHarness, folder: Path) -> None:
+async def test_an_index_does_not_cover_batches_that_arrived_during_its_sync(
+    harness: EngineHarness, folder: Path
+) -> None:
     async with harness.log() as log:
         append_some(log, 5)
         async with trio.open_nursery() as nursery:
@@ -158,7 +160,7 @@ async def test_append_times_do_not_follow_a_clock_that_is_set_back(autojump_cloc
     assert times == sorted(times)
 
 
-async def test_opening_does_not_read_what_is_sealed(harness: EngineHarness, folder: Path) -> None:
+async def test_opening_does_not_read_sealed_segments(harness: EngineHarness, folder: Path) -> None:
     async with harness.log() as log:
         messages = append_some(log, 30)
     for path in sorted(folder.glob("*.log")):

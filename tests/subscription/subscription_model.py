@@ -129,7 +129,7 @@ class Model:
         return len(lost)
 
     def snapshot(self, now: float) -> None:
-        """What is recorded of a delay is now what is left of it."""
+        """Record the rest of each delay as the recorded delay."""
         for offset in self.offsets("delayed", "ready"):
             record = self.records[offset]
             left_ms = round((record.ready_at - now) * 1000)

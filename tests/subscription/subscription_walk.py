@@ -11,7 +11,7 @@ STEPS = 250
 
 
 def walk(seed: int) -> None:
-    """Raises AssertionError where the two differ."""
+    """Compare the subscription and the model over random steps. Raises AssertionError where the two differ."""
     rng = random.Random(seed)
     machine = SubscriptionMachine()
     machine.begin(
@@ -27,7 +27,7 @@ def walk(seed: int) -> None:
 
 
 def _parts(rng: random.Random) -> list[tuple[int, int]] | None:
-    """Which part of a lease: mostly all of it, or one record."""
+    """A part of a lease: mostly all of it, or one record."""
     spans = [(rng.randrange(4), rng.randrange(4)) for _ in range(rng.randrange(3))]
     return rng.choice([None, None, None, [(0, 1)], [(1, 1)], spans])
 

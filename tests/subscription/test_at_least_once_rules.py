@@ -38,7 +38,7 @@ def test_nothing_beyond_the_high_watermark_is_delivered():
     assert subscription.acquire(ANN, 10, 4, 0.0) is None
 
 
-def test_an_ack_settles_and_moves_the_low_watermark_over_what_was_settled_before_it():
+def test_an_ack_moves_the_low_watermark_over_records_settled_earlier():
     subscription = make()
     first, second = subscription.acquire(ANN, 10, END, 0.0), subscription.acquire(BOB, 10, END, 0.0)
     assert subscription.ack(BOB, second.delivery_id, None, 1.0) == Effects(settled=10)
@@ -80,7 +80,7 @@ REFUSALS += [("extend", why) for why in NOT_CURRENT]
 
 
 @pytest.mark.parametrize(("how", "why"), REFUSALS)
-def test_what_is_not_current_is_refused_and_changes_nothing(how, why):
+def test_a_delivery_that_is_not_current_is_refused_and_changes_nothing(how, why):
     subscription = make()
     lease = subscription.acquire(ANN, 10, END, 0.0)
     other = subscription.acquire(BOB, 10, END, 0.0)
@@ -179,7 +179,7 @@ def test_a_nack_may_name_its_own_delay():
     assert span(subscription.acquire(ANN, 9, END, 1.0)) == (0, 4, 2)
 
 
-def test_a_consumer_that_goes_away_returns_all_it_holds_and_only_that():
+def test_a_leaving_consumer_returns_all_its_leases_and_no_others():
     subscription = make()
     subscription.acquire(ANN, 3, END, 0.0)
     kept = subscription.acquire(BOB, 3, END, 0.0)
@@ -221,7 +221,7 @@ def test_a_rejected_record_is_dead_at_once():
     assert (dead.first, dead.end, dead.reason) == (1, 2, DeadReason.REJECTED)
 
 
-def test_records_that_wait_can_be_dead_lettered_and_what_is_held_stays():
+def test_waiting_records_can_be_dead_lettered_and_held_ones_stay():
     subscription = make()
     subscription.acquire(ANN, 3, END, 0.0)
     assert subscription.dead_letter(1, 6, DeadReason.EXPIRED) == Effects(dead=3)
@@ -267,7 +267,7 @@ def test_an_intent_splits_the_dead_and_the_first_one_stays():
     assert [(dead.first, dead.end, dead.target) for dead in subscription.dead_letter_intents()] == expected[:2]
 
 
-def test_purge_settles_what_waits_and_leaves_what_is_held():
+def test_purge_settles_waiting_records_and_leaves_leased_ones():
     subscription = make()
     held = subscription.acquire(ANN, 3, END, 0.0)
     returned = subscription.acquire(BOB, 3, END, 0.0)

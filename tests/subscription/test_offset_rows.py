@@ -57,7 +57,7 @@ def test_ranges_far_apart_in_a_long_map_are_changed_too():
     assert same(found, expected)
 
 
-def test_order_is_told_from_overlap():
+def test_ascending_ranges_are_distinguished_from_overlapping_ones():
     assert is_ascending((0, 2, 5), (2, 4, 6))
     assert not is_ascending((0, 1), (2, 4))
     assert not is_ascending((2, 0), (3, 1))

@@ -22,12 +22,12 @@ def semantics(plugin):
 
 
 @pytest.mark.parametrize("plugin", [at_least_once, at_most_once])
-def test_a_confirmation_means_what_the_producer_asked_for(plugin):
+def test_a_confirmation_has_the_requested_meaning(plugin):
     confirm_when = semantics(plugin).confirm_when
     assert [confirm_when(acks) for acks in ("none", "leader", "all")] == list(ConfirmWhen)
 
 
-def test_names_and_what_they_promise():
+def test_names_and_properties_of_the_semantics():
     assert at_least_once.linn_register_semantics().name == "at-least-once"
     assert at_most_once.linn_register_semantics().name == "at-most-once"
     assert not semantics(at_least_once).settles_on_delivery

@@ -24,7 +24,7 @@ MANY = settings(max_examples=60, stateful_step_count=40, deadline=None)
 NOTICE = settings(
     MANY, max_examples=400, derandomize=True, print_blob=False, report_multiple_bugs=False, phases=[Phase.generate]
 )
-"""Until the first example that notices, and the same ones in each run."""
+"""Settings of Hypothesis: stop at the first failing example, with the same examples in each run."""
 
 
 class TestAtLeastOnce(SemanticsConformance):
@@ -102,9 +102,9 @@ class Broken(AtLeastOnce):
 @pytest.mark.parametrize(
     ("kind", "promise"),
     [
-        (Forgetful, "test_all_that_is_given_and_acked_is_settled_for_good"),
+        (Forgetful, "test_acked_records_are_settled_for_good"),
         (Hasty, "test_each_record_is_given_once_at_a_time_and_none_is_skipped"),
-        (Silent, "test_what_is_settled_stays_so_after_a_restart"),
+        (Silent, "test_settled_records_stay_settled_after_a_restart"),
     ],
 )
 def test_a_broken_semantics_is_noticed(kind: type[SharedSubscription], promise: str) -> None:

@@ -135,7 +135,7 @@ def test_a_snapshot_of_offsets_in_two_states_or_in_none_is_corrupt(runs):
 
 
 @given(st.lists(events(60), max_size=40), st.integers(0, 60))
-def test_a_run_does_what_its_rows_do_one_by_one(some, end):
+def test_a_run_has_the_effect_of_its_rows(some, end):
     def replayed(log):
         subscription = SharedSubscription(LeaseSettings(), 0)
         try:
@@ -176,7 +176,7 @@ def test_any_events_lead_to_a_sound_state_or_are_corrupt(some, start):
     assert again.snapshot_events(0.0) == subscription.snapshot_events(0.0)
 
 
-def test_the_buffer_joins_only_what_is_alike():
+def test_the_buffer_joins_only_similar_events():
     buffer = EventBuffer()
     buffer.acquired(0, 1, 2, 7)
     buffer.acquired(1, 2, 1, 8)
@@ -188,7 +188,7 @@ def test_the_buffer_joins_only_what_is_alike():
     assert buffer.take() == [Acquired(0, 1, 2, 7), Acquired(1, 3, 1, 9), *apart, *dead]
 
 
-def test_the_buffer_joins_what_goes_on_and_puts_settled_offsets_last():
+def test_the_buffer_joins_adjacent_events_and_puts_settled_offsets_last():
     buffer = EventBuffer()
     buffer.settled(4, 5)
     for event in (Returned(0, 1, 2, 5), Returned(1, 2, 2, 5), Died(2, 3, 1, DeadReason.EXPIRED)):

@@ -32,7 +32,7 @@ def with_holes(delay_ms: int) -> SharedSubscription:
 
 
 def changes_in(work: Callable[[], object]) -> int:
-    """How often a map or a set of ranges is asked to change."""
+    """The number of changes asked of a map or a set of ranges."""
     changes = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -60,7 +60,7 @@ def test_many_delays_that_pass_at_once_make_their_records_ready_together():
     assert (lease.first, lease.end, lease.attempt) == (0, 1, 2)
 
 
-def test_a_purge_settles_what_lies_between_settled_records_together():
+def test_a_purge_settles_gaps_between_settled_records_in_one_event():
     subscription, effects = with_holes(0), []
     subscription.acquire(ANN, 1, 2 * COUNT, 0.0)
     assert changes_in(lambda: effects.append(subscription.purge(2 * COUNT))) < 10

@@ -220,7 +220,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.durable = copy.deepcopy(self.model)
 
     def start_again(self):
-        """What was not flushed is lost, and the monotonic clock begins anew."""
+        """Restart: unflushed events are lost, and the monotonic clock begins anew."""
         self.now = 0.0
         self.model = copy.deepcopy(self.durable)
         self.subscription = SharedSubscription(self.settings, 0)

@@ -1,4 +1,4 @@
-"""What a restart keeps, what it returns, and what it never gives out twice."""
+"""Effects of a restart: state that is kept, records that are returned, and ids that are never given out twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def restarted(log: list[bytes], **settings: object) -> SharedSubscription:
     return subscription
 
 
-def test_what_was_leased_is_returned_with_its_attempts_and_its_old_id_is_dead():
+def test_leased_records_are_returned_with_their_attempts_and_old_ids_are_dead():
     before = make()
     settled, held = before.acquire(ANN, 2, END, 0.0), before.acquire(ANN, 3, END, 0.0)
     before.ack(ANN, settled.delivery_id, None, 0.0)
@@ -82,7 +82,7 @@ def test_a_dead_letter_under_way_is_reported_again_with_its_target():
     assert (intent.first, intent.end, intent.target) == (1, 3, DeadLetterTarget(2, 77))
 
 
-def test_a_snapshot_replaces_what_stands_before_it_in_the_log():
+def test_a_snapshot_replaces_all_earlier_rows_of_the_log():
     before = make()
     held = before.acquire(ANN, 4, END, 0.0)
     before.ack(ANN, held.delivery_id, [(1, 2)], 0.0)
@@ -106,7 +106,7 @@ def alternating(count: int) -> tuple[SharedSubscription, list[bytes]]:
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions of Python are called: a measure of work that no other process has a part in."""
+    """The number of calls of Python functions: a measure of work that other processes do not affect."""
     calls = 0
 
     def count(frame: FrameType, event: str, argument: object) -> None:
@@ -134,7 +134,7 @@ def test_records_that_differ_one_by_one_are_replayed_in_bulk(form):
     assert after.settled == before.settled
 
 
-def test_what_a_start_returns_does_not_make_the_next_one_longer():
+def test_records_returned_at_a_start_do_not_slow_the_next_one():
     before = make()
     held = before.acquire(ANN, 2_000, 2_000, 0.0)
     before.ack(ANN, held.delivery_id, [(offset, offset + 1) for offset in range(1, 2_000, 2)], 0.0)

@@ -28,7 +28,7 @@ from linn.testing import BrokerThread
 QUEUE = {"orders": {"kind": "queue"}}
 STREAM = {"prices": {"kind": "stream"}}
 READY_S_BEST, READY_S_MEDIAN = 0.1, 1.0
-"""With start and stop. The best of some is what it costs, the median what a busy machine makes of it."""
+"""Start and stop included. The best of several is the cost; the median includes the load of a busy machine."""
 BACKENDS = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 
@@ -40,7 +40,7 @@ def values(broker: BrokerThread, topic: str) -> list[bytes | None]:
 
 
 @pytest.mark.perf
-def test_a_broker_is_there_and_gone_within_a_tenth_of_a_second() -> None:
+def test_a_broker_starts_and_stops_within_a_tenth_of_a_second() -> None:
     with BrokerThread(topics=QUEUE):
         pass  # What is imported the first time counts no more.
     took_s = []
@@ -87,7 +87,7 @@ def test_it_ends_while_clients_are_still_connected() -> None:
     forgotten.close()
 
 
-def test_what_ended_the_broker_is_told() -> None:
+def test_the_error_that_ended_the_broker_is_raised() -> None:
     async def fail(running: Broker) -> None:
         running.fail(SyncFailed("the disk is on fire"))
         await trio.sleep_forever()
@@ -141,7 +141,7 @@ def test_a_file_for_production_listens_and_writes_where_nobody_else_does(tmp_pat
         ({"topics": {"orders": {"kind": None}}}, "a setting is text, a number"),
     ],
 )
-def test_what_is_wrong_with_a_configuration_is_named(given: dict[str, object], text: str) -> None:
+def test_problems_of_a_configuration_are_named(given: dict[str, object], text: str) -> None:
     with pytest.raises((ConfigError, PluginUnknown), match=text):
         BrokerThread(**given).start()  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ def test_what_is_wrong_with_a_configuration_is_named(given: dict[str, object], t
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_holds_what_is_not_settled() -> None:
+def test_a_queue_holds_unsettled_records() -> None:
     with BrokerThread(topics=QUEUE | {"both": {"kind": "both"}}) as broker:
         for topic in ("orders", "both"):
             broker.publish(topic, b"one", b"two", b"three")
@@ -175,7 +175,7 @@ def test_an_unknown_topic_is_an_error_at_once() -> None:
             broker.wait_settled_blocking("ordres")
 
 
-def test_a_wait_for_what_a_topic_never_does_is_an_error_at_once() -> None:
+def test_waiting_for_an_impossible_condition_is_an_error_at_once() -> None:
     with BrokerThread(topics=QUEUE | STREAM) as broker:
         with pytest.raises(SubscriptionWrongKind, match="prices is a stream"):
             broker.wait_settled_blocking("prices")
@@ -237,7 +237,7 @@ def test_blocking_code_waits_too() -> None:
         assert not thread.is_alive()
 
 
-def test_a_wait_in_vain_says_what_there_is() -> None:
+def test_a_failed_wait_reports_the_actual_state() -> None:
     with BrokerThread(topics=QUEUE) as broker:
         broker.publish("orders", b"coffee")
         with pytest.raises(RequestTimeout) as raised:

@@ -18,7 +18,7 @@ def run(pytester: pytest.Pytester, tests: str, *options: str) -> pytest.RunResul
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *options, timeout=TIMEOUT_S)
 
 
-def test_nothing_of_linn_is_loaded_where_nobody_asks_for_it(pytester: pytest.Pytester) -> None:
+def test_nothing_of_linn_is_loaded_unless_it_is_used(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -122,7 +122,7 @@ def test_the_marker_takes_text_a_file_beside_the_test_and_a_seed(pytester: pytes
     result.assert_outcomes(passed=3)
 
 
-def test_what_is_wrong_is_said_in_a_line(pytester: pytest.Pytester) -> None:
+def test_errors_are_one_line(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """

@@ -14,7 +14,7 @@ JOBS = {"jobs": {"kind": "queue", "lease": "1h", "redelivery_delay": "10m"}}
 KEPT = {"kept": {"kind": "stream", "storage": "safe"}}
 SAFE = '[storage.safe]\nengine = "segmented-log"\nfsync = "always"\n'
 DAY_S_MAX = 2.0
-"""Of real time, for a day; it takes a twentieth of a second where nothing else does."""
+"""Limit of real time for a day; it takes a twentieth of a second on an idle machine."""
 
 
 async def test_a_broker_lives_in_the_tests_own_loop(autojump_clock: MockClock) -> None:
@@ -53,7 +53,7 @@ def test_a_day_passes_in_no_time_and_everything_falls_due_at_its_time() -> None:
     assert hours == pytest.approx([attempt * 7 / 6 for attempt in range(21)], abs=0.01)
 
 
-def test_the_wall_clock_goes_along() -> None:
+def test_the_wall_clock_advances_too() -> None:
     async def scenario(world: VirtualWorld) -> None:
         await world.publish("prices", b"1")
         await world.advance(hours=23)
@@ -84,7 +84,7 @@ def test_a_short_time_passes_exactly() -> None:
     VirtualWorld().run(scenario)
 
 
-def test_what_is_confirmed_survives_a_power_loss_and_memory_does_not() -> None:
+def test_confirmed_records_survive_a_power_loss_unless_in_memory() -> None:
     async def scenario(world: VirtualWorld) -> None:
         async with world.connect() as client, client.producer("kept") as producer:
             await producer.publish(b"before")
@@ -160,7 +160,7 @@ def test_an_error_leaves_the_world_as_it_is() -> None:
         VirtualWorld(topics=JOBS).run(scenario)
 
 
-def test_a_world_goes_on_where_it_was_left() -> None:
+def test_a_world_continues_from_its_last_state() -> None:
     async def publish(world: VirtualWorld) -> None:
         await world.publish("kept", b"1")
 

@@ -75,7 +75,7 @@ def test_messages_go_where_they_are() -> None:
 @pytest.mark.parametrize(
     "labels", [{}, {"lat": 40.7}, {"lat": "40.7", "lon": "-74"}, {"lat": 91, "lon": 0}, {"lat": True, "lon": True}]
 )
-def test_what_is_nowhere_matches_nothing(labels: dict[str, Any]) -> None:
+def test_a_record_without_a_position_matches_nothing(labels: dict[str, Any]) -> None:
     everywhere = bound({"south": -90, "west": -180, "north": 90, "east": 180})
     assert everywhere.match(Subject("", labels)) == ()
 

@@ -47,7 +47,7 @@ TestAgainstAList.settings = settings(
 )
 
 
-async def test_what_was_appended_survives_the_process_that_is_killed(tmp_path: Path) -> None:
+async def test_appended_batches_survive_a_kill_of_the_process(tmp_path: Path) -> None:
     async with harness_in(tmp_path).log() as log:
         messages = append_some(log)
         # What the files hold now is what a killed process leaves behind.

@@ -1,4 +1,4 @@
-"""What a broker has, as the `[exchanges]` and `[topics]` of a configuration file.
+"""The definitions of a broker, as the `[exchanges]` and `[topics]` of a configuration file.
 
 Laws: equal brokers give equal text, in which exchanges, topics and bindings are sorted; what is read back from the text
 is what the broker said.
@@ -71,7 +71,7 @@ def tables_of(exchanges: Iterable[ExchangeDescription], topics: Iterable[TopicDe
 
 
 def identity(binding: Table) -> tuple[str, str, bytes]:
-    """What makes two bindings of one target the same. Raises ConfigError for values that JSON does not have."""
+    """The identity of a binding among those of its target. Raises ConfigError for values that JSON does not have."""
     arguments = {name: value for name, value in binding.items() if name not in ("exchange", "key")}
     try:
         return binding["exchange"], binding.get("key", ""), msgspec.json.encode(arguments, order="deterministic")

@@ -88,7 +88,7 @@ def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _over(known: Mapping[str, Any], table: object) -> object:
-    """What the file says, and what stays as it is. The settings of an exchange are those of its type."""
+    """The broker's table, overridden by the file's. The settings of an exchange are those of its type."""
     if not isinstance(table, dict) or table.get("type", known.get("type")) != known.get("type"):
         return table
     return {**known, **table}

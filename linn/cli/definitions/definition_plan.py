@@ -1,4 +1,4 @@
-"""What it takes for a broker to have what a file says: found, and checked by the broker, before any of it is done.
+"""The changes that bring a broker to a file's definitions: found, and validated by the broker, before any is made.
 
 Laws: what is needed comes first, an alternate before the exchange that names it and a dead-letter topic before its
 sources; nothing is deleted, and nothing that the file does not name is changed.
@@ -32,7 +32,7 @@ class Change:
     verb: str
     arguments: Mapping[str, Any]
     binding: Mapping[str, Any] | None = None
-    """That leads to `name`, as the file says it."""
+    """A binding that leads to `name`, as in the file."""
     done: bool = False
 
     @property
@@ -41,7 +41,7 @@ class Change:
         return list(self.arguments["settings"]) if self.action == "alter" else []
 
     def words(self) -> str:
-        """What is done, as in "altered ..." and "would alter ..." without its first word."""
+        """Describe the change, as in "altered ..." and "would alter ..." without its first word."""
         what = f"{self.noun} {self.name}"
         if self.action == "alter":
             return f"{what}: {', '.join(self.keys)}"
@@ -130,7 +130,9 @@ class Plan:
                 self.changes.append(made)
 
     async def _probe(self, client: Client, path: Path, verb: str, arguments: Mapping[str, Any]) -> Any:
-        """What the broker would answer; None where it refuses, which is added to the problems."""
+        """Validate a request on the broker; returns its answer, or None if it is refused, which is added to the
+        problems.
+        """
         try:
             return await client.admin.perform(verb, **arguments, validate_only=True)
         except (ConfigError, PluginError, TopicError, LimitExceeded) as error:
@@ -153,7 +155,9 @@ class Plan:
         return {**arguments, "settings": settings}
 
     def _late_dead_letters(self) -> None:
-        """Where dead letters go round in a circle, let the topic that comes first learn of its own in the end."""
+        """Break circles of dead-letter topics: the topic that is created first gets its dead-letter topic in
+        the end.
+        """
         there = set(self._there["topics"])
         late: list[Change] = []
         for change in self.changes:

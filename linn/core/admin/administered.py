@@ -1,4 +1,4 @@
-"""What administration needs of a broker: the parts that it shows and changes."""
+"""The parts of a broker that administration shows and changes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from linn.core.topics.topic import Topic
 
 
 class PluginMaker(Kinds, Protocol):
-    """Plugins by kind, and what makes something of one."""
+    """Plugins by kind, and the factory call of each kind."""
 
     def make(self, kind: Any, *args: Any) -> Any:
-        """What a kind's factory makes. Raises PluginError."""
+        """Call a kind's factory. Raises PluginError."""
 
     def owner_of(self, kind: Any) -> str | None:
-        """The plugin that brings a kind, for people; None: linn itself does."""
+        """The name of the plugin that registered a kind; None for a kind that linn itself brings."""
 
 
 class Administered(Protocol):
@@ -74,25 +74,25 @@ class Administered(Protocol):
         """The exchange of that name, also the default one. Raises ExchangeUnknown."""
 
     def new_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """A topic that is not open, and has no interceptors yet."""
+        """Make a topic that is not open yet and has no interceptors."""
 
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """Open a topic with checked settings, and begin it. Raises LogCorrupt, StorageError, BindingInvalid."""
+        """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
 
     async def begin_topic(self, topic: Topic) -> None:
-        """Let clients see a topic that is open, and bind it. Raises BindingInvalid."""
+        """Make an open topic visible to clients, and bind it. Raises BindingInvalid."""
 
     async def drop_topic(self, name: str) -> None:
-        """Let nothing lead to a topic any more."""
+        """Remove a topic from the catalogue and from every exchange."""
 
     def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
-        """What a topic's settings ask for, in their order. Raises PluginError."""
+        """Make the interceptors that a topic's settings name, in the order of the settings. Raises PluginError."""
 
     def semantics(self, settings: TopicSettings) -> DeliverySemantics:
-        """The semantics that a topic's settings ask for."""
+        """The delivery semantics that a topic's settings name."""
 
     def engine_of(self, settings: TopicSettings) -> StorageEngine | None:
-        """The engine of a topic with these settings; None where the configuration has it no more."""
+        """The storage engine that a topic's settings name; None if the configuration no longer has it."""
 
     def fail(self, error: SyncFailed) -> None:
-        """End the broker, because what is on the disk is not known any more."""
+        """End the broker after a failed sync: the contents of the disk are unknown."""

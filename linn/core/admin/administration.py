@@ -1,12 +1,12 @@
-"""Changes while the broker runs: topics, exchanges, bindings, groups. What TOML can say can be said here.
+"""Changes while the broker runs: topics, exchanges, bindings, groups. Whatever TOML can say can be said here.
 
-Laws: a change is checked whole before anything happens; it is in the metadata store before it has any effect; one
-change runs at a time, and goes on to its end whoever stops waiting for it. What only shows waits for no change: a topic
-that is being made is not there yet, one that is altered changes all at once, but for its bindings, which follow one by
-one (`binding_changes`). What a topic that is deleted leaves behind is deleted before another topic of that
-name is made, also after a crash; one that was not made to its end is not there after a crash. At a start, what the TOML
-file says of a topic or exchange counts; what was made live stays, and so do settings of a topic that the file does not
-name (`linn.core.topics.live_settings`).
+Laws: a change is checked completely before any of it happens, and is in the metadata store before it has any effect.
+Changes run one at a time, and a change that has begun runs to its end even if its caller is cancelled. Verbs that only
+read wait for no change: a topic that is being made is not visible yet, and one that is altered changes all at once,
+except for its bindings, which follow one by one (`binding_changes`). The remains of a deleted topic are deleted before
+another topic of that name is made, also after a crash; a topic whose creation was interrupted by a crash does not exist
+afterwards. At a start, the TOML file wins for the topics and exchanges that it names; those made live stay, and so do
+live settings of a topic that the file does not name (`linn.core.topics.live_settings`).
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ from linn.core.topics.topic import Topic
 logger = logging.getLogger("linn.administration")
 
 REASON_CHARACTERS_MAX = 1_000
-"""Of what a client is told whose connection is closed."""
+"""Limit of the reason that a client is given when its connection is closed by an operator."""
 METRIC_NAMES_MAX = 256
-"""That `metrics.show` takes: each is held against the name of every metric, and there are not that many."""
+"""Names that one `metrics.show` takes: each is compared with the name of every metric, and there are not that many."""
 T = TypeVar("T")
 _BINDING = ("exchange", "topic", "target_exchange", "key", "arguments")
 _SETTINGS = ("name", "settings", "validate_only")
@@ -86,9 +86,9 @@ class Administration:
         self._lock = trio.Lock()
         self._revisions: dict[str, int] = {}
         self._half_deleted: dict[str, Topic] = {}
-        """Topics that are gone, of which something is left on the disk."""
+        """Deleted topics whose files are not yet all removed."""
         self._encoded: dict[str, tuple[Sequence[BindingSettings], Sequence[Mapping[str, Any]]]] = {}
-        """Bindings of topics, with what the store has of them: ten thousand take 40 ms."""
+        """Bindings of topics, and the same as the store has them: encoding ten thousand takes 40 ms."""
         self.verbs: dict[str, Verb] = {
             "topic.create": Verb(self._create_topic, _SETTINGS),
             "topic.alter": Verb(self._alter_topic, _SETTINGS),
@@ -115,12 +115,12 @@ class Administration:
         }
 
     async def perform(self, verb: str, arguments: str) -> str:
-        """Carry out a verb; arguments and result are JSON. Who waits for another's change holds its text alone.
+        """Carry out a verb; arguments and result are JSON. A request that waits for another change keeps only its text.
 
         Raises:
-            As `check`. ConfigError: the arguments are not what it takes; ConfigUnknownKey: nor is one of their names.
-            LinnError: as the verb says.
-        Cancellation: once the change has begun it is made whole; else nothing happened.
+            As `check`. ConfigError: the arguments are not what the verb takes; ConfigUnknownKey: one of their names is
+                unknown. LinnError: as the verb says.
+        Cancellation: a change that has begun is completed; otherwise nothing happened.
         """
         known = self.check(verb, arguments)
 
@@ -134,7 +134,7 @@ class Administration:
         return await do()
 
     def check(self, verb: str, arguments: str) -> Verb:
-        """What can be said of a request before its turn has come. Raises RequestUnknown, LimitExceeded, ConfigError."""
+        """Check a request as far as possible before its turn. Raises RequestUnknown, LimitExceeded, ConfigError."""
         known = self.verbs.get(verb)
         if known is None:
             raise RequestUnknown(f'there is no verb "{verb[:80]}"{did_you_mean(verb, self.verbs)}')
@@ -146,7 +146,7 @@ class Administration:
             raise BrokerStopping("the broker is stopping")
 
     async def _alone(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Make one change. Raises BrokerStopping, and what the change raises; a failed sync also ends the broker."""
+        """Make one change. Raises BrokerStopping, or what the change raises; a failed sync also ends the broker."""
         async with self._lock:
             self._check_serving()
             # A client that goes away half-way must not leave half a change behind.
@@ -159,7 +159,7 @@ class Administration:
             return result
 
     async def wait_idle(self) -> None:
-        """Wait for the end of the change that is being made."""
+        """Wait for the change in progress, if any."""
         async with self._lock:
             return
 
@@ -193,7 +193,7 @@ class Administration:
             self._revisions.update(await broker.metadata.put_all(new))
 
     async def _try_to_finish_deleting(self, name: str) -> None:
-        """Delete what is left of a topic, or leave it for later, unless the file wants another of that name at once."""
+        """Delete the rest of a topic, or leave it for later, unless the file names another topic of that name now."""
         try:
             await self._finish_deleting(name)
         except StorageError as error:
@@ -203,7 +203,7 @@ class Administration:
             logger.warning(text, {"topic": name} | log_fields(error))
 
     async def _recover_topic(self, name: str, entry: Arguments, before: TopicSettings | None) -> Any:
-        """Open a topic; what the store is to say of it, None where it says so already."""
+        """Open a topic. Returns its new entry in the store, or None where the stored one is up to date."""
         broker = self._broker
         configured = broker.config.topics.get(name)
         stored_keys = live_keys = tuple(entry.get("live_keys", ()))
@@ -246,7 +246,7 @@ class Administration:
         return settings
 
     def _fitting(self, name: str, bindings: Sequence[BindingSettings]) -> list[BindingSettings]:
-        """The bindings of a topic that the exchanges of now take; the others are left out, with a warning."""
+        """The bindings of a topic that today's exchanges accept; others are left out with a warning."""
         kept = []
         for binding in bindings:
             try:
@@ -282,7 +282,9 @@ class Administration:
             self._encoded.pop(key.removeprefix(_TOPIC), None)
 
     async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
-        """Check what a change brings along, before any of it is done, in turns: ten thousand bindings take 0.1 s."""
+        """Check everything that a change brings along before any of it is done, in turns: ten thousand bindings take
+        0.1 s.
+        """
 
         def checks() -> Steps[None]:
             for thing in things:
@@ -300,7 +302,7 @@ class Administration:
         self._encoded[name] = settings.bindings, table["bindings"]
 
     async def _table(self, name: str, settings: TopicSettings) -> Mapping[str, Any]:
-        """The settings as they are written; bindings that were saved so are not encoded again."""
+        """The settings in their stored form; bindings that were saved in that form are not encoded again."""
         before, encoded = self._encoded.get(name, ((), ()))
         if before != settings.bindings:
             encoded = await self._broker.long_work.run(encode_each(settings.bindings), immediate=True)
@@ -325,7 +327,7 @@ class Administration:
             await self._finish_deleting(name)
         live_keys = live_keys_after((), arguments.get("settings", {}))
         entry = _stored_topic(await self._table(name, settings), (), live_keys)
-        # Until all of it is there, a start forgets it: it may need more than there is, and nobody was told of it.
+        # A start forgets the topic until the entry is complete: creation may fail halfway, and no client was answered.
         await self.put(_TOPIC + name, {**entry, "unfinished": True})
         topic = broker.new_topic(name, settings)
         try:
@@ -339,7 +341,9 @@ class Administration:
         return {"created": True}
 
     async def _finish_making(self, topic: Topic, live_keys: tuple[str, ...]) -> None:
-        """Have a topic that is open survive the next start. Raises StorageError: it is closed again."""
+        """Record an open topic as complete, so that it survives the next start. Raises StorageError: it is closed
+        again.
+        """
         topic.live_keys = live_keys
         try:
             await topic.make_durable()
@@ -349,7 +353,7 @@ class Administration:
             raise
 
     async def create_default_topic(self, name: str) -> None:
-        """Make a topic with all defaults, if it is not there. Raises ConfigError where the name is none."""
+        """Make a topic with default settings unless it exists. Raises ConfigError if the name is not valid."""
 
         async def create() -> None:
             if name not in self._broker.topics:
@@ -420,7 +424,7 @@ class Administration:
         self._half_deleted[topic.name] = topic
 
     async def _finish_deleting(self, name: str) -> None:
-        """Raises StorageError: some of it is left, and the name is not free."""
+        """Delete a topic's files. Raises StorageError: some are left, and the name is not free."""
         await self._half_deleted[name].delete()
         await self.remove(_TOPIC + name)
         del self._half_deleted[name]
@@ -487,5 +491,5 @@ class Administration:
 def _stored_topic(
     settings: Mapping[str, Any], live: Sequence[BindingSettings], live_keys: Sequence[str]
 ) -> dict[str, Any]:
-    """What the metadata store keeps of a topic."""
+    """The entry of a topic in the metadata store."""
     return {"settings": settings, "live_bindings": live, "live_keys": list(live_keys)}

@@ -1,7 +1,7 @@
-"""Bindings made and taken back in steps, one for each: a topic or an exchange may have thousands.
+"""Making and removing bindings one step at a time: a topic or an exchange may have thousands.
 
-Law: each binding counts from its own step on, and what leads to a target before a change and after it does so meanwhile
-too: the new bindings are made before the old ones are taken back.
+Law: each binding counts from its own step on. A source that leads to a target before and after a change leads to it
+during the change as well: new bindings are made before old ones are removed.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from linn.core.routing.exchange import Binding, Target
 
 
 def binding_to(target: Target, settings: BindingSettings) -> Binding:
-    """A binding as its exchange knows it."""
+    """The binding in the form that its exchange takes."""
     return Binding(target, settings.key, settings.arguments)
 
 
 def bind(broker: Administered, target: Target, bindings: Iterable[BindingSettings]) -> Steps[None]:
-    """Have exchanges lead to a target; one that does so already goes on. Raises ExchangeUnknown, BindingInvalid."""
+    """Bind a target to its exchanges; existing bindings stay. Raises ExchangeUnknown, BindingInvalid."""
     for binding in bindings:
         broker.router(binding.exchange).bind(binding_to(target, binding))
         yield
 
 
 def unbind(broker: Administered, target: Target, bindings: Iterable[BindingSettings]) -> Steps[None]:
-    """Let exchanges, those that are still there, lead to a target no more."""
+    """Remove bindings to a target from those exchanges that still exist."""
     for binding in bindings:
         if binding.exchange in broker.routers:
             broker.routers[binding.exchange].unbind(binding_to(target, binding))
@@ -38,7 +38,7 @@ def unbind(broker: Administered, target: Target, bindings: Iterable[BindingSetti
 def rebind(
     broker: Administered, target: Target, bindings: Iterable[BindingSettings], before: Iterable[BindingSettings]
 ) -> Steps[None]:
-    """Have exchanges lead to a target by these bindings, and by those no more that it had before. Raises as `bind`."""
+    """Replace the bindings to a target, given those that it had before. Raises as `bind`."""
     stay: set[tuple[str, Identity]] = set()
     for binding in bindings:
         broker.router(binding.exchange).bind(made := binding_to(target, binding))

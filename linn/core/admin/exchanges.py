@@ -1,11 +1,11 @@
-"""The verbs about exchanges and bindings, and what a start makes of those that were made live.
+"""The verbs about exchanges and bindings, and the recovery at a start of those that were made live.
 
 `Administration` calls the verbs: those that change something one at a time, the others at any time. Each takes a JSON
 object, returns a JSON value and raises LinnErrors.
 
-Laws: a binding belongs to what it leads to, a topic or an exchange, and goes with it; an exchange goes only when it has
-no bindings and is nobody's alternate. What was made live and no longer fits the TOML file is left out, with a warning:
-it must not keep a broker from starting.
+Laws: a binding belongs to its target, a topic or an exchange, and is removed with it; an exchange can be removed only
+when it has no bindings and is not the alternate of another. A live exchange or binding that no longer fits the TOML
+file is left out with a warning: it must not keep a broker from starting.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 
 class Changes(Protocol):
-    """What `Administration` gives the verbs of one kind of thing: checks in turns, and the metadata store."""
+    """The services of `Administration` that a group of verbs uses: checks in turns, and the metadata store."""
 
     async def check_all(self, check: Callable[[T], None], things: Iterable[T]) -> None:
-        """Check what a change brings along, before any of it is done, in turns."""
+        """Check everything that a change brings along, before any of it is done, in turns."""
 
     async def put(self, key: str, value: Any) -> None:
         """Write an entry. Raises StorageError: nothing has changed then."""
@@ -64,9 +64,9 @@ class BindingsTo(NamedTuple):
     """The bindings that lead to an exchange from others."""
 
     declared: tuple[BindingSettings, ...] = ()
-    """As it was said when the exchange was made."""
+    """Bindings that were given when the exchange was made."""
     live: Sequence[BindingSettings] = ()
-    """As it was said later."""
+    """Bindings that were added later."""
 
 
 class ExchangeAdministration:
@@ -78,7 +78,7 @@ class ExchangeAdministration:
         self._routers = broker.routers
         self._bindings_to_exchange: dict[str, BindingsTo] = {}
         self._made_live: set[str] = set()
-        """Exchanges that are not in the TOML file: the store has their settings."""
+        """Exchanges that are not in the TOML file; their settings are in the store."""
 
     # --- start ---
 
@@ -128,7 +128,7 @@ class ExchangeAdministration:
     # --- exchanges ---
 
     def router(self, name: str) -> Router:
-        """An exchange that can be changed: not the default one. Raises ExchangeUnknown."""
+        """An exchange that can be changed, which the default exchange can't. Raises ExchangeUnknown."""
         router = self._routers.get(name)
         if router is None:
             raise ExchangeUnknown(f'there is no exchange "{name[:80]}"{did_you_mean(name, self._routers)}')
@@ -142,7 +142,7 @@ class ExchangeAdministration:
         return Router(name, kind_name, make, graph, settings=shown, owner=plugins.owner_of(kind))
 
     def _decode(self, name: str, table: object) -> tuple[ExchangeTable, Router]:
-        """The exchange that an `[exchanges.NAME]` table says; not linked yet. Raises ConfigError, PluginUnknown."""
+        """The exchange that an `[exchanges.NAME]` table describes. Raises ConfigError, PluginUnknown."""
         if not isinstance(table, dict):
             raise ConfigError("an exchange's settings are a JSON object")
         problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)
@@ -199,7 +199,7 @@ class ExchangeAdministration:
         return {"created": True}
 
     def _check_source(self, source: str, router: Router, binding: Binding) -> None:
-        """Whether `source` may send to an exchange that is not there yet, but for its alternate."""
+        """Check that `source` may send to an exchange that does not exist yet; its alternate is checked elsewhere."""
         if source != router.name:
             self.router(source).check(binding)
         self._broker.exchanges.check_link(source, router.name)
@@ -207,7 +207,7 @@ class ExchangeAdministration:
             self._broker.exchanges.check_link(source, router.alternate)
 
     async def delete(self, arguments: Arguments) -> Any:
-        """Remove an exchange that leads nowhere and is nobody's alternate, with the bindings that lead to it."""
+        """Remove an exchange without bindings that is nobody's alternate, and the bindings that lead to it."""
         router = self.router(text_of(arguments, "name"))
         bound = sorted({binding.target.name for binding in router.bindings()})
         if bound:
@@ -246,7 +246,7 @@ class ExchangeAdministration:
     # --- bindings ---
 
     async def bind(self, arguments: Arguments) -> Any:
-        """Have an exchange send to a topic or to another exchange."""
+        """Bind a topic or another exchange to an exchange."""
         target, settings = self._asked(arguments)
         source, binding = self.router(settings.exchange), binding_to(target, settings)
         source.check(binding)
@@ -260,7 +260,7 @@ class ExchangeAdministration:
         return {"created": created}
 
     async def unbind(self, arguments: Arguments) -> Any:
-        """Take a binding back."""
+        """Remove a binding."""
         target, settings = self._asked(arguments)
         declared, live = self._bindings_to(target)
         deleted = settings in declared or settings in live
@@ -271,14 +271,14 @@ class ExchangeAdministration:
         return {"deleted": deleted}
 
     def _bindings_to(self, target: Target) -> tuple[tuple[BindingSettings, ...], Sequence[BindingSettings]]:
-        """What its settings say, and what was made live."""
+        """The bindings to a target: those in its settings, and those made live."""
         if target.is_exchange:
             return self._bindings_to_exchange[self.router(target.name).name]
         topic = self._broker.topic(target.name)
         return topic.settings.bindings, topic.live_bindings
 
     async def _keep(self, target: Target, declared: tuple[BindingSettings, ...], live: list[BindingSettings]) -> None:
-        """Save what leads to a target, and know it from then on. Raises StorageError: nothing has changed then."""
+        """Save the bindings to a target, then put them into effect. Raises StorageError: nothing has changed then."""
         if target.is_exchange:
             router = self.router(target.name)
             await self._save(router, declared, live)
@@ -292,7 +292,7 @@ class ExchangeAdministration:
             topic.live_bindings, topic.settings = live, changed
 
     def _asked(self, arguments: Arguments) -> tuple[Target, BindingSettings]:
-        """The binding that a request is about. Raises TopicUnknown, ExchangeUnknown, ConfigError."""
+        """The binding that a request names. Raises TopicUnknown, ExchangeUnknown, ConfigError."""
         if "topic" in arguments and "target_exchange" in arguments:
             raise ConfigError('a binding leads to a "topic" or to a "target_exchange", not to both')
         if "target_exchange" in arguments:
@@ -307,7 +307,7 @@ class ExchangeAdministration:
 
 
 def _differences(existing: Router, declared: tuple[BindingSettings, ...], asked: Router, head: ExchangeTable) -> str:
-    """The settings in which an exchange differs from what is asked for, for the end of an error's line."""
+    """The settings in which an exchange differs from the requested one, as the end of an error's line."""
     has = {"type": existing.kind, "alternate": existing.alternate, **existing.settings}
     wanted = {"type": asked.kind, "alternate": head.alternate, **asked.settings}
     pairs = {key: (has.get(key), wanted.get(key)) for key in dict.fromkeys([*has, *wanted])}

@@ -1,6 +1,6 @@
-"""Looking at all logs before any of them is opened: a start that is refused changes none.
+"""Examination of all logs before any of them is opened: a start that is refused changes none.
 
-Law: every log that can't be opened is named in the broker's log, and the first of them is what the start fails with.
+Law: every log that can't be opened is named in the broker's log, and the start fails with the first of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger("linn.storage")
 
 
 async def examine_logs(broker: Administered, topics: Mapping[str, TopicSettings]) -> None:
-    """Look at the logs of topics that there were before this start, by their settings of then.
+    """Examine the logs of the topics that existed before this start, by the settings that they had.
 
     Raises LogCorrupt, StorageError: nothing was changed.
     """
@@ -42,7 +42,7 @@ async def examine_logs(broker: Administered, topics: Mapping[str, TopicSettings]
 
 
 def _logs_of(broker: Administered, name: str, settings: TopicSettings) -> dict[str, int]:
-    """The logs of a topic, internal ones too, with how many partitions of each there should be."""
+    """The logs of a topic, internal ones included, each with its expected number of partitions."""
     logs = {name: settings.partitions}
     delivery = settings.delivery or broker.config.broker.default_delivery
     keeps_state = delivery in broker.config.delivery and broker.semantics(settings).survives_restart

@@ -1,7 +1,7 @@
-"""What the metadata store keeps, and whether it is that: the entries of topics and of exchanges.
+"""Entries of topics and exchanges in the metadata store, and the check of their shape.
 
-Law: nothing of an entry is believed before all of it has the shape that linn writes. What is of another shape is
-damage, or another version's; it is refused by name and never passed over, for its topic would be gone without a word.
+Law: an entry is used only after all of it was found to have the shape that linn writes. Any other shape is damage, or
+was written by another version; it is refused by name and never skipped, for its topic would be lost silently.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from linn.core.topics.live_settings import live_keys_problem
 
 S = TypeVar("S", bound=msgspec.Struct)
 EXCHANGE = "exchanges/"
-"""What the keys of exchanges begin with in the metadata store."""
+"""Prefix of the exchanges' keys in the metadata store."""
 TOPIC = "topics/"
-"""What the keys of topics begin with in the metadata store."""
+"""Prefix of the topics' keys in the metadata store."""
 _TOPIC_KEYS = ({"settings", "live_bindings"}, {"settings", "live_bindings", "deleted"})
-"""Beside `live_keys`, which files of before they were kept lack, and `unfinished`."""
+"""Keys besides `live_keys`, which older files lack, and `unfinished`."""
 _EXCHANGE_KEYS = ({"live_bindings"}, {"settings", "live_bindings"})
 
 
 def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
-    """Hold the store's values, by key, against what linn writes; the settings of the topics among them, by name.
+    """Check the store's values, by key, and return the settings of the topics among them, by name.
 
-    They are as they were when a topic was made or changed last; the limits of now are not held against them.
+    The settings are those of the last change of a topic; today's limits are not applied to them.
 
     Raises LogCorrupt.
     """
@@ -52,7 +52,7 @@ def settings_of_topics(entries: Mapping[str, Any]) -> dict[str, TopicSettings]:
 
 
 def _checked(key: str, entry: object) -> TopicSettings | None:
-    """The settings, where it is a topic. Raises ValueError, ConfigError, ValidationError."""
+    """The settings if the entry is a topic's. Raises ValueError, ConfigError, ValidationError."""
     prefix, slash, name = key.partition("/")
     if prefix + slash not in (TOPIC, EXCHANGE):
         raise ValueError("it is of no topic and of no exchange")
@@ -83,7 +83,7 @@ def _checked(key: str, entry: object) -> TopicSettings | None:
 
 
 def _decoded(settings: type[S], table: object, path: Path) -> S:
-    """Raises ConfigError."""
+    """Decode settings. Raises ConfigError."""
     problems = Problems()
     found = decode_settings(settings, table, path, problems)
     problems.raise_first()

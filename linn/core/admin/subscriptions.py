@@ -1,4 +1,4 @@
-"""The verbs about who reads: consumer groups of streams, and the shared subscriptions of queues.
+"""The verbs about readers: consumer groups of streams, and the shared subscriptions of queues.
 
 `Administration` calls them: those that change something one at a time, the others at any time. Each takes a JSON
 object, returns a JSON value and raises LinnErrors.
@@ -22,7 +22,7 @@ from linn.core.topics.topic import Topic
 Arguments = Mapping[str, Any]
 
 SETTLED_RANGES_MAX = 1_000
-"""Of what is settled out of order, so many ranges of a partition are shown: one answer shall stay small."""
+"""Limit of the ranges settled out of order that are shown per partition, so that an answer stays small."""
 _COUNTS = ("ready", "returned", "leased", "delayed", "dead")
 
 
@@ -55,7 +55,7 @@ class SubscriptionAdministration:
         }
 
     async def show_group(self, arguments: Arguments) -> Any:
-        """Where a group is in each partition, and who reads it."""
+        """The group's position in each partition, and the members that read it."""
         topic, groups, name = self._group(arguments)
         group = groups.known(name)
         return [
@@ -71,7 +71,7 @@ class SubscriptionAdministration:
         ]
 
     async def reset_group(self, arguments: Arguments) -> Any:
-        """Have a group go on elsewhere; the answer is as that of `show_group`."""
+        """Move a group's positions; the answer is that of `show_group`."""
         topic, groups, name = self._group(arguments)
         chosen = arguments.get("partitions", list(topic.partitions))
         if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
@@ -86,7 +86,7 @@ class SubscriptionAdministration:
         return await self.show_group(arguments)
 
     async def delete_group(self, arguments: Arguments) -> Any:
-        """Forget a group and its offsets."""
+        """Delete a group and its offsets."""
         _, groups, name = self._group(arguments)
         if only_validates(arguments):
             groups.known(name).check_idle()
@@ -105,13 +105,13 @@ class SubscriptionAdministration:
     # --- queues ---
 
     async def list_subscriptions(self, arguments: Arguments) -> Any:
-        """What waits in the queues, and what is with their consumers."""
+        """The unsettled and the leased records of all queues."""
         topics = self._broker.topics
         queues = [(name, topics[name].queue) for name in sorted(topics)]
         return [_subscription_summary(name, queue) for name, queue in queues if queue is not None]
 
     async def show_subscription(self, arguments: Arguments) -> Any:
-        """One queue: the same, by partition and by consumer as well."""
+        """One queue: the same, also by partition and by consumer."""
         topic = self._topic(arguments)
         queue = topic.queue
         if queue is None:

@@ -1,4 +1,4 @@
-"""A topic as the verbs show it, made in steps: it may have thousands of partitions, and a broker many such topics."""
+"""Descriptions of topics for the verbs, built in steps: there may be thousands of partitions and topics."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from linn.core.queue.queue import Queue
 
 
 class JsonText(str):
-    """A verb's result that is text of JSON already: where it is large, that is made in steps too."""
+    """The result of a verb, already encoded as JSON: a large one is encoded in steps as well."""
 
     __slots__ = ()
 
 
 def topics_as_json(broker: Administered, names: list[str]) -> Steps[JsonText]:
-    """Topics, but for those that are gone by their turn."""
+    """Topics as JSON, without those that were deleted meanwhile."""
     shown: list[str] = []
     for name in names:
         topic = yield from topic_as_json(broker, name)
@@ -31,7 +31,7 @@ def topics_as_json(broker: Administered, names: list[str]) -> Steps[JsonText]:
 
 
 def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
-    """Settings, partitions and, for a queue, what waits in it. None: the topic is gone."""
+    """Settings, partitions and, for a queue, its record counts. None if the topic was deleted meanwhile."""
     topic = broker.topics.get(name)
     if topic is None:
         return None
@@ -60,7 +60,7 @@ def _dispatches(queue: Queue | None) -> Sequence[PartitionQueue]:
 
 
 def _count(dispatches: Sequence[PartitionQueue]) -> Steps[tuple[int, int]]:
-    """Of records that are not settled, and of those that are leased."""
+    """The number of unsettled and the number of leased records."""
     unsettled = leased = 0
     for dispatch in dispatches:
         unsettled += dispatch.subscription.unsettled_count(dispatch.partition.high_watermark)

@@ -1,7 +1,7 @@
-"""A verb of the administration, and its arguments: an object of JSON, whose size is bounded before it is decoded.
+"""A verb of the administration, and its arguments: a JSON object whose size is checked before it is decoded.
 
-Law: text that is refused for its size costs no more than to look through it; what is decoded is small, so that it needs
-no turns. Only a change may wait for another one, and it waits as text.
+Law: refusing an oversized text costs no more than scanning it; whatever is decoded is small enough to need no turns.
+Only a change may wait for another change, and it waits as text.
 """
 
 from __future__ import annotations
@@ -16,23 +16,27 @@ from linn.core.errors.texts import did_you_mean
 from linn.core.errors.tree import ConfigError, ConfigUnknownKey, LimitExceeded
 
 ARGUMENTS_BYTES_MAX = 1 << 20
-"""Of a verb's arguments, as UTF-8. The largest are a topic's settings with all its bindings: 10,000 take 0.7 MiB."""
+"""Limit of a verb's arguments, in UTF-8. The largest are a topic's settings with all its bindings: 10,000 take 0.7 MiB.
+"""
 VALUES_MAX = 32_768
-"""Of the arguments, all levels together: 10,000 bindings with a key. Decoded they take up to 8 MiB and 10 ms; a
-mebibyte of empty arrays would take 21 MiB and 0.1 s."""
+"""Limit of the values in the arguments, on all levels together: 10,000 bindings with a key. Decoded they take up to 8
+MiB and 10 ms; a mebibyte of empty arrays would take 21 MiB and 0.1 s.
+"""
 NESTING_MAX = 32
-"""More than any plugin's settings need, and far from where the interpreter's recursion ends."""
+"""Limit of the nesting of the arguments: more than any plugin's settings need, and far below the interpreter's
+recursion limit.
+"""
 Arguments = Mapping[str, Any]
 
 
 class Verb(NamedTuple):
-    """What the broker does when it is asked to."""
+    """A request to the broker by name, with its handler and its arguments."""
 
     perform: Callable[[Arguments], Awaitable[Any]]
     takes: tuple[str, ...] = ()
-    """The names of its arguments; one that is misspelt must not be taken for one that was left out."""
+    """Names of its arguments; a misspelt one must not pass for one that was left out."""
     changes: bool = True
-    """Whether it changes anything. What only shows does not wait for a change, and never shows one half made."""
+    """Whether it changes anything. A verb that only reads does not wait for a change, and never shows one half made."""
 
 
 def check_size(verb: str, text: str) -> None:
@@ -48,10 +52,10 @@ def check_size(verb: str, text: str) -> None:
 
 
 def decode_arguments(verb: str, takes: tuple[str, ...], text: str) -> dict[str, Any]:
-    """The arguments that a text of JSON says.
+    """Decode a verb's arguments from JSON.
 
     Raises:
-        As `check_size`. ConfigError: it is no JSON object, or nested too deeply. ConfigUnknownKey: a name is not among
+        As `check_size`. ConfigError: not a JSON object, or nested too deeply. ConfigUnknownKey: a name is not among
             `takes`.
     """
     check_size(verb, text)
@@ -69,7 +73,7 @@ def decode_arguments(verb: str, takes: tuple[str, ...], text: str) -> dict[str, 
 
 
 def only_validates(arguments: Arguments) -> bool:
-    """Whether a change is only to be checked: it is refused as it would be, and else nothing happens.
+    """Whether a change is only to be validated: it is refused as it would be, and otherwise nothing happens.
 
     Raises ConfigError: `validate_only` is not true or false.
     """
@@ -80,7 +84,7 @@ def only_validates(arguments: Arguments) -> bool:
 
 
 def _is_deeper(value: list[Any] | dict[str, Any], levels: int) -> bool:
-    """Whether an array or object of JSON has others inside it in more levels than these."""
+    """Whether an array or object of JSON is nested deeper than so many levels."""
     parts: list[Any] = [value]
     for _ in range(levels):
         items = (part.values() if isinstance(part, dict) else part for part in parts)

@@ -31,12 +31,12 @@ _U32 = struct.Struct("<I")
 _STAMP_CRC_AT = _STAMP_END
 _CRC_AT = 48
 STAMP_BYTES = _CRC_AT - DATA_AT
-"""The stamp and its CRC."""
+"""Bytes of the stamp and its CRC."""
 _SEALED_AT = 52
 SEALED = struct.Struct("<IqqqIHHBBHIQQQ")
-"""The numbers behind `crc`, from count on."""
+"""Layout of the numbers behind `crc`, beginning with `count`."""
 _HEADER = struct.Struct("<IIIHH qqqiIIIqqqIHHBBHIQQQ")
-"""The head of the message, and all numbers."""
+"""Layout of the message's head and of all numbers."""
 NUMBER_BYTES = _HEADER.size - DATA_AT
 _NUMBER_WORDS = NUMBER_BYTES // 8
 FIELD_COUNT = 8
@@ -50,14 +50,14 @@ ID_MASK = (1 << 128) - 1
 
 
 class Codec(IntEnum):
-    """How the body is compressed."""
+    """Compression of the body."""
 
     NONE = 0
     ZSTD = 1
 
 
 class Format(IntEnum):
-    """What the body holds. Other numbers are other protocols' batches, kept verbatim."""
+    """Encoding of the body. Other numbers are batches of other protocols, kept verbatim."""
 
     NATIVE = 0
 
@@ -71,10 +71,10 @@ class Attribute(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What `RecordBatch.verify` allows."""
+    """Limits that `RecordBatch.verify` enforces."""
 
     batch_bytes_max: int = 8 << 20
-    """Of the message, and of its body when decompressed: eight of the largest messages."""
+    """Limit of the message, and of its body when decompressed: eight of the largest messages."""
     records_max: int = 1 << 20
 
 
@@ -83,7 +83,7 @@ _NATIVE = int(Format.NATIVE)
 _POINTERS = struct.Struct("<56sQ")
 _SEVEN_NULLS = bytes(56)
 _BYTES_NEXT = 2 << 32 | 1
-"""The pointer to bytes that follow it, but for their number."""
+"""The pointer to bytes that directly follow it, except for their number."""
 _BODY_AT = BATCH_BYTES_MIN
 _ROOT_SIZE_AT = 12
 _ROOT_SIZE = struct.pack("<HH", NUMBER_BYTES // 8, FIELD_COUNT)
@@ -128,7 +128,7 @@ class RecordBatch:
     )
 
     def __init__(self, message: Buffer) -> None:
-        """Look at the numbers of one message. Nothing else is checked before it is read, or by `verify`.
+        """Read the numbers of one message. Nothing else is checked before it is read, or by `verify`.
 
         Raises BatchMalformed.
         """
@@ -138,11 +138,11 @@ class RecordBatch:
         if self.size < BATCH_BYTES_MIN:
             raise BatchMalformed(f"{self.size} bytes hold no record batch")
         self.is_plain = False
-        """Whether `verify` found that it holds values and nothing else, uncompressed."""
+        """Whether `verify` found only values, uncompressed."""
         self._views: list[memoryview | None] | None = None
         self._body: Body | None = None
         self.messages_within: int | None = None
-        """The limit that each of its messages was found to keep, the last that anybody asked for."""
+        """The limit on a message's size that all of its messages were last found to respect; None before any check."""
         self._pairs: list[Pair] | None = None
         (
             segments,
@@ -183,11 +183,11 @@ class RecordBatch:
         return self._views
 
     def forget_views(self) -> None:
-        """Let go of what was decoded, for one who keeps the batch: reading decodes it again."""
+        """Drop the decoded views, for a holder that keeps the batch: reading decodes it again."""
         self._views = self._body = self._pairs = None
 
     def forget_body(self) -> None:
-        """Let go of the body, which may be many times as large as what came; reading opens it again."""
+        """Drop the decoded body, which may be many times as large as the compressed one; reading decodes it again."""
         self._body = None
 
     # --- stamping and checking ---
@@ -207,7 +207,7 @@ class RecordBatch:
         self.durable_offset, self.leader_epoch = durable_offset, leader_epoch
 
     def check_crc(self) -> None:
-        """Raises BatchCorrupt where what the producer sealed has changed."""
+        """Check the bytes that the producer sealed. Raises BatchCorrupt if they have changed."""
         if sealed_crc(self.message) != self.crc:
             raise BatchCorrupt(f"the CRC of a batch of {self.size} bytes does not match")
 
@@ -242,7 +242,7 @@ class RecordBatch:
                 self._check_body()
 
     def _holds_values_only(self) -> bool:
-        """Whether there is an uncompressed body of values and nothing else, as in most batches, and all is right."""
+        """Whether the batch has an uncompressed body of values alone, as most have, and is valid."""
         nulls, body = _POINTERS.unpack_from(self.message, DATA_AT + NUMBER_BYTES)
         body_bytes = self.body_bytes
         return (
@@ -293,12 +293,12 @@ class RecordBatch:
 
     @property
     def routes(self) -> memoryview | None:
-        """The encoded distinct (routing key, labels) pairs; None where no record has either."""
+        """The encoded distinct (routing key, labels) pairs; None if no record has either."""
         return self._fields[0]
 
     @property
     def route_index(self) -> memoryview | None:
-        """UInt16 per record: its pair. None where there is at most one pair."""
+        """UInt16 per record: the index of its pair. None if there is at most one pair."""
         return _cast(self._column(1), "H")
 
     @property
@@ -323,7 +323,7 @@ class RecordBatch:
 
     @property
     def raw_fields(self) -> Sequence[memoryview | None]:
-        """The eight Data fields in schema order, as they lie in the message."""
+        """The eight Data fields in schema order, as views of the message."""
         return self._fields
 
     def pairs(self) -> list[Pair]:
@@ -341,7 +341,7 @@ class RecordBatch:
     # --- what readers read ---
 
     def body(self) -> Body:
-        """The columns, decompressed where needed, with all their offsets checked.
+        """The columns, decompressed if needed, with all their offsets checked.
 
         Raises BatchMalformed.
         """
@@ -425,12 +425,12 @@ class RecordBatch:
 
 
 def sealed_crc(message: memoryview) -> int:
-    """The CRC-32C of what a producer seals: all but the stamp and the field itself."""
+    """The CRC-32C of the bytes that a producer seals: all except the stamp and the CRC itself."""
     return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))
 
 
 def seal(message: bytearray) -> None:
-    """Write the CRC of a finished message in its place."""
+    """Write the CRC of a finished message into its field."""
     with memoryview(message) as view:
         _U32.pack_into(message, _CRC_AT, sealed_crc(view))
 
@@ -440,7 +440,7 @@ def _cast(field: memoryview | None, kind: str) -> memoryview | None:
 
 
 def indexes_by_pair(batch: RecordBatch) -> list[array[int]]:
-    """For each pair of `batch`, the indexes of its records, ascending."""
+    """Return the indexes of the records of each pair of `batch`, ascending."""
     found = [array("I") for _ in batch.pairs()]
     index = batch.route_index
     if index is None:

@@ -16,23 +16,25 @@ from linn.core.errors.tree import BatchMalformed, LimitExceeded
 
 FIELD_COUNT = 13
 HEADERS_AT_ONCE_MAX = 1_024
-"""Of one record that is looked at or moved: it can't be taken apart, and so many take two milliseconds."""
+"""Limit of one record's headers where it is routed or moved: a record can't be split into steps, and these take 2 ms.
+"""
 _I32 = struct.Struct("<i")
 _VALUES_ONLY = struct.Struct("<IIQ32sQQ56s")
-"""Segment table, root pointer, and the pointer of each field: of a body of this version there is nothing before. Those
-of the values are the fifth and the sixth."""
+"""Segment table, root pointer, and the pointer of each field of a body of this version; those of the values are the
+fifth and the sixth.
+"""
 _FOUR_NULLS, _SEVEN_NULLS = bytes(32), bytes(56)
 _ROOT = FIELD_COUNT << 48
 _ENDS_POINTER_AT = 16 + 4 * 8
 _POINTER_MASK = 7 << 32 | 3
 _DATA_POINTER = 2 << 32 | 1
-"""A list of bytes, as `flat_message` writes it."""
+"""A list of bytes, as `flat_message` writes its pointer."""
 
 
 def holds_values_only(message: memoryview, start: int, end: int, count: int) -> bool:
     """Whether the bytes from `start` to `end` are a body of `count` values and nothing else, and would pass `decode`.
 
-    One look at its head, without a loop and without a view. False says nothing: `decode` finds out.
+    Reads the head once, without a loop or a view. False is no verdict: `decode` decides.
     """
     if end - start < _VALUES_ONLY.size:
         return False
@@ -61,7 +63,7 @@ class HeaderColumn:
     """Headers as Arrow's map<text, bytes>: a list per record over two columns of entries."""
 
     offsets: Buffer
-    """n+1 Int32 into the entries, beginning with 0."""
+    """n+1 Int32 offsets into the entries, beginning with 0."""
     names: BinaryColumn
     values: BinaryColumn
 
@@ -96,7 +98,7 @@ class HeaderColumn:
         )
 
     def check_ascending(self) -> None:
-        """No offsets decrease. Raises BatchMalformed."""
+        """Check that no offset decreases. Raises BatchMalformed."""
         if not never_decrease(self.offsets):
             raise BatchMalformed("the offsets of headers decrease")
         self.names.check_ascending("header names")
@@ -111,14 +113,14 @@ class HeaderColumn:
             raise BatchMalformed("the name of a header is not UTF-8") from error
 
     def slice(self, first: int, last: int) -> HeaderColumn:
-        """Headers of records `first` to `last` (exclusive)."""
+        """The headers of records `first` to `last` (exclusive)."""
         ends = memoryview(self.offsets).cast("i")
         start, end = ends[first], ends[last]
         offsets = shift_offsets(memoryview(self.offsets)[4 * first : 4 * (last + 1)], start)
         return HeaderColumn(offsets, self.names.slice(start, end), self.values.slice(start, end))
 
     def take(self, indexes: Sequence[int]) -> HeaderColumn:
-        """Headers of the records at `indexes`. Names are moved as bytes: only readers decode them."""
+        """The headers of the records at `indexes`. Names are moved as bytes: only readers decode them."""
         ends = memoryview(self.offsets).cast("i")
         ranges = [range(ends[index], ends[index + 1]) for index in indexes]
         entries = list(chain.from_iterable(ranges))
@@ -137,7 +139,7 @@ class Body:
     headers: HeaderColumn | None = None
 
     def lay_out(self) -> Parts:
-        """A `Body` message. Raises BatchTooLarge."""
+        """Lay out the columns as a `Body` message. Raises BatchTooLarge."""
         return lay_out_body(self.values, self.keys, self.timestamps_ms, self.headers)
 
     @classmethod
@@ -162,7 +164,7 @@ class Body:
 
     @staticmethod
     def check(data: memoryview, count: int) -> None:
-        """What `decode` checks, without making anything where there are values only, as most batches have it.
+        """Check as `decode` does, without building anything where there are only values, as in most batches.
 
         Raises BatchMalformed.
         """
@@ -170,7 +172,7 @@ class Body:
             Body.decode(data, count)
 
     def check_ascending(self) -> None:
-        """No column's offsets decrease: every record can be read and every range sliced.
+        """Check that no column's offsets decrease, so that every record can be read and every range sliced.
 
         Raises BatchMalformed.
         """
@@ -190,11 +192,11 @@ class Body:
         )
 
     def weight(self) -> int:
-        """Its records and their headers: what looking at all of it costs."""
+        """The number of records and headers, a measure of the cost of reading all of it."""
         return len(self.values) + (len(self.headers.names) if self.headers is not None else 0)
 
     def pieces(self, indexes: Sequence[int], weight_max: int) -> Iterator[Sequence[int]]:
-        """Some records, so many together that they and their headers are about `weight_max`.
+        """Split `indexes` into runs whose records and headers number about `weight_max`.
 
         Raises LimitExceeded: a record has more than HEADERS_AT_ONCE_MAX headers.
         """
@@ -231,7 +233,7 @@ def lay_out_body(
     timestamps_ms: Buffer | None,
     headers: HeaderColumn | None,
 ) -> Parts:
-    """What these columns are as a `Body` message. Raises BatchTooLarge."""
+    """Lay out these columns as a `Body` message. Raises BatchTooLarge."""
     fields = [timestamps_ms, *_fields_of(keys), *_fields_of(values)]
     if headers is not None:
         fields += [headers.offsets, headers.names.offsets, headers.names.data, *_fields_of(headers.values)]

@@ -1,6 +1,6 @@
-"""How a RecordBatch is made: from columns, from records, or from a part of another batch.
+"""Building a RecordBatch from columns, from records, or from a part of another batch.
 
-Law: a batch is joined once, sealed once, and never changed again but for its stamp.
+Law: a batch is joined once, sealed once, and never changed again except for its stamp.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class BatchColumns:
 
     values: Sequence[bytes | None]
     timestamp_ms: int
-    """Of the first record, and of all where `timestamps_ms` is None."""
+    """Timestamp of the first record, and of all if `timestamps_ms` is None."""
     base_id: int
     """128 bits: record i has the id base_id + i, where `ids` is None."""
     keys: Sequence[bytes | None] | None = None
     pairs: tuple[Pair, ...] = ()
     """The distinct (routing key, labels); empty where no record has either."""
     pair_index: Sequence[int] | None = None
-    """Which pair each record has; only where there is more than one."""
+    """Index into `pairs` for each record; only if there is more than one pair."""
     headers: Sequence[Headers] | None = None
     timestamps_ms: Sequence[int] | None = None
     priorities: Sequence[int] | None = None
@@ -102,16 +102,16 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch
 # same of the body, whose pointers 4 and 5 are set (offsets and bytes of the values); the two offsets.
 _SINGLE = struct.Struct("<IIIHH 36x IqqqIHHBBHIQQQ 56xQ IIIHH 32xQQ 56x ii")
 _SINGLE_BODY_BYTES = 128
-"""Of the body of an empty value."""
+"""Size of the body of an empty value."""
 _SINGLE_WORDS = 22
-"""Of the message before its body, without the segment table."""
+"""Size of the message before its body, without the segment table."""
 _BYTES_AT = 2 << 32 | 1
 _OFFSETS_POINTER = 8 << 35 | _BYTES_AT | 8 << 2
 _VALUES_POINTER = _BYTES_AT | 8 << 2
 
 
 def build_single(value: bytes, timestamp_ms: int, base_id: int) -> RecordBatch:
-    """`build_batch` for one record that is only a value, and no larger than a batch may be: the same bytes, sooner.
+    """`build_batch` for one record that is only a value, and no larger than a batch may be: the same bytes, faster.
 
     Raises MessageInvalid where the timestamp or the id does not fit its field.
     """
@@ -136,7 +136,7 @@ def build_single(value: bytes, timestamp_ms: int, base_id: int) -> RecordBatch:
 
 
 _UNFIT = (TypeError, ValueError, OverflowError, AttributeError, struct.error)
-"""What Python raises where a value is not of the type or size that a column holds."""
+"""Exceptions that Python raises where a value does not have the type or size of its column."""
 
 
 def _check_lengths(columns: BatchColumns, count: int) -> None:
@@ -169,7 +169,7 @@ def _numbers(kind: str, numbers: Sequence[int] | None) -> bytes | None:
 
 @dataclass(slots=True)
 class _Head:
-    """The numbers that a producer seals, but for those of the body."""
+    """The numbers that a producer seals, without those of the body."""
 
     count: int
     first_timestamp_ms: int
@@ -242,7 +242,7 @@ def build_from_records(records: Sequence[Record], *, base_id: int, codec: Codec 
 
 
 def _distinct(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], list[int]]:
-    """The distinct pairs in order of appearance, and which of them each record has."""
+    """The distinct pairs in order of appearance, and the index of each record's pair."""
     places: dict[tuple[Pair, tuple[object, ...]], int] = {}
     try:
         index = [places.setdefault((pair, exact_kinds((pair,))), len(places)) for pair in pairs]
@@ -279,7 +279,7 @@ def _sliced(batch: RecordBatch, first: int, last: int) -> RecordBatch:
 
 
 def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
-    """Records `first` to `last` (exclusive) with nothing but their bodies, for one who looks at these piece by piece.
+    """A batch of the bodies of records `first` to `last` (exclusive), for reading a large batch piece by piece.
 
     Raises BatchMalformed.
     """
@@ -290,7 +290,7 @@ def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
 def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
     """The records at ascending `indexes` as an unstamped batch, for an exchange with more than one destination.
 
-    Records that lie together are sliced without a loop; others are gathered one by one, as routing asked for.
+    Adjacent records are sliced without a loop; others are gathered one by one.
 
     Raises BatchMalformed.
     """
@@ -298,7 +298,7 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
 
 
 def take_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
-    """As `take_batch`, in steps of so many records that each is short."""
+    """`take_batch` in short steps."""
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:
         return _unstamped(batch) if count == batch.count else _sliced(batch, indexes[0], indexes[-1] + 1)
@@ -318,12 +318,12 @@ def take_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]
 
 
 def _joined(pieces: tuple[Buffer | None, ...]) -> bytes | None:
-    """A column of its pieces: all of them are there, or none."""
+    """Join the pieces of a column, all of which are present or all None."""
     return None if pieces[0] is None else b"".join(pieces)  # type: ignore[arg-type]
 
 
 def _taken_columns(batch: RecordBatch, indexes: Sequence[int]) -> list[Buffer | None]:
-    """The fields before the body: routes as they are, columns of these records."""
+    """The fields before the body: routes unchanged, columns for these records."""
     fields: list[Buffer | None] = []
     for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True)):
         if place == 0 or column is None:

@@ -21,9 +21,9 @@ assert sys.byteorder == "little", "linn's columns are little-endian and read in 
 
 
 EQUAL_COUNT_MAX = 8_192
-"""Offsets of more values than this are not kept: 64 of 32 KiB are."""
+"""Columns of more values are not cached; 64 columns of 32 KiB are."""
 _ONES_CACHED_MAX = 4_096
-"""Larger ones are made anew: a cache of 4 MB integers could be filled by asking for slices of many sizes."""
+"""Larger integers are computed each time: a cache of 4 MB integers could be filled by slices of many sizes."""
 
 
 def _new_ones(count: int) -> int:
@@ -39,7 +39,7 @@ def _ones(count: int) -> int:
 
 
 def never_decrease(offsets: Buffer) -> bool:
-    """Whether these Int32 are none negative, and none less than the one before it."""
+    """Whether none of these Int32 is negative or less than its predecessor."""
     count = len(offsets) // 4 - 1
     digits = int.from_bytes(offsets, "little")
     if digits & (_ones(count + 1) << 31):
@@ -51,9 +51,9 @@ def never_decrease(offsets: Buffer) -> bool:
 
 
 def any_step_over(limit: int, columns: Sequence[Buffer]) -> bool:
-    """Whether some step from one Int32 to the next, added up over columns of equally many, is more than `limit`.
+    """Whether a step between neighbouring Int32, summed over columns of equal length, exceeds `limit`.
 
-    None of the columns decreases, and the sums stay below 2^31.
+    No column may decrease, and the sums must stay below 2^31.
     """
     count = len(columns[0]) // 4 - 1
     if limit >= 1 << 31 or not count:
@@ -89,12 +89,14 @@ def _equal_offsets(count: int, size: int) -> bytes:
 
 
 class BuiltColumn:
-    """A column that is made of values and not joined yet, so that a batch copies each value once."""
+    """A column of values that is not joined yet, so that a batch copies each value once."""
 
     __slots__ = ("data", "offsets", "validity")
 
     def __init__(self, values: Sequence[bytes | None]) -> None:
-        """Raises TypeError where a value has no length; where it has and is not bytes, joining `data` does."""
+        """Collect the values. Raises TypeError if one has no length; one that has and is not bytes fails when `data` is
+        joined.
+        """
         self.validity: bytes | None = None
         try:
             sizes = list(map(len, values))  # type: ignore[arg-type]
@@ -149,7 +151,7 @@ class BinaryColumn:
         return cls(built.offsets, built.data.join(), built.validity)
 
     def check(self, count: int, what: str) -> None:
-        """At batch cost: the column has `count` values and its last offset is its length.
+        """Check at batch cost that the column has `count` values and that its last offset is its length.
 
         Raises BatchMalformed.
         """
@@ -159,7 +161,7 @@ class BinaryColumn:
             raise BatchMalformed(f"the validity of {what} does not fit {count} records")
 
     def check_ascending(self, what: str) -> None:
-        """The offsets never decrease, so that every item and every slice lies inside the bytes.
+        """Check that the offsets never decrease, so that every item and every slice lies inside the bytes.
 
         Raises BatchMalformed.
         """
@@ -188,7 +190,7 @@ class BinaryColumn:
         return [value if self.validity[i >> 3] >> (i & 7) & 1 else None for i, value in enumerate(values)]
 
     def slice(self, first: int, last: int) -> BinaryColumn:
-        """Values `first` to `last` (exclusive), the bytes shared."""
+        """The values `first` to `last` (exclusive), sharing the bytes."""
         start, end = self._ends[first], self._ends[last]
         offsets = shift_offsets(self.offsets[4 * first : 4 * (last + 1)], start)
         validity = slice_bits(self.validity, first, last) if self.validity is not None else None

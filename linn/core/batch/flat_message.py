@@ -20,7 +20,7 @@ from linn.core.errors.tree import BatchMalformed, BatchTooLarge
 
 WORD = 8
 DATA_AT = 16
-"""Where the root struct's numbers begin: behind the segment table and the root pointer."""
+"""Offset of the root struct's numbers: after the segment table and the root pointer."""
 _FIELD_BYTES_MAX = (1 << 29) - 1
 _HEAD = struct.Struct("<IIIHH")
 _ROOT_SIZE = struct.Struct("<HH")
@@ -31,13 +31,13 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Parts(NamedTuple):
-    """Bytes that are not joined yet."""
+    """Buffers of a message that is not joined yet."""
 
     size: int
     buffers: Sequence[Buffer]
 
     def join(self) -> bytearray:
-        """All of them, copied once. Raises TypeError where one is no buffer, or has items larger than a byte."""
+        """Join the buffers with one copy. Raises TypeError if one is no buffer, or has items larger than a byte."""
         joined = bytearray().join(self.buffers)
         if len(joined) != self.size:
             raise TypeError(f"{self.size} items have {len(joined)} bytes")
@@ -48,12 +48,12 @@ Field = Buffer | Parts | None
 
 
 def encode(numbers: bytes, fields: Sequence[Field]) -> bytearray:
-    """`lay_out`, joined. Raises BatchTooLarge, TypeError."""
+    """Lay out and join a message. Raises BatchTooLarge, TypeError."""
     return lay_out(numbers, fields).join()
 
 
 def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
-    """What `numbers` (whole words) and Data `fields` are as one single-segment message, as it goes on a wire.
+    """Lay out `numbers` (whole words) and Data `fields` as one single-segment message, in its form on the wire.
 
     `None` is an absent field (a null pointer); an empty buffer is a present, empty one.
 
@@ -87,7 +87,7 @@ def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
 
 
 def check_head(message: memoryview, number_bytes: int, field_count: int) -> None:
-    """The message is one segment with a root struct first that has as many numbers and fields, or more.
+    """Check that the message is one segment that begins with a root struct of at least so many numbers and fields.
 
     Raises BatchMalformed.
     """
@@ -114,7 +114,7 @@ def decode(message: memoryview, number_bytes: int, field_count: int) -> list[mem
 
 
 def decode_fields(message: memoryview, field_count: int) -> list[memoryview | None]:
-    """As `decode`, for a message whose head was checked before. Raises BatchMalformed."""
+    """Decode the fields of a message whose head was checked before. Raises BatchMalformed."""
     total = len(message)
     number_words, pointer_count = _ROOT_SIZE.unpack_from(message, _ROOT_SIZE_AT)
     pointers_at = DATA_AT + number_words * WORD
@@ -147,7 +147,7 @@ def _pointers(count: int) -> struct.Struct:
 
 
 def without_first(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
-    """`buffers` without their first `count` bytes, by views."""
+    """Views of `buffers` without their first `count` bytes."""
     for index, buffer in enumerate(buffers):
         if count < len(buffer):
             return [memoryview(buffer)[count:], *buffers[index + 1 :]]

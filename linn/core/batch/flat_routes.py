@@ -14,7 +14,7 @@ from linn.core.batch.record import LabelValue
 FlatPair = tuple[str, tuple[tuple[str, LabelValue], ...]]
 
 _ROOT = 1 << 48
-"""A struct of one pointer, right behind."""
+"""Pointer to a struct of one pointer that directly follows."""
 _LIST_KIND = 7 << 32 | 3
 _STRUCTS = 7 << 32 | 1
 _BYTES = 2 << 32 | 1
@@ -22,7 +22,7 @@ _OFFSET = 0xFFFFFFFC
 _BEHIND_US = 1 << 31
 _KIND_AND_SIGN = _LIST_KIND | _BEHIND_US
 _PAIR_SIZE = 2 << 48
-"""Of a list's tag: no numbers, two pointers."""
+"""Size in the tag of a list of pairs: no numbers, two pointers."""
 _LABEL_SIZE = 2 << 48 | 2 << 32
 _LABEL_WORDS = 4
 _TEXT, _INT, _FLOAT, _BOOL = range(4)
@@ -32,11 +32,11 @@ _U64_SIGN, _U64 = 1 << 63, 1 << 64
 
 
 class _OtherLayout(Exception):
-    """To be left to pycapnp."""
+    """A layout that is left to pycapnp."""
 
 
 def read_routes(data: bytes, count: int, labels_max: int, text_bytes_max: int) -> list[FlatPair] | None:
-    """The pairs of a message that says it has `count`; None where pycapnp has to look."""
+    """The pairs of a message that says it has `count`; None if pycapnp has to read it."""
     if len(data) % 8 or len(data) < 24:
         return None
     words = struct.unpack(f"<{len(data) >> 3}Q", data)
@@ -55,7 +55,7 @@ class _Reader:
         self._data = data
         self._words = words
         self._left = len(words)
-        """Words that pointers may still lead to."""
+        """Words that pointers may still refer to."""
         self._text_bytes_max = text_bytes_max
 
     def pairs(self, count: int, labels_max: int) -> list[FlatPair]:
@@ -76,7 +76,9 @@ class _Reader:
         return found
 
     def _structs(self, place: int, size: int, struct_words: int, count: int) -> int:
-        """Where the structs begin that the pointer at `place` leads to, if they are `count` of this size."""
+        """The place of the first of `count` structs of this size that the pointer at `place` leads to. Raises
+        _OtherLayout.
+        """
         pointer, total = self._words[place], count * struct_words
         if pointer & _LIST_KIND != _STRUCTS or pointer & _BEHIND_US or pointer >> 35 != total:
             raise _OtherLayout

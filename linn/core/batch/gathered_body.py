@@ -1,4 +1,4 @@
-"""The body of a batch that is gathered from another one piece by piece, so that each piece is a short step."""
+"""A body gathered from another batch piece by piece, so that each piece is a short step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from linn.core.batch.flat_message import Buffer
 
 
 class GatheredOffsets:
-    """Int32 offsets of pieces that each begin with 0, as one column."""
+    """One column of Int32 offsets, gathered from pieces that each begin with 0."""
 
     def __init__(self) -> None:
         self._ends = array("i", (0,))
@@ -19,18 +19,18 @@ class GatheredOffsets:
         return len(self._ends) - 1
 
     def add(self, offsets: Buffer) -> None:
-        """Put a piece's behind."""
+        """Append a piece's offsets."""
         base = self._ends[-1]
         ends = memoryview(offsets).cast("B").cast("i").tolist()
         self._ends.extend([base + end for end in ends[1:]])
 
     def joined(self) -> bytes:
-        """All of them."""
+        """All offsets as bytes."""
         return self._ends.tobytes()
 
 
 class GatheredColumn:
-    """One column of values."""
+    """One column of values, gathered from pieces."""
 
     def __init__(self) -> None:
         self._offsets = GatheredOffsets()
@@ -38,7 +38,7 @@ class GatheredColumn:
         self._validity: bytearray | None = None
 
     def add(self, piece: BinaryColumn) -> None:
-        """Put a piece's values behind."""
+        """Append a piece's values."""
         count, more = len(self._offsets), len(piece)
         self._offsets.add(piece.offsets)
         self._data.append(piece.data)
@@ -51,7 +51,7 @@ class GatheredColumn:
             self._validity += (last | valid << shift).to_bytes(-(-(shift + more) // 8), "little")
 
     def joined(self) -> BinaryColumn:
-        """All of them."""
+        """All values as one column."""
         return BinaryColumn(self._offsets.joined(), b"".join(self._data), self._validity)
 
 
@@ -60,7 +60,7 @@ def _ones(count: int) -> int:
 
 
 class GatheredHeaders:
-    """The headers of records."""
+    """The headers of records, gathered from pieces."""
 
     def __init__(self) -> None:
         self._offsets = GatheredOffsets()
@@ -68,18 +68,18 @@ class GatheredHeaders:
         self._values = GatheredColumn()
 
     def add(self, piece: HeaderColumn) -> None:
-        """Put the headers of a piece's records behind."""
+        """Append a piece's headers."""
         self._offsets.add(piece.offsets)
         self._names.add(piece.names)
         self._values.add(piece.values)
 
     def joined(self) -> HeaderColumn:
-        """All of them."""
+        """All headers as one column."""
         return HeaderColumn(self._offsets.joined(), self._names.joined(), self._values.joined())
 
 
 class GatheredBody:
-    """A body whose columns are those of its pieces."""
+    """A body gathered from pieces that have the same columns."""
 
     def __init__(self) -> None:
         self._values = GatheredColumn()
@@ -88,7 +88,7 @@ class GatheredBody:
         self._headers: GatheredHeaders | None = None
 
     def add(self, piece: Body) -> None:
-        """Put a piece behind; all have the same columns."""
+        """Append a piece."""
         self._values.add(piece.values)
         if piece.keys is not None:
             self._keys = self._keys or GatheredColumn()
@@ -100,7 +100,7 @@ class GatheredBody:
             self._headers.add(piece.headers)
 
     def joined(self) -> Body:
-        """All of it."""
+        """All pieces as one body."""
         return Body(
             self._values.joined(),
             self._keys.joined() if self._keys is not None else None,

@@ -15,7 +15,7 @@ _MASK = 0xFFFFFFFF
 KEYS_CACHED_MAX = 65_536
 """Keys whose hash is remembered; keys repeat, and a hash in Python costs about as much as its key has bytes / 4."""
 KEY_CACHED_BYTES_MAX = 256
-"""Of a key that is remembered, so that all of them together stay below 24 MiB; most keys are ids."""
+"""Longest key whose hash is remembered, so that all of them stay below 24 MiB; most keys are ids."""
 
 
 def murmur2(data: bytes) -> int:
@@ -34,7 +34,7 @@ def murmur2(data: bytes) -> int:
 
 
 def key_hash(key: bytes | None) -> int:
-    """What a batch's `keyHashes` column holds: murmur2 without the sign bit; 0 for a record without a key."""
+    """The hash in a batch's `keyHashes` column: murmur2 without the sign bit; 0 for a record without a key."""
     if key is None:
         return 0
     return remembered(key) if len(key) <= KEY_CACHED_BYTES_MAX else _hash(key)

@@ -21,20 +21,20 @@ class Record:
     value: bytes | None = b""
     """The content. None is a tombstone, as in Kafka."""
     key: bytes | None = None
-    """What partitioning and key order go by."""
+    """The key by which records are partitioned and ordered."""
     routing_key: str = ""
-    """What direct and topic exchanges go by: words separated by dots."""
+    """Words separated by dots, by which direct and topic exchanges route."""
     labels: Labels = field(default_factory=lambda: NO_LABELS)
     """Typed properties that exchanges can see: text, 64-bit int, float or bool by name."""
     headers: Headers = ()
     """Application properties that only readers see; names may repeat, order is kept."""
     id: UUID | None = None
-    """128 bits; given by the producer's library where the user gives none."""
+    """128 bits; the producer's library chooses one if the user gives none."""
     timestamp_ms: int = 0
-    """When it was made, ms since 1970."""
+    """The time of its creation, ms since 1970."""
     priority: int = 0
     """0 to 255, higher first where a topic orders by priority."""
     delay_ms: int = 0
-    """Not to be delivered before this long after the append."""
+    """Earliest delivery, in ms after the append."""
     ttl_ms: int = 0
-    """Not to be delivered later than this long after the append; 0: no limit."""
+    """Latest delivery, in ms after the append; 0: no limit."""

@@ -21,14 +21,15 @@ from linn.core.batch.record import Labels, LabelValue
 from linn.core.errors.tree import BatchMalformed, MessageInvalid
 
 PAIRS_MAX = 65_535
-"""What a UInt16 index can tell apart."""
+"""Pairs that a UInt16 index can tell apart."""
 LABELS_MAX = 256
 """Labels per pair: more are data, not something to route by."""
 TEXT_BYTES_MAX = 4_096
 """A routing key, a label's name or a label's text, in UTF-8: 16 times RabbitMQ's limit for routing keys."""
 ROUTES_BYTES_MAX = 2 << 20
-"""Of the encoded pairs: room for 65,535 routing keys of 15 bytes. Decoding that many of the costliest bytes takes a
-third of a second (measured); a batch of the largest size would hold a broker up for 1.3 s."""
+"""Limit of the encoded pairs: room for 65,535 routing keys of 15 bytes. Decoding that many of the costliest bytes takes
+a third of a second (measured); a batch of the largest size would block a broker for 1.3 s.
+"""
 
 
 class Pair(NamedTuple):
@@ -55,7 +56,7 @@ def pair_of(routing_key: str, labels: Labels | None) -> Pair:
 
 
 def exact_kinds(pairs: Iterable[Pair]) -> tuple[object, ...]:
-    """What == does not tell apart: the type of each label's value, and all bits of a float."""
+    """The differences that == ignores: the type of each label's value, and all bits of a float."""
     return tuple(v.hex() if isinstance(v, float) else type(v) for _, labels in pairs for _, v in labels)
 
 
@@ -150,7 +151,7 @@ def decode_routes(data: Buffer, count: int) -> list[Pair]:
 
 
 def decode_any_routes(data: bytes, count: int) -> list[Pair]:
-    """As `decode_routes`, for every layout that Cap'n Proto allows. Raises BatchMalformed."""
+    """Decode routes in any layout that Cap'n Proto allows. Raises BatchMalformed."""
     try:
         # Each word is read once: a message that points at the same bytes again and again is refused.
         with schema.load("batch").Routes.from_bytes(

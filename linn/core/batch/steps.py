@@ -1,4 +1,4 @@
-"""Work in steps, between which whoever has it done may give others their turn."""
+"""Work split into steps; whoever runs it may let other tasks run between them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ Steps = Generator[None, None, T]
 STEP_RECORDS = 1_024
 """Records of one step where each is looked at or moved: 0.5 to 1 ms."""
 TURN_S = 0.0005
-"""How long one task works, where it has much to do, before others get their turn, which costs it a tenth of that. A
-round of requests takes others up to ten turns: with 2 ms, who wants 50 a second gets 30 beside a storm of requests."""
+"""Longest time that one task works before it lets others run, a pause that costs a tenth of it. A round of requests
+takes others up to ten turns: with 2 ms, a client that wants 50 a second gets 30 beside a storm of requests.
+"""
 
 
 def run_steps(steps: Steps[T]) -> T:
-    """The result, without a pause."""
+    """Run all steps without a pause, and return the result."""
     while True:
         try:
             next(steps)

@@ -1,4 +1,4 @@
-"""zstd for the bodies of batches: a frame must say its size, which is checked before memory is taken for it."""
+"""zstd for the bodies of batches: a frame must state its size, which is checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WINDOW_BYTES_MAX = 8 << 20
 
 
 class _Compressors(threading.local):
-    """One per thread: a compressor must not be used by two at once, and a new one costs 20 us."""
+    """Compressors, one per thread: one must not be used by two threads at once, and a new one costs 20 us."""
 
     def __init__(self) -> None:
         self.default = zstandard.ZstdCompressor(level=3)
@@ -25,12 +25,12 @@ _compressors = _Compressors()
 
 
 def compress(data: Buffer) -> bytes:
-    """One frame that says its content's size."""
+    """Compress into one frame that states the size of its content."""
     return _compressors.default.compress(data)
 
 
 def check_frame(data: Buffer, body_bytes: int) -> None:
-    """Refuse a frame that does not say its size, says another than `body_bytes`, or asks for a huge window.
+    """Refuse a frame that states no size or another one than `body_bytes`, or asks for a huge window.
 
     Raises BatchMalformed.
     """
@@ -47,7 +47,7 @@ def check_frame(data: Buffer, body_bytes: int) -> None:
 
 
 def decompress(data: Buffer, body_bytes: int) -> bytes:
-    """The content of the one frame that `data` is, never more than `body_bytes`.
+    """Decompress the one frame in `data`, never to more than `body_bytes`.
 
     Raises BatchMalformed.
     """

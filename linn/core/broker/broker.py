@@ -63,11 +63,11 @@ from linn.core.topics.topic import Topic
 logger = logging.getLogger("linn.broker")
 
 RETENTION_INTERVAL_S = 10.0
-"""How often streams are asked what they no longer keep: much finer than any retention."""
+"""Interval of the check for records to drop from streams: much finer than any retention."""
 
 
 class Broker:
-    """Made and started by `running_broker`."""
+    """A broker. Use `running_broker` to make and start one."""
 
     def __init__(self, config: Config, env: Env, plugins: PluginManager, nursery: trio.Nursery) -> None:
         self.config = config
@@ -89,7 +89,7 @@ class Broker:
             self.catalog, self.limits, self.long_work, self.memory.received, make_topic
         )
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
-        """Which connections go on, where many have something to do."""
+        """The order in which busy connections run."""
         self.connections = Connections(env.clock.monotonic)
         self.gateway = Gateway(
             name=self.name,
@@ -121,17 +121,17 @@ class Broker:
 
     @property
     def name(self) -> str:
-        """What the broker calls itself."""
+        """The broker's configured name."""
         return self.config.broker.name
 
     @property
     def client_count(self) -> int:
-        """Clients that are connected."""
+        """The number of connected clients."""
         return self.listening.connections
 
     @property
     def observers(self) -> Observers:
-        """Those that are told what the broker does."""
+        """The observers, which are told of the broker's events."""
         return self.plugins.observers
 
     @property
@@ -141,7 +141,7 @@ class Broker:
 
     @property
     def state(self) -> Literal["starting", "ready", "stopping"]:
-        """Whether clients can connect: not yet, now, or not any more."""
+        """The broker's state: clients can connect while it is "ready"."""
         if self.stopping:
             return "stopping"
         return "ready" if self._started else "starting"
@@ -171,7 +171,7 @@ class Broker:
             raise
 
     async def _make_folder(self, path: str) -> None:
-        """Make a folder and what is missing above it, so that no power failure takes it away again."""
+        """Make a folder and its missing parents, durably: a power failure does not remove them again."""
         disk, folder = self.env.disk, PurePosixPath(path)
         missing = [place for place in (folder, *folder.parents) if not disk.exists(str(place))]
         disk.make_dir(path)
@@ -183,11 +183,11 @@ class Broker:
         self._stop_requested.set()
 
     async def wait_stopped(self) -> None:
-        """Wait until somebody has called `stop`."""
+        """Wait until `stop` was called."""
         await self._stop_requested.wait()
 
     async def drain(self) -> None:
-        """Refuse new work, let what is under way be answered, close all connections; at most `drain_timeout`."""
+        """Refuse new work, answer requests in progress, then close all connections; takes at most `drain_timeout`."""
         self.stopping = self.long_work.is_stopping = True
         self.plugins.observers.broker_stopping(self.name)
         for topic in self.topics.values():
@@ -195,7 +195,7 @@ class Broker:
         await self.listening.drain(self.config.broker.drain_timeout_s)
 
     async def close(self) -> None:
-        """Sync and close everything. What fails is logged: the next start recovers."""
+        """Sync and close everything. Failures are logged: the next start recovers."""
         self.stopping = self.long_work.is_stopping = True
         await self.administration.wait_idle()
         for topic in self.topics.values():
@@ -210,7 +210,7 @@ class Broker:
             self._unlock()
 
     def fail(self, error: SyncFailed) -> None:
-        """End the broker, because what is on the disk is not known any more."""
+        """End the broker after a failed sync: the contents of the disk are unknown."""
 
         async def end() -> None:
             raise error
@@ -218,10 +218,10 @@ class Broker:
         self._nursery.start_soon(end)
 
     def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a chore in the broker's nursery.
+        """Run a background task in the broker's nursery.
 
-        A sync that fails, or a bug, ends the broker. What a full disk or a topic's end hinders is logged: chores are
-        begun again with the next occasion, and nothing that was confirmed depends on them.
+        A failed sync or a bug in the task ends the broker. Failures from a full disk or a deleted topic are logged:
+        such tasks are started again at the next occasion, and nothing that was confirmed depends on them.
         """
         self._nursery.start_soon(self._run_chore, task)
 
@@ -255,7 +255,7 @@ class Broker:
         return self.catalog.router(name)
 
     async def drop_topic(self, name: str) -> None:
-        """Let nothing lead to a topic any more."""
+        """Remove a topic from the catalogue and from every exchange."""
         topic = self.topics[name]
         bindings = (*topic.settings.bindings, *topic.live_bindings)
         await self.long_work.run(unbind(self, Target(name), bindings), immediate=True)
@@ -263,7 +263,7 @@ class Broker:
         self.exchanges.changed()
 
     async def open_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """Open a topic with checked settings, and begin it. Raises LogCorrupt, StorageError, BindingInvalid."""
+        """Open a topic with checked settings and begin to serve it. Raises LogCorrupt, StorageError, BindingInvalid."""
         topic = self.new_topic(name, settings)
         topic.interceptors = self.interceptors(name, settings)
         await topic.open()
@@ -271,7 +271,7 @@ class Broker:
         return topic
 
     async def begin_topic(self, topic: Topic) -> None:
-        """Let clients see a topic that is open, and bind it. Raises BindingInvalid."""
+        """Make an open topic visible to clients, and bind it. Raises BindingInvalid."""
         name, settings = topic.name, topic.settings
         self.topics[name] = topic
         self.exchanges.changed()
@@ -279,7 +279,7 @@ class Broker:
         self.plugins.observers.topic_created(name, settings)
 
     def new_topic(self, name: str, settings: TopicSettings) -> Topic:
-        """A topic that is not open, and has no interceptors yet."""
+        """Make a topic that is not open yet and has no interceptors."""
         storage = settings.storage or self.config.broker.default_storage
         engine, traffic, semantics = self._engine(storage), self.metrics.storage(storage), self.semantics(settings)
         partitioner = self.plugins.make(self.plugins.partitioners[settings.partitioner])
@@ -287,7 +287,7 @@ class Broker:
         return Topic(name, settings, engine, traffic, semantics, choice, clock, self.spawn, self._copy_dead_letters)
 
     def interceptors(self, topic: str, settings: TopicSettings) -> tuple[BoundInterceptor, ...]:
-        """What a topic's settings ask for, in their order. Raises PluginError."""
+        """Make the interceptors that a topic's settings name, in the order of the settings. Raises PluginError."""
         bound = []
         for name in settings.interceptors:
             configured = self.config.interceptors[name]
@@ -297,7 +297,7 @@ class Broker:
         return tuple(bound)
 
     def semantics(self, settings: TopicSettings) -> DeliverySemantics:
-        """The semantics that a topic's settings ask for."""
+        """The delivery semantics that a topic's settings name."""
         configured = self.config.delivery[settings.delivery or self.config.broker.default_delivery]
         kind = self.plugins.semantics[configured.kind]
         own = configured.settings and delivery_settings_of(settings, configured.settings)
@@ -315,7 +315,7 @@ class Broker:
         return engine
 
     def engine_of(self, settings: TopicSettings) -> StorageEngine | None:
-        """The engine of a topic with these settings; None where the configuration has it no more."""
+        """The storage engine that a topic's settings name; None if the configuration no longer has it."""
         storage = settings.storage or self.config.broker.default_storage
         return self._engine(storage) if storage in self.config.storage else None
 
@@ -327,11 +327,11 @@ class Broker:
 
 @asynccontextmanager
 async def running_broker(config: Config, env: Env, plugins: PluginManager | None = None) -> AsyncIterator[Broker]:
-    """A broker that is recovered and listening; leaving the block drains and closes it.
+    """Run a broker: it is recovered and listening inside the block, and leaving the block drains and closes it.
 
     Raises:
-        LinnError: it can't start; or, from the block, SyncFailed and what else ends a broker.
-    Cancellation: connections are dropped; logs are closed in order where the disk allows it.
+        LinnError: it can't start; or, from the block, SyncFailed and other errors that end a broker.
+    Cancellation: connections are dropped; logs are closed in order as far as the disk allows it.
     """
     manager = plugins if plugins is not None else PluginManager(config.plugins, installed())
     try:

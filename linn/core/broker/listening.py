@@ -1,7 +1,7 @@
-"""Who comes in: listeners, connections, and the one error boundary around each.
+"""Listeners, connections, and the one error boundary around each connection.
 
-Laws: whatever one connection does ends at most that connection. No connection outlives the broker. Who only watches is
-let in before the broker recovers and until its clients are gone, and takes no client's place.
+Laws: an error in one connection ends at most that connection. No connection outlives the broker. Monitoring connections
+are accepted before the broker recovers and until its clients are gone, and do not count against the limit of clients.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ logger = logging.getLogger("linn.listening")
 WATCHERS_MAX = 100
 """Connections of protocols that only watch: a few monitoring systems, and no more work than they ask for."""
 LAST_WORD_S = 0.1
-"""How long a new connection may take to hear why it is not let in: its socket has room for that at once."""
+"""Time that a refused connection has to take the reason; its socket has room for it at once."""
 WATCHERS_LEAVE_S = 1.0
-"""How long a watcher may take to read its last answer once all clients are gone."""
+"""Time that a monitoring connection has to read its last answer once all clients are gone."""
 
 
 class BoundListener:
-    """One listener that is bound."""
+    """A bound listener."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class BoundListener:
         self.traffic = traffic
         self.limit = limit
         self.scope = trio.CancelScope()
-        """Around its connections."""
+        """Cancel scope around its connections."""
 
 
 class ConnectionLimit:
-    """Connections that share a limit, and that a stop waits for together."""
+    """A limit shared by connections, and a wait for their end."""
 
     def __init__(self, connections_max: int) -> None:
         self.connections_max = connections_max
@@ -62,13 +62,13 @@ class ConnectionLimit:
         self._gone = trio.Event()
 
     def leave(self) -> None:
-        """One is gone."""
+        """Count one connection less."""
         self.count -= 1
         if self.count == 0:
             self._gone.set()
 
     async def wait_gone(self, timeout_s: float) -> None:
-        """Wait until nobody is left, but not for longer. Nobody may come any more."""
+        """Wait until no connection is left, but at most `timeout_s`. No new ones may come."""
         if self.count:
             self._gone = trio.Event()
             with trio.move_on_after(timeout_s):
@@ -80,7 +80,7 @@ class Listening:
 
     def __init__(self, config: Config, plugins: PluginManager, gateway: Gateway, nursery: trio.Nursery) -> None:
         self.addresses: dict[str, str] = {}
-        """As bound, by listener; those for clients come first."""
+        """Bound address by listener; those for clients come first."""
         self._config = config
         self._plugins = plugins
         self._gateway = gateway
@@ -92,7 +92,7 @@ class Listening:
 
     @property
     def connections(self) -> int:
-        """Clients that are connected."""
+        """The number of connected clients."""
         return self._clients.count
 
     async def start(self, *, watching: bool) -> None:
@@ -148,7 +148,7 @@ class Listening:
             await self._close([listener])
 
     async def _let_in(self, listener: BoundListener, stream: AcceptedStream) -> bool:
-        """Count a connection; False: there are too many, and it is closed."""
+        """Count a connection; False if there are too many, in which case it is closed."""
         limit, traffic = listener.limit, listener.traffic
         if limit.count < limit.connections_max:
             limit.count += 1
@@ -201,16 +201,16 @@ class Listening:
 
     @staticmethod
     def _about(listener: BoundListener, stream: AcceptedStream) -> dict[str, str]:
-        """What the log says of every connection."""
+        """The fields of every log record about a connection."""
         return {"connection": stream.peer, "listener": listener.traffic.listener, "protocol": listener.traffic.protocol}
 
     def _blame(self, error: BaseException) -> dict[str, str]:
-        """What the log says of an error that is no LinnError."""
+        """The fields of a log record about an error that is no LinnError."""
         blamed = self._plugins.blamed(error, "the protocol")
         return {"blamed": blamed, "code": InternalError.code}
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no new clients; give those that are there `timeout_s` to end by themselves. Watchers come last."""
+        """Accept no new clients, and give the connected ones `timeout_s` to end by themselves. Watchers come last."""
         self._connections.draining.set()
         await self._empty(self._clients, timeout_s)
         self._connections.drained.set()

@@ -73,7 +73,7 @@ class ConfiguredExchange(Configured):
 
     alternate: str | None = None
     bindings: tuple[BindingSettings, ...] = ()
-    """What other exchanges send to it."""
+    """Bindings of this exchange to other exchanges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +88,17 @@ class Listener:
 
 
 def plugin_table(data: Mapping[str, Any], problems: Problems) -> PluginSettings:
-    """`[plugins]`, what is right in it; what is wrong is added to `problems`."""
+    """Decode `[plugins]` as far as it is valid; errors are added to `problems`."""
     found = decode_settings(PluginSettings, data.get("plugins", {}), ("plugins",), problems, partial=True)
     return found or PluginSettings()
 
 
 class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of a kind that has none: every key is unknown."""
+    """Settings of a kind that has none: every key is unknown."""
 
 
 class ConfigChecker:
-    """One walk through a file. Each method decodes one table and adds what is wrong with it to `problems`."""
+    """One pass over a file. Each method decodes one table and adds its errors to `problems`."""
 
     def __init__(self, source: TomlSource, kinds: Kinds) -> None:
         self.problems = Problems(source)
@@ -106,13 +106,13 @@ class ConfigChecker:
         self._kinds = kinds
 
     def unknown_tables(self) -> None:
-        """Top-level keys that are not tables of a configuration."""
+        """Report top-level keys that are not tables of a configuration."""
         for key in self._data:
             if key not in TABLES:
                 self.problems.add((key,), f"unknown key{did_you_mean(key, TABLES)}", error=ConfigUnknownKey)
 
     def broker(self) -> BrokerSettings:
-        """`[broker]`, or the defaults where it is wrong."""
+        """Decode `[broker]`; the defaults if it is invalid."""
         table = self._data.get("broker", {})
         settings = decode_settings(BrokerSettings, table, ("broker",), self.problems, partial=True)
         settings = settings or BrokerSettings()
@@ -121,11 +121,11 @@ class ConfigChecker:
         return settings
 
     def log(self) -> LogSettings:
-        """`[log]`, or the defaults where it is wrong."""
+        """Decode `[log]`; the defaults if it is invalid."""
         return decode_settings(LogSettings, self._data.get("log", {}), ("log",), self.problems) or LogSettings()
 
     def plugins(self) -> PluginSettings:
-        """`[plugins]`; a name that is blocked in vain is a warning, for its plugin may just not be installed here."""
+        """Decode `[plugins]`; blocking an unknown plugin is a warning, since it may just not be installed here."""
         settings = plugin_table(self._data, self.problems)
         for index, name in enumerate(settings.block):
             if name not in self._kinds.plugin_names:
@@ -174,7 +174,7 @@ class ConfigChecker:
         return found
 
     def topics(self, around: Surroundings, exchanges: Mapping[str, ConfiguredExchange]) -> dict[str, TopicSettings]:
-        """`[topics.*]`, filled in; bindings are tried on exchanges made for that alone."""
+        """Decode `[topics.*]` and fill in defaults; bindings are tried on exchanges made for this check alone."""
         trial = self._trial_exchanges(exchanges)
         for name, exchange in exchanges.items():
             for index, binding in enumerate(exchange.bindings):
@@ -193,7 +193,7 @@ class ConfigChecker:
         return found
 
     def names(self, table: str) -> dict[str, Any]:
-        """The names under a top-level table, those with wrong settings included."""
+        """The names under a top-level table, including those with invalid settings."""
         tables = self._data.get(table, {})
         return tables if isinstance(tables, dict) else {}
 
@@ -217,7 +217,7 @@ class ConfigChecker:
     def _configured(
         self, top: str, head_type: type[msgspec.Struct], selector: str, kinds: Mapping[str, Kind]
     ) -> dict[str, Configured]:
-        """Tables that choose a kind by a key, or else by their own name; and each kind under its own name."""
+        """Decode tables that choose a kind by a key, or else by their own name; and each kind under its own name."""
         found = {name: Configured(name, name, kind.settings and kind.settings()) for name, kind in kinds.items()}
         for name, table in self._tables(top).items():
             path: Path = (top, name)
@@ -229,7 +229,7 @@ class ConfigChecker:
         return found
 
     def _split(self, head_type: type[S], table: object, path: Path) -> tuple[S | None, dict[str, Any]]:
-        """A table's keys that linn itself knows, decoded, and the others, which are for the kind."""
+        """Split a table into the keys that linn itself knows, decoded, and the others, which belong to the kind."""
         if not isinstance(table, dict):
             self.problems.add(path, "must be a table")
             return None, {}
@@ -241,7 +241,7 @@ class ConfigChecker:
     def _kind_settings(
         self, kinds: Mapping[str, Kind], kind_name: str, own: dict[str, Any], at: Path, head_type: type[msgspec.Struct]
     ) -> Any:
-        """A kind's own settings; None where it has none, is unknown (an error at `at`), or they are wrong."""
+        """Decode a kind's own settings; None if it has none, is unknown (an error at `at`), or they are invalid."""
         path, heads = at[:2], known_keys(head_type)
         if self.problems.any_wrong(path, *_SELECTORS):
             self._misspelt(own, heads, path)
@@ -257,7 +257,7 @@ class ConfigChecker:
         return None
 
     def _misspelt(self, keys: Iterable[str], known: Sequence[str], path: Path) -> None:
-        """Report those of `keys` that look like one of `known`, where only a plugin could say that they are wrong."""
+        """Report those of `keys` that resemble one of `known`, where only a plugin could say that they are wrong."""
         for key in keys:
             meant = nearest(key, known)
             if meant is not None:

@@ -40,14 +40,16 @@ class Config:
     interceptors: Mapping[str, Configured]
     topics: Mapping[str, TopicSettings]
     file: str = ""
-    """How messages name the file."""
+    """The file's name in messages."""
     topic_lines: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The line of each key that the file names, by topic and key."""
 
     def surroundings(
         self, topics: Mapping[str, Any], exchanges: Mapping[str, Any], partitioners: Mapping[str, Any]
     ) -> Surroundings:
-        """What a topic that is made live may refer to: this configuration, and what exists by now."""
+        """The objects that a topic's settings may refer to when it is created: this configuration, and the topics and
+        exchanges that exist now.
+        """
         delivery = {name: configured.settings for name, configured in self.delivery.items()}
         return Surroundings(self.broker, topics, exchanges, self.storage, delivery, self.interceptors, partitioners)
 
@@ -80,7 +82,7 @@ def plugin_settings(source: TomlSource) -> PluginSettings:
     """The `[plugins]` table, which is needed before anything else can be checked.
 
     Raises:
-        ConfigError: the first thing that is wrong with that table.
+        ConfigError: the first error in that table.
     """
     problems = Problems(source)
     settings = plugin_table(source.data, problems)
@@ -89,7 +91,7 @@ def plugin_settings(source: TomlSource) -> PluginSettings:
 
 
 def load_config(source: TomlSource, kinds: Kinds) -> Config:
-    """The configuration that a file says.
+    """Check a file's configuration and return it.
 
     Raises:
         ConfigError, PluginError: the first error, by line.
@@ -107,7 +109,7 @@ def check_config(source: TomlSource, kinds: Kinds) -> tuple[Config | None, Probl
 
 
 def examine_config(source: TomlSource, kinds: Kinds) -> tuple[Config, Problems]:
-    """What is right in the configuration, with defaults for what is wrong, and all problems of the file."""
+    """The valid part of the configuration, with defaults for the rest, and all problems of the file."""
     checker = ConfigChecker(source, kinds)
     checker.unknown_tables()
     config = Config(

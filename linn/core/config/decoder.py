@@ -1,4 +1,4 @@
-"""From a table of plain values to a frozen struct, with every problem named by its full key.
+"""Decoding of tables of plain values to frozen structs, with every problem named by its full key.
 
 Settings are `msgspec.Struct`s: one default per field, and one line of help in `msgspec.Meta(description=...)`. The same
 decoder reads TOML and the admin API, for linn's own settings and for a plugin's. `Meta(extra=...)` may say more of a
@@ -43,24 +43,24 @@ _EXAMPLES = {"ms": "30s", "s": "30s", "bytes": "256MiB"}
 
 
 class _Known(NamedTuple):
-    """A field as its decoding needs it: looked up once per struct, for a topic may have thousands of bindings."""
+    """A field prepared for decoding: looked up once per struct, for a topic may have thousands of bindings."""
 
     field: Field
     types: Sequence[Any]
-    """Those that are allowed, without `Annotated` and unions."""
+    """The allowed types, without `Annotated` and unions."""
     struct: type[msgspec.Struct] | None
-    """Where the value is a table of its own."""
+    """The struct of a value that is a table of its own."""
     item: type[msgspec.Struct] | None
-    """Where it is an array of tables."""
+    """The struct of the items of an array of tables."""
     unit: str | None
     none: object
     """The word that means None; None where there is none."""
 
 
 def decode_items(settings: type[S], table: object, path: Path, problems: FirstProblem) -> Steps[object]:
-    """The table with its arrays of tables decoded, of which each may have ten thousand items, in a step for each.
+    """Decode the items of a table's arrays of tables, one step per item: an array may have ten thousand.
 
-    `decode_settings` takes the items as they are. What is wrong with one is raised.
+    `decode_settings` takes the items as they are. Raises the first error in an item.
     """
     if not isinstance(table, dict):
         return table
@@ -85,12 +85,12 @@ def decode_settings(
     also_known: Iterable[str] = (),
     partial: bool = False,
 ) -> S | None:
-    """The struct that `table` (at `path`) says, or None after adding what is wrong with it to `problems`.
+    """Decode `table` (at `path`) to a struct; None after adding its errors to `problems`.
 
     Every key is looked at, so that one call finds all problems. `also_known` are keys that were taken out of the table
-    before; they only help to name the nearest valid key. Items of arrays may be decoded already. `partial`: with
-    errors, what is right all the same, and defaults for the rest, so that it can be held against other tables; None
-    only where the table has no such struct.
+    before; they only help to name the nearest valid key. Items of arrays may be decoded already. `partial`: a table
+    with errors gives a struct of its valid keys, with defaults for the rest, so that it can be held against other
+    tables; None only if the table has no such struct.
     """
     if not isinstance(table, dict):
         problems.add(path, "must be a table")
@@ -139,7 +139,7 @@ def encode_settings(settings: msgspec.Struct) -> dict[str, Any]:
 
 
 def encode_each(items: Iterable[msgspec.Struct]) -> Steps[list[dict[str, Any]]]:
-    """Of many, in a step for each."""
+    """Encode many structs, one step for each."""
     tables: list[dict[str, Any]] = []
     for item in items:
         tables.append(encode_settings(item))
@@ -148,7 +148,7 @@ def encode_each(items: Iterable[msgspec.Struct]) -> Steps[list[dict[str, Any]]]:
 
 
 def encode_value(field: Field, value: Any) -> Any:
-    """A field's value as one writes it in TOML; None where one leaves the key out."""
+    """A field's value as it is written in TOML; None if the key is left out."""
     unit = unit_of(field.name)
     if value is None:
         return extra_of(field).get("none")
@@ -165,13 +165,13 @@ def encode_value(field: Field, value: Any) -> Any:
 
 @functools.cache
 def fields_of(settings: type[msgspec.Struct]) -> tuple[Field, ...]:
-    """The fields of a struct. Kept, for finding them takes 0.3 ms and a file may hold thousands of topics."""
+    """The fields of a struct, cached: finding them takes 0.3 ms and a file may hold thousands of topics."""
     return msgspec.structs.fields(settings)
 
 
 @functools.cache
 def rest_of(settings: type[msgspec.Struct]) -> Field | None:
-    """The field that takes a table's other keys, where there is one. Kept, as the fields are."""
+    """The field that takes a table's other keys, if there is one; cached."""
     return next((field for field in fields_of(settings) if extra_of(field).get("rest")), None)
 
 
@@ -191,7 +191,7 @@ def _known_field(field: Field) -> _Known:
 
 @functools.cache
 def unit_of(name: str) -> str | None:
-    """The unit that a name ends in: "ms", "s", "bytes", or None."""
+    """The unit at the end of a name: "ms", "s", "bytes", or None."""
     if name.endswith("_ms"):
         return "ms"
     if name.endswith("_s"):
@@ -205,7 +205,7 @@ def meta_of(field: Field) -> list[msgspec.Meta]:
 
 
 def extra_of(field: Field) -> dict[str, Any]:
-    """What linn itself notes on a field."""
+    """linn's own annotations of a field."""
     return {key: value for meta in meta_of(field) for key, value in (meta.extra or {}).items()}
 
 
@@ -230,7 +230,7 @@ def plain_types(annotation: Any) -> list[Any]:
 def _decode_field(
     known: _Known, raw: object, path: Path, values: dict[str, Any], problems: Problems, partial: bool
 ) -> None:
-    """Put a field's decoded value into `values`, or add what is wrong with it."""
+    """Put a field's decoded value into `values`, or add its error to `problems`."""
     name = known.field.name
     if known.struct is not None:
         struct = decode_settings(known.struct, raw, path, problems, partial=partial)
@@ -265,7 +265,7 @@ def _decode_value(known: _Known, raw: object) -> object:
     """Check one value against its field, units included.
 
     Raises:
-        ValueError: what is wrong, in words for the end of one line.
+        ValueError: the error, worded as the end of one line.
     """
     _refuse_odd_numbers(raw)
     if isinstance(raw, str) and raw == known.none:
@@ -292,7 +292,7 @@ def _without_unit(field: Field, raw: object, unit: str) -> object:
 
 
 def _refuse_odd_numbers(raw: object) -> None:
-    """TOML has numbers that no setting can use: infinities, NaN, and whole numbers beyond 64 bits."""
+    """Refuse numbers of TOML that no setting can use: infinities, NaN, and whole numbers beyond 64 bits."""
     if isinstance(raw, float) and not math.isfinite(raw):
         raise ValueError(f"must be a finite number, not {raw}")
     if isinstance(raw, int) and not -(1 << 63) <= raw < 1 << 63:
@@ -319,7 +319,7 @@ def _in_words(text: str, raw: object, allowed: Sequence[Any]) -> str:
 
 
 def check_shape(settings: object) -> str | None:
-    """What keeps a class from being a settings struct, in words for the end of one line; None where nothing does."""
+    """The reason why a class can't be a settings struct, worded as the end of one line; None if it can."""
     if not (isinstance(settings, type) and issubclass(settings, msgspec.Struct)):
         return "its settings are not a msgspec.Struct class"
     if not settings.__struct_config__.frozen:

@@ -1,4 +1,4 @@
-"""What the exchanges of a configuration must agree on: whatever they name is there, and nothing leads in a circle."""
+"""Consistency checks between exchanges: every name refers to an existing exchange, and there are no cycles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from linn.core.routing.graph import circle_text, way_between
 
 
 def check_links(tables: Mapping[str, ExchangeTable], known: Collection[str], problems: Problems) -> None:
-    """Add an error for each alternate or binding that names no exchange, or that closes a circle.
+    """Add an error for each alternate or binding that names no exchange, or that closes a cycle.
 
-    `known` are the names of all exchanges, those with wrong settings included.
+    `known` are the names of all exchanges, including those with invalid settings.
     """
     exits: dict[str, list[str]] = {}
     for source, target, path in _links(tables):
@@ -29,7 +29,7 @@ def check_links(tables: Mapping[str, ExchangeTable], known: Collection[str], pro
 
 
 def _links(tables: Mapping[str, ExchangeTable]) -> Iterator[tuple[str, str, Path]]:
-    """(source, target, where it says so), in the order of the file."""
+    """(source, target, place of the setting), in the order of the file."""
     for name, table in tables.items():
         if table.alternate is not None:
             yield name, table.alternate, ("exchanges", name, "alternate")

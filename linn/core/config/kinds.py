@@ -1,4 +1,4 @@
-"""The kinds of things that plugins bring, by name: what the configuration is checked against."""
+"""The kinds that plugins bring, by name, against which the configuration is checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = TypeVar("K")
 
 
 class Kind(Protocol):
-    """What all kinds have in common."""
+    """The interface that all kinds have in common."""
 
     @property
     def name(self) -> str:
@@ -24,11 +24,11 @@ class Kind(Protocol):
 
     @property
     def make(self) -> Callable[..., Any]:
-        """The factory; each kind's own class says what it takes."""
+        """The factory; each kind's own class documents its arguments."""
 
 
 class Kinds(Protocol):
-    """All that plugins brought. `plugins.PluginManager` is one."""
+    """All kinds of all loaded plugins; implemented by `plugins.PluginManager`."""
 
     @property
     def engines(self) -> Mapping[str, Kind]: ...
@@ -48,7 +48,7 @@ class Kinds(Protocol):
 
 
 def kind_named(kinds: Mapping[str, K], name: str, noun: str) -> K:
-    """The kind of that name; `noun` is what a person calls it ("storage engine").
+    """The kind of that name; `noun` is the word for it in errors ("storage engine").
 
     Raises:
         PluginUnknown: no plugin brings it; the text names the nearest one.

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: every problem with its file, line and key, so that one run shows them all."""
+"""Problems of a configuration, each with its file, line and key, so that one run shows them all."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong ("error"), has no effect or a surprising one ("warning"), or may be meant ("hint")."""
+    """One finding: an "error", a "warning" (no effect, or a surprising one), or a "hint" (possibly intended)."""
 
     line: int
-    """From 1; 0 where the settings came over the wire and not from a file."""
+    """Line number from 1; 0 if the settings came over the wire and not from a file."""
     key: str
-    """The full key, as one would write it in TOML: `topics.delays.retention`."""
+    """The full key in TOML's notation: `topics.delays.retention`."""
     text: str
     severity: Literal["error", "warning", "hint"]
     error: type[LinnError] = ConfigError
 
 
 class Problems:
-    """Collects problems, and knows on which line of which file each stands."""
+    """A collection of problems that knows the file and line of each."""
 
     def __init__(self, source: TomlSource | None = None) -> None:
         self._source = source
@@ -38,25 +38,25 @@ class Problems:
 
     @property
     def error_count(self) -> int:
-        """How many of the problems found so far keep the configuration from being used."""
+        """The number of errors found so far; a configuration with any can't be used."""
         return sum(problem.severity == "error" for problem in self.found)
 
     def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
-        """Note an error at `path`."""
+        """Add an error at `path`."""
         key = dotted(path)
         self._wrong.add(key)
         self.found.append(Problem(self._line(path), key, one_line(text), "error", error))
 
     def any_wrong(self, path: Path, *keys: str) -> bool:
-        """Whether there is an error at one of these keys of the table at `path`: nothing follows from its value."""
+        """Whether one of these keys of the table at `path` has an error, so that nothing follows from its value."""
         return bool(self._wrong) and any(dotted((*path, key)) in self._wrong for key in keys)
 
     def warn(self, path: Path, text: str) -> None:
-        """Note something that works, but perhaps not as meant."""
+        """Add a warning: something that works, but perhaps not as intended."""
         self.found.append(Problem(self._line(path), dotted(path), one_line(text), "warning"))
 
     def hint(self, path: Path, text: str) -> None:
-        """Note something that is worth a look and may well be meant."""
+        """Add a hint: something worth a look that may well be intended."""
         self.found.append(Problem(self._line(path), dotted(path), one_line(text), "hint"))
 
     def in_order(self) -> list[Problem]:
@@ -85,19 +85,19 @@ class Problems:
 
 
 class FirstProblem(Problems):
-    """For a request over the wire, which is answered with one error: the first is raised where it is found.
+    """Problems of a request over the wire, which is answered with one error: the first is raised where it is found.
 
-    To find all of a hundred thousand, each with the nearest known word, takes seconds.
+    Finding all of a hundred thousand, each with the nearest known word, takes seconds.
     """
 
     def add(self, path: Path, text: str, *, error: type[LinnError] = ConfigError) -> None:
-        """Raises the error."""
+        """Raise the error."""
         super().add(path, text, error=error)
         self.raise_first()
 
 
 def dotted(path: Path) -> str:
-    """A path as one writes it: `topics."my topic".bindings[0].key`."""
+    """A path in TOML's notation: `topics."my topic".bindings[0].key`."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""The tables of a configuration file but topics: one frozen struct each, with a default and a line of help per key."""
+"""Tables of a configuration file other than topics: one frozen struct each, with a default and help for every key."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MIB = 1 << 20
 class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[broker]`: the broker as a whole, and its limits."""
 
-    data_dir: Annotated[
-        str, msgspec.Meta(min_length=1, description="Folder for everything that is kept; made if missing.")
-    ] = "linn-data"
-    name: Annotated[str, msgspec.Meta(description="What the broker calls itself in logs and to clients.")] = "linn"
+    data_dir: Annotated[str, msgspec.Meta(min_length=1, description="Folder for all stored data; made if missing.")] = (
+        "linn-data"
+    )
+    name: Annotated[str, msgspec.Meta(description="The broker's name in logs and to clients.")] = "linn"
     message_bytes_max: Annotated[
         Size, msgspec.Meta(description="The largest message, with key and headers; a topic may ask for less.")
     ] = MIB
@@ -27,7 +27,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Size, msgspec.Meta(description="The largest record batch, as sent and when decompressed.")
     ] = 8 * MIB
     frame_bytes_max: Annotated[
-        Size, msgspec.Meta(description="The largest frame of the wire; a connection that sends more is closed.")
+        Size, msgspec.Meta(description="The largest frame on the wire; a connection that sends a larger one is closed.")
     ] = 16 * MIB
     connections_max: Annotated[Count, msgspec.Meta(description="Connections at a time, over all listeners.")] = 10_000
     connection_bytes_max: Annotated[
@@ -39,20 +39,20 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes_max: Annotated[
         Annotated[int, msgspec.Meta(ge=16 * MIB, le=UNITS_MAX)] | None,
         msgspec.Meta(
-            description="Memory for what waits: records of dram topics (a half), output that clients have not taken, "
-            'and publishes under way (a quarter each); or "auto": half of what the machine, or the cgroup, has.',
+            description="Memory for waiting data: records of dram topics (a half), output that clients have not taken, "
+            'and publishes in progress (a quarter each); or "auto": half of the memory of the machine or cgroup.',
             extra={"none": "auto"},
         ),
     ] = None
     subscriptions_max: Annotated[Count, msgspec.Meta(description="Subscriptions of one connection.")] = 1_000
     drain_timeout_s: Annotated[
         float,
-        msgspec.Meta(ge=0, description="How long a stop waits for work under way before it closes connections."),
+        msgspec.Meta(ge=0, description="How long a stop waits for requests in progress before it closes connections."),
     ] = msgspec.field(default=10.0, name="drain_timeout")
     loop_held_max_ms: Annotated[
         Annotated[int, msgspec.Meta(ge=20, le=UNITS_MAX)] | None,
         msgspec.Meta(
-            description="How long one step of `linn serve` may take before the log names the plugin that holds up the "
+            description="How long one step of `linn serve` may take before the log names the plugin that blocks the "
             'loop, or "unlimited".',
             extra={"none": "unlimited"},
         ),
@@ -64,7 +64,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError where one limit contradicts another, or the folder can't be one."""
+        """Check the limits against each other, and the folder. Raises ValueError."""
         if not self.message_bytes_max <= self.batch_bytes_max <= self.frame_bytes_max:
             raise ValueError("message_bytes_max <= batch_bytes_max <= frame_bytes_max does not hold")
         if "\0" in self.data_dir:
@@ -76,9 +76,9 @@ LogFormat = Literal["auto", "human", "json"]
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: what `linn serve` writes to stderr. A broker that a program runs itself leaves that to the program."""
+    """`[log]`: the log of `linn serve` on stderr. For a broker inside a program, the program configures logging."""
 
-    level: Annotated[LogLevel, msgspec.Meta(description="The least level that is written.")] = "info"
+    level: Annotated[LogLevel, msgspec.Meta(description="The lowest level that is written.")] = "info"
     format: Annotated[
         LogFormat,
         msgspec.Meta(description="Lines for people, or one JSON object a line; auto: for people on a terminal."),
@@ -86,19 +86,19 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PluginSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[plugins]`: installed plugins are found by themselves; this adds some and takes some away."""
+    """`[plugins]`: installed plugins are found automatically; this adds and blocks some."""
 
     load: Annotated[
-        tuple[str, ...], msgspec.Meta(description="Modules to load as plugins, beside the installed ones.")
+        tuple[str, ...], msgspec.Meta(description="Modules to load as plugins, in addition to the installed ones.")
     ] = ()
-    block: Annotated[tuple[str, ...], msgspec.Meta(description="Names of plugins that are not to be loaded.")] = ()
+    block: Annotated[tuple[str, ...], msgspec.Meta(description="Names of plugins not to load.")] = ()
 
 
 class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[listeners.NAME]`: where clients connect. A file without any has one, `native`, with these defaults."""
 
     protocol: Annotated[
-        str, msgspec.Meta(description="The protocol spoken there. Its settings are the table's other keys.")
+        str, msgspec.Meta(description="The protocol of the listener. Its settings are the table's other keys.")
     ] = "capnp"
     address: Annotated[
         str, msgspec.Meta(description='"HOST:PORT", "[V6]:PORT" or "unix:PATH"; port 0 takes a free one.')
@@ -106,7 +106,7 @@ class ListenerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StorageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[storage.NAME]`: a storage engine with its settings. Every engine's own name is there without being written."""
+    """`[storage.NAME]`: a storage engine with its settings. Every engine's own name exists without a table."""
 
     engine: Annotated[
         str | None,
@@ -115,7 +115,7 @@ class StorageTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeliveryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[delivery.NAME]`: delivery semantics with settings. Every semantics' own name is there without being written."""
+    """`[delivery.NAME]`: delivery semantics with settings. Every semantics' own name exists without a table."""
 
     semantics: Annotated[
         str | None,
@@ -124,7 +124,7 @@ class DeliveryTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class InterceptorTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[interceptors.NAME]`: an interceptor with settings. Every interceptor's own name is there by itself."""
+    """`[interceptors.NAME]`: an interceptor with settings. Every interceptor's own name exists without a table."""
 
     interceptor: Annotated[
         str | None,
@@ -145,10 +145,11 @@ class ExchangeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "direct"
     alternate: Annotated[
-        str | None, msgspec.Meta(description="The exchange that takes messages which no binding of this one matches.")
+        str | None, msgspec.Meta(description="The exchange for messages that match no binding of this one.")
     ] = None
     bindings: Annotated[
-        tuple[BindingSettings, ...], msgspec.Meta(description="What other exchanges send here, as an array of tables.")
+        tuple[BindingSettings, ...],
+        msgspec.Meta(description="Bindings of other exchanges to this one, as an array of tables."),
     ] = ()
 
 
@@ -163,4 +164,4 @@ TABLES: Mapping[str, type[msgspec.Struct]] = {
     "interceptors": InterceptorTable,
     "topics": TopicSettings,
 }
-"""The tables at the top of a file; all but `broker`, `log` and `plugins` hold tables with names of a user's choice."""
+"""The top-level tables; all except `broker`, `log` and `plugins` hold tables with names of the user's choice."""

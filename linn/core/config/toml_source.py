@@ -1,7 +1,7 @@
-"""A TOML text with positions: tomllib gives the values, a small scanner says on which line each key stands.
+"""A TOML text with positions: tomllib gives the values, a small scanner finds the line of each key.
 
-Laws: tomllib alone decides what is TOML; the scanner only walks over text that tomllib has accepted, and only when
-somebody asks for a line, that is, when there is a problem to report.
+Laws: tomllib alone decides what is TOML; the scanner only walks over text that tomllib has accepted, and only when a
+line is asked for, that is, when there is a problem to report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STRING = re.compile(
 )
 _PLAIN = re.compile(r"[^,\]}#\n]+")
 _DIGITS = re.compile(r"[0-9][0-9_]{2000,}")
-"""More than any number needs, and fewer than those of which int() says that they are too many."""
+"""A number with more digits than any number needs, and fewer than the limit of int()."""
 _POSITION = re.compile(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", re.DOTALL)
 
 
@@ -31,7 +31,7 @@ class TomlSource:
     """One TOML document: where it came from, its values, and the lines of its keys."""
 
     def __init__(self, text: str, file: str) -> None:
-        """Parse `text`; `file` is how messages name it.
+        """Parse `text`; `file` is its name in messages.
 
         Raises:
             ConfigUnreadable: the text is not TOML; with file, line and column.
@@ -81,7 +81,7 @@ def _where(error_text: str, text: str) -> str:
 
 
 def _where_digits(text: str) -> str:
-    """ "LINE:COLUMN: why" of the longest number: int() refuses it, and tomllib lets that error through."""
+    """ "LINE:COLUMN: why" for the longest number: int() refuses it, and tomllib lets that error through."""
     match = max(_DIGITS.finditer(text), key=lambda found: len(found[0]), default=None)
     at = match.start() if match is not None else 0
     line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
@@ -90,7 +90,7 @@ def _where_digits(text: str) -> str:
 
 
 class _Scanner:
-    """Walks over a TOML text from statement to statement and notes where keys begin."""
+    """A scanner of TOML text that walks from statement to statement and records the lines of keys."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -141,7 +141,7 @@ class _Scanner:
         return path
 
     def _latest(self, path: Path) -> Path:
-        """An array of tables stands for its last table when a later header names it."""
+        """The last table of an array of tables, for a header that continues it."""
         count = self._array_counts.get(path)
         return path if count is None else (*path, count - 1)
 

@@ -1,6 +1,6 @@
-"""What one topic's settings must agree with: the names around it, the broker's limits, and each other.
+"""Consistency checks of one topic's settings: with the names around it, with the broker's limits, and with each other.
 
-The same checks hold for `[topics.NAME]` in TOML and for a topic that is made or changed over the wire.
+The same checks apply to `[topics.NAME]` in TOML and to a topic that is made or changed over the wire.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from linn.core.routing.partitioner import DEFAULT_PARTITIONER
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a topic may refer to."""
+    """Names and limits that a topic may refer to."""
 
     broker: BrokerSettings
     topics: Collection[str]
@@ -35,10 +35,10 @@ class Surroundings:
 
 
 def decode_topic(name: str, table: object, around: Surroundings) -> Steps[TopicSettings]:
-    """The settings that a request over the wire asks for, checked and filled in. A step for each of its bindings.
+    """Decode, check and fill in the settings that a request over the wire asks for. One step per binding.
 
     Raises:
-        ConfigError: the first thing that is wrong; the text names its full key.
+        ConfigError: the first error; the text names its full key.
     """
     problems = FirstProblem()
     path: Path = ("topics", name)
@@ -49,9 +49,9 @@ def decode_topic(name: str, table: object, around: Surroundings) -> Steps[TopicS
 
 
 def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems: Problems) -> TopicSettings:
-    """Add what is wrong with a topic to `problems`; returns it with all defaults filled in.
+    """Add a topic's errors to `problems`; returns it with all defaults filled in.
 
-    Of a topic that is decoded in part, nothing is concluded from a key that is wrong.
+    A key that is wrong in a partly decoded topic leads to no further errors.
     """
     path: Path = ("topics", name)
     check_name(name, path, problems)
@@ -69,7 +69,7 @@ def check_topic(name: str, topic: TopicSettings, around: Surroundings, problems:
 
 
 def check_name(name: str, path: Path, problems: Problems) -> None:
-    """Add an error where `name`, the last part of `path`, is not a name."""
+    """Add an error if `name`, the last part of `path`, is not a valid name."""
     wrong = name_problem(name)
     if wrong is not None:
         problems.add(path, wrong)
@@ -104,7 +104,7 @@ def must_exist(
     problems: Problems,
     error: type[LinnError] = ConfigError,
 ) -> None:
-    """Add an error where `name`, which stands at `path`, is not among `known`; None is nothing to look for."""
+    """Add an error at `path` if `name` is neither None nor among `known`."""
     if name is not None and name not in known:
         problems.add(path, f'there is no {noun} "{name[:80]}"{did_you_mean(name, known)}', error=error)
 
@@ -125,7 +125,7 @@ def _check_limits(filled: TopicSettings, broker: BrokerSettings, path: Path, pro
 
 
 def _warn_of_no_effect(topic: TopicSettings, path: Path, problems: Problems) -> None:
-    """Settings that do nothing beside the others. `topic` is as written, before anything is filled in."""
+    """Warn of settings that have no effect beside the others. `topic` is as written, before anything is filled in."""
     default = TopicSettings()
     stream_only = {"retention": "retention_ms", "retention_bytes": "retention_bytes"}
     queue_only = {

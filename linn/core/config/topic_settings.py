@@ -33,11 +33,11 @@ _NOT_LIVE = {"live": False}
 
 
 class BindingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[topics.NAME.bindings]]`, `[[exchanges.NAME.bindings]]`: what an exchange sends to this topic or exchange."""
+    """`[[topics.NAME.bindings]]`, `[[exchanges.NAME.bindings]]`: a binding of an exchange to this topic or exchange."""
 
     exchange: Annotated[str, msgspec.Meta(description="The exchange to bind to.")]
     key: Annotated[
-        str, msgspec.Meta(description="Routing key, or the pattern of one; what it means is up to the exchange's type.")
+        str, msgspec.Meta(description="Routing key, or a pattern; its meaning depends on the exchange's type.")
     ] = ""
     arguments: Annotated[
         dict[str, Any], msgspec.Meta(description="All other keys, for the exchange's type.", extra={"rest": True})
@@ -60,7 +60,7 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitioner: Annotated[
         str,
         msgspec.Meta(
-            description="What chooses the partition: murmur2 (by key, as Kafka), sticky, round-robin, or a plugin's.",
+            description="The partitioner: murmur2 (by key, as Kafka), sticky, round-robin, or a plugin's.",
             extra=_NOT_LIVE,
         ),
     ] = DEFAULT_PARTITIONER
@@ -98,7 +98,7 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     dead_letter: Annotated[
         str | None,
-        msgspec.Meta(description="The topic that takes records which are rejected or out of attempts."),
+        msgspec.Meta(description="The topic for records that are rejected or out of attempts."),
     ] = None
     lease_ms: Annotated[
         Lease | None,
@@ -133,29 +133,30 @@ class TopicSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interceptors: Annotated[
         tuple[str, ...],
         msgspec.Meta(
-            description="What sees each batch before it is stored, in this order: `[interceptors.NAME]` tables, or "
+            description="Interceptors of each batch before it is stored, in order: `[interceptors.NAME]` tables, or "
             "interceptors' names."
         ),
     ] = ()
     bindings: Annotated[
-        tuple[BindingSettings, ...], msgspec.Meta(description="What exchanges send here, as an array of tables.")
+        tuple[BindingSettings, ...],
+        msgspec.Meta(description="Bindings of exchanges to this topic, as an array of tables."),
     ] = ()
 
 
 FROM_DELIVERY = ("max_deliveries", "lease_ms", "redelivery_delay_ms", "redelivery_delay_max_ms", "redelivery_backoff")
-"""What a topic may say for itself, and else takes from the field of the same name in its delivery's settings."""
+"""Settings that a topic may set itself, and otherwise takes from the same field of its delivery's settings."""
 
 
 def encode_without_bindings(topic: TopicSettings) -> dict[str, Any]:
-    """The table of a topic's settings but for its bindings: there may be thousands, which are written in turns."""
+    """The table of a topic's settings without its bindings: there may be thousands, which are encoded in turns."""
     return encode_settings(msgspec.structs.replace(topic, bindings=()))
 
 
 def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_settings: object) -> TopicSettings:
-    """The topic with everything that it takes from elsewhere written out; what it says itself is kept.
+    """Fill in everything that a topic takes from elsewhere; its own settings are kept.
 
-    `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. What is still None afterwards does
-    not exist for this delivery (at-most-once has no lease). Filling in twice is the same as once.
+    `defaults` holds `storage`, `delivery` and `message_bytes_max`, from the broker. A setting that is still None
+    afterwards does not exist for this delivery (at-most-once has no lease). Filling in twice is the same as once.
     """
     found = dict(defaults) | {name: getattr(delivery_settings, name, None) for name in FROM_DELIVERY}
     missing = {name: value for name, value in found.items() if getattr(topic, name) is None}
@@ -163,7 +164,7 @@ def filled_in(topic: TopicSettings, defaults: Mapping[str, object], delivery_set
 
 
 def delivery_settings_of(topic: TopicSettings, delivery_settings: S) -> S:
-    """What a topic's semantics is made with: its delivery's settings, with what the topic says for itself put in."""
+    """The settings for a topic's semantics: its delivery's settings, overridden by the topic's own."""
     own = {name: getattr(topic, name) for name in FROM_DELIVERY if hasattr(delivery_settings, name)}
     return msgspec.structs.replace(
         delivery_settings, **{name: value for name, value in own.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The connections of a broker: what each carries, and when all are asked to leave."""
+"""The open connections of a broker: their traffic, and the events of a stop."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionClosed, ConnectionUnknown
 
 CLIENT_CHARACTERS_MAX = 200
-"""Of a client's name."""
+"""Limit of the characters of a client's name."""
 SUBSCRIPTIONS_SHOWN_MAX = 100
-"""Of one connection."""
+"""Limit of the subscriptions shown of one connection."""
 
 
 class Connections:
-    """Of all listeners together."""
+    """The connections of all listeners together."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.traffic: dict[str, ListenerTraffic] = {}
-        """By listener."""
+        """Traffic by listener."""
         self.draining = trio.Event()
         """Set when the broker begins to stop."""
         self.drained = trio.Event()
-        """Set when a stop has no client to wait for any more: protocols that only watch end now."""
+        """Set when a stop no longer waits for any client: protocols that only watch end now."""
         self._monotonic = monotonic
         self._streams: dict[AcceptedStream, ListenerTraffic] = {}
         self._numbers = itertools.count(1)
 
     def opened(self, stream: AcceptedStream, traffic: ListenerTraffic) -> None:
-        """A client was let in by a listener."""
+        """Record that a listener has accepted a client."""
         traffic.connected(stream, next(self._numbers), self._monotonic())
         self._streams[stream] = traffic
 
     def closed(self, stream: AcceptedStream, error_code: str | None) -> None:
-        """A connection has ended, perhaps for an error."""
+        """Record the end of a connection; `error_code` is the reason if it was an error."""
         self._streams.pop(stream).left(stream, error_code)
 
     def report(self, stream: AcceptedStream, read: ReadTraffic) -> None:
-        """Have the metrics ask `read` what a connection carries; a stream of no listener is passed over."""
+        """Register `read`, which gives a connection's traffic to the metrics; ignored for a stream of no listener."""
         if stream in self._streams:
             self._streams[stream].open[stream].read = read
 
@@ -61,7 +61,7 @@ class Connections:
             connection.client, connection.read_subscriptions = client[:CLIENT_CHARACTERS_MAX], read
 
     def ends_by(self, stream: AcceptedStream, end: End) -> None:
-        """Have `close` call `end` for a connection; a stream of no listener is passed over."""
+        """Register `end`, which `close` calls for a connection; ignored for a stream of no listener."""
         if stream in self._streams:
             self._streams[stream].open[stream].end = end
 
@@ -73,7 +73,7 @@ class Connections:
         raise ConnectionUnknown(f"there is no open connection {number}")
 
     def close(self, number: int, reason: str) -> None:
-        """End a connection; its client hears the reason where its protocol can say so. Raises ConnectionUnknown."""
+        """End a connection; its client is told the reason if the protocol can carry it. Raises ConnectionUnknown."""
         said = "an operator closed the connection" + (f": {reason}" if reason else "")
         self.check(number).end(ConnectionClosed(said))
 

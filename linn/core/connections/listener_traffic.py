@@ -1,4 +1,4 @@
-"""What came through one listener: its connections, and what those that are gone carried."""
+"""Traffic of one listener: its open connections, and the totals of those that have ended."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from linn.core.errors.tree import LinnError
 
 
 class Traffic(NamedTuple):
-    """What connections carried and hold, as their protocol counts it."""
+    """The traffic and the buffers of connections, as their protocol counts them."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
     inflight_requests: int = 0
-    """Requests that wait for their answers."""
+    """Requests that are not answered yet."""
     unsent_bytes: int = 0
-    """Output that the connection has not taken yet."""
+    """Bytes of output that the connection has not taken yet."""
     held_bytes: int = 0
-    """Publishes that wait for room in a topic."""
+    """Bytes of publishes that wait for room in a topic."""
 
 
 class SubscriptionOf(NamedTuple):
@@ -35,7 +35,7 @@ class SubscriptionOf(NamedTuple):
 ReadTraffic = Callable[[], Traffic]
 ReadSubscriptions = Callable[[], Iterable[SubscriptionOf]]
 End = Callable[[LinnError], None]
-"""Ends a connection soon, and tells its client why where the protocol can. Does not wait."""
+"""A callback that ends a connection soon and tells its client why if the protocol can. It does not wait."""
 
 
 def no_subscriptions() -> Iterable[SubscriptionOf]:
@@ -48,44 +48,44 @@ def no_end(error: LinnError) -> None:
 
 
 class OpenConnection:
-    """A connection while it is open. `read` is what its protocol reports, or nothing."""
+    """An open connection. `read` returns the traffic that its protocol reports, or zeros."""
 
     __slots__ = ("client", "end", "number", "opened_s", "peer", "read", "read_subscriptions")
 
     def __init__(self, number: int, peer: str, opened_s: float) -> None:
         self.number = number
-        """No two connections of one broker's life have the same."""
+        """A number that no other connection of this broker process has."""
         self.peer = peer
         self.opened_s = opened_s
-        """By the monotonic clock."""
+        """The time of its opening, by the monotonic clock."""
         self.client = ""
-        """What the client calls itself."""
+        """The client's name for itself."""
         self.read: ReadTraffic = Traffic
         self.read_subscriptions: ReadSubscriptions = no_subscriptions
         self.end: End = no_end
 
 
 class ListenerTraffic:
-    """One listener since the broker started."""
+    """The traffic of one listener since the broker started."""
 
     def __init__(self, listener: str, protocol: str) -> None:
         self.listener = listener
         self.protocol = protocol
         self.opened = 0
         self.refused = 0
-        """Connections that were over the limit."""
+        """Connections that were refused because of the limit."""
         self.failed: dict[str, int] = {}
-        """Connections that an error ended, by its code."""
+        """Connections that ended with an error, by its code."""
         self.open: dict[AcceptedStream, OpenConnection] = {}
         self._closed = Traffic()
 
     def connected(self, stream: AcceptedStream, number: int, now_s: float) -> None:
-        """A client has come."""
+        """Add a connection."""
         self.opened += 1
         self.open[stream] = OpenConnection(number, stream.peer, now_s)
 
     def left(self, stream: AcceptedStream, error_code: str | None) -> None:
-        """A client is gone; what it carried stays in the totals."""
+        """Remove a connection; its traffic stays in the totals."""
         carried = self.open.pop(stream).read()
         closed = self._closed
         self._closed = Traffic(closed.received_bytes + carried.received_bytes, closed.sent_bytes + carried.sent_bytes)
@@ -93,6 +93,6 @@ class ListenerTraffic:
             self.failed[error_code] = self.failed.get(error_code, 0) + 1
 
     def total(self) -> Traffic:
-        """All connections together; what was carried by those that are gone is among it."""
+        """The traffic of all connections, including those that have ended."""
         everybody = [self._closed, *(connection.read() for connection in self.open.values())]
         return Traffic(*map(sum, zip(*everybody, strict=True)))

@@ -1,4 +1,4 @@
-"""Addresses as TOML, a client's URL and the broker's log write them."""
+"""Parsing of addresses, which TOML, a client's URL and the broker's log share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from linn.core.errors.tree import AddressInvalid
 
 _UNIX_PATH_BYTES_MAX = 107
-"""`sun_path` of Linux without its closing zero."""
+"""The length of Linux's `sun_path` without its closing zero."""
 
 
 def parse_address(address: str) -> tuple[str, int] | str:

@@ -1,4 +1,4 @@
-"""One timer for many deadlines: a task that sleeps until the earliest of them, and none where there is none."""
+"""One timer for many deadlines: a task that sleeps until the earliest, and no task if there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from linn.core.env.env import Clock, Spawn
 
 
 class Alarm:
-    """Calls `ring` when a deadline has come; what that returns is the next one."""
+    """A timer that calls `ring` at a deadline; `ring` returns the next deadline."""
 
     def __init__(self, clock: Clock, spawn: Spawn, ring: Callable[[], float | None]) -> None:
         self._clock = clock
@@ -31,7 +31,7 @@ class Alarm:
             self._scope.cancel()
 
     def cancel(self) -> None:
-        """Ring no more until it is set again."""
+        """Cancel the deadline until the next `set`."""
         self._at = None
         if self._scope is not None:
             self._scope.cancel()

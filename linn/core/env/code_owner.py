@@ -1,7 +1,7 @@
-"""Whose code it is: from a stack or a traceback to the plugin in it, so that a failure can be told by name.
+"""Attribution of code: finds the plugin in a stack or a traceback, so that a failure can be reported by name.
 
-Laws: the innermost frame that a plugin owns decides; linn's core is nobody's. A plugin owns the modules that it brought
-something from, and the packages that these are in, unless another plugin has something there as well.
+Laws: the innermost frame that a plugin owns decides; linn's core belongs to no plugin. A plugin owns the modules of its
+registered objects and the packages around them, unless another plugin has something there as well.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class Culprit(NamedTuple):
     """A place in a plugin's code."""
 
     plugin: str
-    """For people: `plugin "tape" (linn-paper-tape 1.2)`."""
+    """The plugin's name for people: `plugin "tape" (linn-paper-tape 1.2)`."""
     place: str
-    """`match (by_length.py:33)`."""
+    """The function and line: `match (by_length.py:33)`."""
 
     def __str__(self) -> str:
         return f"{self.plugin} in {self.place}"
 
 
 class CodeOwners:
-    """Plugins by the names of modules and packages."""
+    """Plugins by the names of their modules and packages."""
 
     def __init__(self, modules: Mapping[str, Iterable[str]]) -> None:
-        """`modules` by plugin, each plugin as it is to be named."""
+        """`modules` are the modules of each plugin, by the plugin's name in reports."""
         self._by_module: dict[str, str] = {}
         self._by_package: dict[str, str] = {}
         shared: dict[str, None] = {}
@@ -47,7 +47,7 @@ class CodeOwners:
             del self._by_package[package]
 
     def owner_of(self, module: str) -> str | None:
-        """The plugin that a module belongs to; None where it is nobody's."""
+        """The plugin that owns a module; None if no plugin does."""
         found = self._by_module.get(module)
         while found is None and module and not _is_core(module):
             found = self._by_package.get(module)
@@ -55,7 +55,7 @@ class CodeOwners:
         return found
 
     def in_stack(self, innermost: FrameType | None) -> Culprit | None:
-        """The plugin that runs, given the innermost frame of its thread."""
+        """The running plugin, given the innermost frame of its thread."""
         frame = innermost
         while frame is not None:
             plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))
@@ -65,7 +65,7 @@ class CodeOwners:
         return None
 
     def behind(self, error: BaseException) -> Culprit | None:
-        """The plugin whose code raised an error; of a group, that of the first error in which there is one."""
+        """The plugin whose code raised an error; for a group, that of the first error that has one."""
         for leaf in _leaves(error):
             for frame, line in reversed(list(traceback.walk_tb(leaf.__traceback__))):
                 plugin = self.owner_of(str(frame.f_globals.get("__name__", "")))
@@ -75,7 +75,7 @@ class CodeOwners:
 
 
 def place_of(frame: FrameType, line: int) -> str:
-    """Function, file and line, for people."""
+    """Function, file and line, in a form for people."""
     return f"{frame.f_code.co_qualname} ({PurePath(frame.f_code.co_filename).name}:{line})"
 
 

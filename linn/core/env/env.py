@@ -1,4 +1,4 @@
-"""Env: the only door to the world. Time, randomness, files and network come through here, and from nowhere else.
+"""Env: the only door to the world. Time, randomness, files and network are reached through it, and no other way.
 
 `real_env.RealEnv` is the world; `linn.testing.sim_env.SimEnv` is a seeded one with virtual time, a disk that can tear,
 lose, fill and fail, and a network that can cut and delay. ruff bans the modules that would be a second door.
@@ -14,7 +14,7 @@ from linn.core.env.file_region import FileRegion, Sendable
 
 T = TypeVar("T")
 Spawn = Callable[[Callable[[], Awaitable[None]]], None]
-"""Starts a task that nobody waits for, in the broker's nursery."""
+"""A callback that starts a background task in the broker's nursery."""
 
 
 class Clock(Protocol):
@@ -34,13 +34,13 @@ class Rng(Protocol):
     """Randomness. Not for secrets that must withstand an attacker who knows the seed of a simulation."""
 
     def bytes(self, count: int) -> bytes:
-        """`count` random bytes."""
+        """Return `count` random bytes."""
 
     def uniform(self, low: float, high: float) -> float:
-        """A float in [low, high]."""
+        """Return a float in [low, high]."""
 
     def integer(self, below: int) -> int:
-        """An integer in [0, below)."""
+        """Return an integer in [0, below)."""
 
 
 class File(Protocol):
@@ -64,25 +64,25 @@ class File(Protocol):
         """Cut the file to `size` bytes (not durable before `sync`). Raises StorageError."""
 
     async def read(self, position: int, bytes_max: int) -> bytearray:
-        """Up to `bytes_max` bytes from `position`; fewer only at the end of the file. Does not block the loop.
+        """Read up to `bytes_max` bytes from `position`; fewer only at the end of the file.
 
-        Raises StorageError. Cancellation: nothing is changed.
+        Does not block the loop. Raises StorageError. Cancellation: nothing is changed.
         """
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """The `size` bytes from `position`, where they can be had at once; None where a disk has to be waited for.
+        """Return the `size` bytes from `position` if they are in the page cache; None if that would wait for a disk.
 
         Raises StorageError.
         """
 
     def region(self, position: int, size: int) -> FileRegion:
-        """Bytes that are in the file and won't change, for a `Stream` to send. No I/O. Raises StorageError."""
+        """Make a region of bytes that won't change, for a `Stream` to send. No I/O. Raises StorageError."""
 
     async def sync(self) -> None:
-        """Put what was written so far on stable storage (fdatasync), off the loop.
+        """Flush everything written so far to stable storage (fdatasync), off the loop.
 
         Raises:
-            SyncFailed: what was not synced before is in an unknown state; never retry.
+            SyncFailed: the state of whatever was not synced before is unknown; never retry.
         Cancellation: the sync may or may not have happened.
         """
 
@@ -91,19 +91,19 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """Files and folders, by string paths. What changes a folder is durable only after `sync_dir` of that folder."""
+    """Files and folders, by string paths. Changes to a folder are durable only after `sync_dir` of that folder."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and appending; `create` makes it where there is none.
+        """Open a file for reading and appending; `create` makes it if it does not exist.
 
         Raises: DiskReadOnly, DiskFull, StorageError (with the path in the text).
         """
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder is there."""
+        """Whether a file or folder exists."""
 
     def list_dir(self, path: str) -> list[str]:
-        """Sorted names in a folder. Raises StorageError where there is no such folder."""
+        """Sorted names in a folder. Raises StorageError if there is no such folder."""
 
     def make_dir(self, path: str) -> None:
         """Make a folder and its parents; no error where it exists. Raises DiskReadOnly, DiskFull, StorageError."""
@@ -127,21 +127,21 @@ class Disk(Protocol):
         """Bytes that may still be written below `path`."""
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock on a file (made if missing) for this process; returns what releases it.
+        """Take an exclusive lock on a file (made if missing) for this process; returns the function that releases it.
 
         Raises DataDirLocked.
         """
 
 
 class Interrupted(Exception):
-    """`Stream.interrupt` was called."""
+    """Raised where `Stream.interrupt` ended a wait."""
 
 
 class Stream(Protocol):
     """One connection: bytes both ways."""
 
     peer: str
-    """Who is at the other end, for logs."""
+    """The address of the other end, for logs."""
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Wait for bytes and put them at the start of `buffer`; 0 means that the peer has finished.
@@ -150,18 +150,18 @@ class Stream(Protocol):
         """
 
     def interrupt(self) -> None:
-        """Have the task that waits in `receive_into` raise Interrupted, unless bytes are on their way to it. No byte is
+        """Make the task that waits in `receive_into` raise Interrupted, unless bytes are on their way to it. No byte is
         lost. Cheaper than a cancel scope around each wait.
         """
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
-        """As `receive_into` where something is there already, one buffer after the other; None: nothing is.
+        """Receive bytes that have already arrived, filling one buffer after the other; None if there are none.
 
-        Raises ConnectionLost. It gives no other task a turn: bound how often it is called in a row.
+        Raises ConnectionLost. It is no checkpoint: bound how often it is called in a row.
         """
 
     def send_nowait(self, buffers: Sequence[Buffer]) -> int:
-        """Send what the connection takes without waiting; the number of bytes, from 0 to all.
+        """Send as much as the connection takes without waiting; returns the number of bytes, from 0 to all.
 
         Not while another task is in `send`. Raises ConnectionLost.
         """
@@ -173,22 +173,22 @@ class Stream(Protocol):
         """
 
     async def aclose(self) -> None:
-        """Close at once; what waits in `receive_into` or `send` elsewhere raises ConnectionLost. Idempotent."""
+        """Close at once; tasks in `receive_into` or `send` raise ConnectionLost. Idempotent."""
 
 
 class AcceptedStream(Stream, Protocol):
-    """A connection that a client made to a listener: it also sends pieces of files, and waits without a buffer."""
+    """A connection accepted by a listener: it also sends pieces of files, and waits without a buffer."""
 
     async def wait_readable(self) -> None:
-        """Wait until `receive_nowait` may give something else than None. Always a checkpoint. Raises ConnectionLost."""
+        """Wait until `receive_nowait` may return bytes or the end. Always a checkpoint. Raises ConnectionLost."""
 
     def send_nowait(self, sendables: Sequence[Sendable]) -> int:
-        """As `Stream.send_nowait`; it may stop before a FileRegion, or send nothing where there is one."""
+        """Send as `Stream.send_nowait` does; it may stop before a FileRegion, or send nothing if there is one."""
 
     async def send(self, sendables: Sequence[Sendable]) -> None:
-        """As `Stream.send`. What the page cache has lost of a FileRegion holds up the loop until the disk has it.
+        """Send as `Stream.send` does. Parts of a FileRegion that are not in the page cache block the loop on the disk.
 
-        Raises ConnectionLost; also where a FileRegion's file was cut, for the peer can't be told any more.
+        Raises ConnectionLost; also if a FileRegion's file was cut, for the peer can't be told any more.
         """
 
 
@@ -203,7 +203,7 @@ class Listener(Protocol):
 
         Raises:
             ConnectionLost: the listener is closed.
-            LimitExceeded: one came and was closed, because only the descriptors that files need are left.
+            LimitExceeded: a connection was accepted and closed, because the remaining descriptors are kept for files.
         """
 
     async def aclose(self) -> None:
@@ -214,33 +214,33 @@ class Net(Protocol):
     """The network. Addresses are "HOST:PORT", "[V6]:PORT" or "unix:PATH"."""
 
     async def listen(self, address: str) -> Listener:
-        """Bind. Port 0 takes a free one. Raises AddressInUse, AddressInvalid."""
+        """Bind an address. Port 0 takes a free one. Raises AddressInUse, AddressInvalid."""
 
     async def connect(self, address: str) -> Stream:
         """Connect. Raises ConnectFailed, AddressInvalid."""
 
 
 class Process(Protocol):
-    """What the operating system says of this process."""
+    """Facts about this process from the operating system."""
 
     def memory_bytes(self) -> int:
-        """Memory in use (resident). For people and metrics: what was freed may still be in it."""
+        """Memory in use (resident). For people and metrics: it may include memory that was freed."""
 
     def memory_bytes_max(self) -> int:
-        """Memory that it may use: the machine's, or its cgroup's where that is less."""
+        """Memory that the process may use: the machine's, or its cgroup's if that is less."""
 
     def descriptors(self) -> int:
-        """Open file descriptors."""
+        """The number of open file descriptors."""
 
     def descriptors_max(self) -> int:
-        """How many it may open."""
+        """The number of file descriptors that may be open."""
 
     def processor_s(self) -> float:
         """Processor time used so far, in seconds."""
 
 
 class Env(Protocol):
-    """Everything that a broker takes from outside."""
+    """The interfaces through which a broker reaches the outside world: clock, files, network, process, randomness."""
 
     @property
     def clock(self) -> Clock: ...

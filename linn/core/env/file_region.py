@@ -1,4 +1,4 @@
-"""A piece of a file on its way to a connection, which this process never reads (Kafka's zero copy: sendfile(2))."""
+"""A piece of a file to send to a connection without this process reading it (Kafka's zero copy: sendfile(2))."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from linn.core.batch.flat_message import Buffer
 
 
 class FileRegion(Protocol):
-    """What a `Stream` sends from a file of the same Env.
+    """Bytes of a file that a `Stream` of the same Env can send.
 
-    Its bytes are whole when it is made and are never written again. It outlives the file's `close` and its name, and
-    keeps disk space until it is dropped.
+    All its bytes are in the file when it is made, and are never overwritten. It outlives the file's `close` and its
+    name, and keeps disk space until it is dropped.
     """
 
     def __len__(self) -> int: ...
 
     def behind(self, count: int) -> FileRegion:
-        """What is left behind the first `count` bytes."""
+        """The region without its first `count` bytes."""
 
 
 Sendable = Buffer | FileRegion
-"""What a connection sends: memory, or a piece of a file."""
+"""A part of a frame to send: memory, or a piece of a file."""
 
 
 def behind(sendables: Sequence[Sendable], count: int) -> list[Sendable]:

@@ -13,5 +13,5 @@ from linn.core.errors.tree import LinnError
 
 
 def log_fields(error: LinnError | None) -> dict[str, object]:
-    """`error` and `code` of an error; nothing where there is none."""
+    """The fields `error` and `code` of an error; empty for None."""
     return {"error": str(error), "code": error.code} if error is not None else {}

@@ -1,11 +1,11 @@
-"""Who holds up the loop: told by the name of the plugin whose code it is, while it is still at it.
+"""A watchdog that names the plugin whose code blocks the loop, while it is still blocking.
 
-The loop counts its steps (`LoopSteps`, an instrument of trio's); somebody outside it, a thread in the real world, looks
-at that number now and then (`Watchdog.look`). A number that stays the same is one step that takes too long, and the
-stack of the loop's thread says whose.
+The loop counts its steps (`LoopSteps`, an instrument of trio's); an observer outside, a thread in the real world, looks
+at the count now and then (`Watchdog.look`). A count that stays the same is one step that takes too long, and the stack
+of the loop's thread says whose.
 
-Laws: a step costs one call and no look at a clock. A step is reported once while it lasts, and again when it ends. One
-plugin is reported every `REPORT_INTERVAL_S` at most; `held` counts all.
+Laws: a step costs one call and no look at a clock. A step is reported once while it lasts, and again when it ends. A
+plugin is reported every `REPORT_INTERVAL_S` at most; `held` counts every step.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ import trio
 from linn.core.env.code_owner import CodeOwners, place_of
 
 REPORT_INTERVAL_S = 10.0
-"""A plugin that blocks with every message would fill the log."""
+"""Minimum time between reports about one plugin: one that blocks with every message would fill the log."""
 LOOKS_PER_STEP = 4
-"""So many looks have to find the same step: a machine that is short of processors stops the looks as well, and is no
-plugin's fault."""
+"""Looks that must find the same step before it is reported: a machine short of processors delays the looks as well, and
+is no plugin's fault.
+"""
 NOBODY = "linn itself"
 
 logger = logging.getLogger("linn.watchdog")
 
 
 class LoopSteps(trio.abc.Instrument):
-    """Counts the steps of one loop. `trio.lowlevel.add_instrument` puts it to work."""
+    """A counter of one loop's steps. Install it with `trio.lowlevel.add_instrument`."""
 
     def __init__(self) -> None:
         self.count = 0
         self.is_waiting = True
-        """Whether the loop has nothing to do."""
+        """Whether the loop is idle."""
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self.count += 1
@@ -44,10 +45,10 @@ class LoopSteps(trio.abc.Instrument):
 
 
 class Watchdog:
-    """Decides, look by look, what to report. Knows no thread and no clock."""
+    """The decision, look by look, what to report. Knows no thread and no clock."""
 
     def __init__(self, steps: LoopSteps, owners: CodeOwners, limit_s: float) -> None:
-        """Report steps that take longer than `limit_s`; look every `interval_s`."""
+        """Report steps that take longer than `limit_s`; call `look` every `interval_s`."""
         self.interval_s = limit_s / LOOKS_PER_STEP
         self.held: dict[str, int] = {}
         """Steps that took too long, by plugin."""

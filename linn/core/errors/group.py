@@ -1,4 +1,4 @@
-"""What is raised where several tasks failed together."""
+"""Raising the errors of several tasks that failed together."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from linn.core.errors.tree import LinnError
 
 
 def raise_once(group: BaseExceptionGroup[BaseException]) -> NoReturn:
-    """Raise the one error of a group, or the first of several of linn's own, as when two syncs fail; else the group."""
+    """Raise the one error of a group, or the first if all are linn's own (as when two syncs fail); else the group."""
     error = _said_once(group)
     try:
         raise error
     finally:
-        # What it came up in is the group, which knows it: they would be kept until the collector looks.
+        # The error's context is the group, which refers to it: a cycle that would live until the collector runs.
         error.__context__ = None
         del error, group
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 
 NAME_CHARACTERS_MAX = 249
-"""249 characters and "-" and a partition number still fit into a file name of 255 bytes."""
+"""Limit that leaves room for "-" and a partition number in a file name of 255 bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with a name, in words for the end of one line; None where it is a good one."""
+    """The reason why a name is not valid, worded as the end of one line; None if it is."""
     if not name:
         return "a name has at least one character"
     if len(name) > NAME_CHARACTERS_MAX:

@@ -1,4 +1,4 @@
-"""What somebody probably meant: the known word nearest to an unknown one."""
+"""Suggestions in error texts: the known word nearest to an unknown one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterable
 
 _WORD_CHARACTERS_MAX = 100
-"""difflib is quadratic; no known word is as long as this."""
+"""Longest word that is looked up: difflib is quadratic, and no known word is as long."""
 _WORDS_MAX = 1_000
-"""Among more than these nothing is looked for: it takes 10 us a word, and any client can name what is not there."""
+"""Limit of the words that are compared: each takes 10 us, and any client can send an unknown name."""
 _LISTED_MAX = 30
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that looks most like `word`, or None where none does, or there are too many."""
+    """The known word most similar to `word`; None if none is similar, or there are too many."""
     options = sorted(known)
     if len(options) > _WORDS_MAX:
         return None
@@ -22,7 +22,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error's line: "; did you mean 'retention'?", or the known words where none is near."""
+    """The end of an error's line: "; did you mean 'retention'?", or the known words if none is similar."""
     options = sorted(known)
     near = nearest(word, options)
     if near is not None:
@@ -34,12 +34,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Text with everything that would break or garble a line written as an escape."""
+    """Escape every character of a text that would break or garble a line."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
+    """A number with its noun, for a sentence: "1 copy", "0 batches", "2,000 messages"."""
     if number == 1:
         return f"1 {noun}"
     if noun.endswith(("s", "x", "ch", "sh")):

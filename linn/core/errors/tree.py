@@ -28,7 +28,7 @@ class LinnError(Exception):
 
 
 def _show_as_public(error: type[LinnError]) -> None:
-    """Have tracebacks and help name the module from which users import the class; a plugin's stays its own."""
+    """Make tracebacks and help name the module from which users import the class; a plugin's class keeps its own."""
     if error.__module__ == __name__:
         error.__module__ = "linn.errors"
 
@@ -37,7 +37,7 @@ _show_as_public(LinnError)
 
 
 class InternalError(LinnError):
-    """Something failed that linn did not foresee; the log of the broker holds the traceback."""
+    """An error that linn did not foresee; the broker's log has the traceback."""
 
     code = "linn.internal"
 
@@ -46,7 +46,7 @@ class InternalError(LinnError):
 
 
 class ConfigError(LinnError):
-    """A TOML file, or a topic request over the wire, says something that linn can't do."""
+    """A TOML file, or a topic request over the wire, asks for something that linn can't do."""
 
     code = "config.invalid"
 
@@ -58,13 +58,13 @@ class ConfigUnreadable(ConfigError):
 
 
 class ConfigUnknownKey(ConfigError):
-    """A key that no component knows."""
+    """The key is known to no component."""
 
     code = "config.unknown_key"
 
 
 class ConfigExists(ConfigError):
-    """A file is where a new configuration was to be written."""
+    """A file exists where a new configuration was to be written."""
 
     code = "config.exists"
 
@@ -91,7 +91,7 @@ class PluginUnknown(PluginError):
 
 
 class BatchError(LinnError):
-    """A record batch that linn will not take."""
+    """The record batch is not accepted."""
 
     code = "batch.invalid"
 
@@ -110,7 +110,7 @@ class BatchCorrupt(BatchError):
 
 
 class BatchTooLarge(BatchError):
-    """The batch, or what it decompresses to, is over the limit."""
+    """The batch, or its decompressed body, is over the limit."""
 
     code = "batch.too_large"
 
@@ -128,7 +128,7 @@ class MessageInvalid(BatchError):
 
 
 class FeatureUnsupported(BatchError):
-    """The batch asks for something that this broker or topic does not do (yet)."""
+    """The batch uses a feature that this broker or topic does not support (yet)."""
 
     code = "message.unsupported"
 
@@ -143,7 +143,7 @@ class StorageError(LinnError):
 
 
 class DiskFull(StorageError):
-    """No room is left on the disk. The batch was not stored; what was confirmed before is intact."""
+    """The disk is full. The batch was not stored; batches confirmed before are intact."""
 
     code = "storage.disk_full"
     retriable = True
@@ -169,13 +169,13 @@ class DataDirLocked(StorageError):
 
 
 class SyncFailed(StorageError):
-    """A sync to disk failed. What it covered is not known to be durable; the broker stops and never retries it."""
+    """A sync to disk failed. The records that it covered may not be durable; the broker stops and never retries it."""
 
     code = "storage.sync_failed"
 
 
 class LogCorrupt(StorageError):
-    """A log is damaged before its tail, or the metadata are, or they are lost. Nothing was deleted."""
+    """A log is damaged before its tail, or the metadata is damaged or lost. Nothing was deleted."""
 
     code = "log.corrupt"
 
@@ -234,12 +234,12 @@ class ExchangeUnknown(TopicError):
 
 
 class Unroutable(TopicError):
-    """A message was published as mandatory, and no binding sends it to a topic. It is not stored."""
+    """A message was published as mandatory, and no binding routes it to a topic. It is not stored."""
 
     code = "exchange.unroutable"
 
     def __init__(self, text: str, indexes: Sequence[int] = ()) -> None:
-        """`indexes` are those of the messages of one `publish_many`, ascending."""
+        """`indexes` are the positions of the messages in one `publish_many`, ascending."""
         super().__init__(text)
         self.indexes = indexes
 
@@ -250,13 +250,13 @@ class BindingInvalid(TopicError):
     code = "exchange.binding_invalid"
 
     def __init__(self, text: str, key: str = "") -> None:
-        """`key` is the one key of the binding's table that is wrong, where it is one."""
+        """`key` is the wrong key of the binding's table, if it is a single one."""
         super().__init__(text)
         self.key = key
 
 
 class PredicateInvalid(BindingInvalid):
-    """A text is not a predicate over messages; the error's text shows where it stops being one."""
+    """A text is not a predicate over messages; the error shows the position of the mistake."""
 
     code = "predicate.invalid"
 
@@ -268,7 +268,7 @@ class InterceptorFailed(TopicError):
 
 
 class RevisionConflict(TopicError):
-    """Somebody else changed the same topic or exchange meanwhile; look again and retry."""
+    """The same topic or exchange was changed by somebody else meanwhile; read it again and retry."""
 
     code = "metadata.conflict"
     retriable = True
@@ -305,13 +305,13 @@ class GroupFenced(DeliveryError):
 
 
 class GroupUnknown(DeliveryError):
-    """The group has committed nothing for this topic and has no members."""
+    """The group has no committed offsets for this topic and no members."""
 
     code = "group.unknown"
 
 
 class GroupBusy(DeliveryError):
-    """The group has members, which would go on where they are: its place can't be changed now."""
+    """The group has members, which would continue at their own positions: its offsets can't be changed now."""
 
     code = "group.busy"
 
@@ -326,32 +326,32 @@ class ProtocolError(LinnError):
 
 
 class FrameTooLarge(ProtocolError):
-    """A frame is over the limit that hello agreed on."""
+    """A frame is over the limit agreed in the hello."""
 
     code = "protocol.frame_too_large"
 
 
 class VersionUnsupported(ProtocolError):
-    """The two sides share no protocol version."""
+    """The client and the broker share no protocol version."""
 
     code = "protocol.version_unsupported"
 
 
 class RequestUnknown(ProtocolError):
-    """The broker does not know this request; a newer client sent it."""
+    """The request is not known to this broker; a newer client sent it."""
 
     code = "protocol.request_unknown"
 
 
 class ConnectionLost(LinnError):
-    """The connection ended. A publish that was under way may or may not have been stored."""
+    """The connection ended. A publish in progress may or may not have been stored."""
 
     code = "connection.lost"
     retriable = True
 
 
 class ClientClosed(ConnectionLost):
-    """The client, the producer or the consumer was closed, or not entered yet. One that was closed stays so."""
+    """The client, producer or consumer was closed, or not entered yet. A closed one can't be reopened."""
 
     code = "client.closed"
     retriable = False
@@ -388,7 +388,7 @@ class AddressInvalid(LinnError):
 
 
 class BrokerFull(LinnError):
-    """The broker has as many connections as it lets in."""
+    """The broker has reached its limit of connections."""
 
     code = "broker.full"
     retriable = True
@@ -402,14 +402,16 @@ class BrokerStopping(LinnError):
 
 
 class RequestTimeout(LinnError):
-    """The answer did not come in time. A publish may or may not have been stored."""
+    """The answer did not arrive in time. A publish may or may not have been stored."""
 
     code = "request.timeout"
     retriable = True
 
 
 class ClientUnreachable(LinnError):
-    """A client was used where it can't answer: in another event loop or thread, a forked process, its own thread."""
+    """A client was used where it can't work: in another event loop or thread, in a forked process, or in its own
+    thread.
+    """
 
     code = "client.unreachable"
 
@@ -421,7 +423,7 @@ class LimitExceeded(LinnError):
 
 
 def all_errors() -> dict[str, type[LinnError]]:
-    """Every error class of linn by its code, the root included."""
+    """All error classes of linn by their codes, the root included."""
     found: dict[str, type[LinnError]] = {}
     pending: list[type[LinnError]] = [LinnError]
     while pending:
@@ -433,6 +435,6 @@ def all_errors() -> dict[str, type[LinnError]]:
 
 
 def error_from_code(code: str, text: str) -> LinnError:
-    """The error that a peer named by its code; an unknown code becomes a plain `LinnError` with it in the text."""
+    """The error for a code sent by the peer; an unknown code becomes a plain `LinnError` that has it in the text."""
     found = all_errors().get(code)
     return found(text) if found is not None else LinnError(f"{text} ({code})")

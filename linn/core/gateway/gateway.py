@@ -1,7 +1,7 @@
-"""The gateway: all that a protocol may do with the broker. A protocol parses, calls it, and answers.
+"""The gateway: everything that a protocol may do with the broker. A protocol parses, calls the gateway, and answers.
 
-Publishing waits for room, makes topics, takes turns and counts memory behind it. Each call names the principal who
-asks; until there are logins it is `ANONYMOUS`.
+Waiting for room, making topics, taking turns and counting memory happen behind it. Each call names its principal, the
+identity of the caller; until there are logins it is `ANONYMOUS`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ State = Literal["starting", "ready", "stopping"]
 
 
 class Principal(NamedTuple):
-    """The one who asks."""
+    """The identity of a caller."""
 
     name: str = "anonymous"
 
@@ -57,19 +57,19 @@ class SubscribeRequest(NamedTuple):
     starts: Sequence[int] = ()
     """The same by partition. Empty: `start` holds for all."""
     partitions: Sequence[int] = ()
-    """Those that a reader without a group reads. Empty: all."""
+    """The partitions that a reader without a group reads. Empty: all."""
 
 
 class Subscription(NamedTuple):
     """A consumer, and its kind."""
 
     kind: int
-    """0: one of the consumers that compete for a queue; 1: a member of a group; 2: a reader of its own."""
+    """0: one of the consumers that compete for a queue; 1: a member of a group; 2: a reader without a group."""
     consumer: Consumer
 
 
 class Fetched(NamedTuple):
-    """Part of a partition, and where the partition begins and ends."""
+    """Part of a partition, and the partition's bounds."""
 
     start_offset: int
     high_watermark: int
@@ -78,16 +78,16 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gateway:
-    """One broker's. The fields are what a protocol's connections share with the rest of the broker."""
+    """The gateway of one broker. Its fields are what a protocol's connections share with the rest of the broker."""
 
     name: str
-    """What the broker calls itself."""
+    """The broker's configured name."""
     settings: BrokerSettings
     env: Env
     spawn: Spawn
-    """Starts a task that lives as long as the broker."""
+    """Starts a background task in the broker's nursery."""
     blamed: Callable[[BaseException], str]
-    """Names the plugin, or the part of linn, that an unforeseen error came up in."""
+    """Names the plugin, or the part of linn, in which an unforeseen error was raised."""
     connections: Connections
     memory: MemoryBudget
     turns: FairTurns
@@ -103,7 +103,7 @@ class Gateway:
 
     @property
     def state(self) -> State:
-        """Whether clients can connect: not yet, now, or not any more."""
+        """The broker's state: clients can connect while it is "ready"."""
         return self.read_state()
 
     @property
@@ -112,7 +112,7 @@ class Gateway:
         return self.read_addresses()
 
     def topics(self, principal: Principal) -> Mapping[str, Topic]:
-        """The topics that there are, by name."""
+        """All topics, by name."""
         return self.catalog.topics
 
     def collect_metrics(self, principal: Principal, *, per_connection: bool = True) -> Iterator[Family]:
@@ -126,13 +126,15 @@ class Gateway:
     # --- publishing ---
 
     def publish_lane(self, principal: Principal, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
-        """The publishes of one connection, carried out in order; `spawn` starts a task that ends with it."""
+        """A lane that carries out the publishes of one connection in order; `spawn` starts a task that ends with the
+        connection.
+        """
         return self.publisher.lane(answers, spawn)
 
     async def publish(self, principal: Principal, request: PublishRequest) -> Sequence[PublishResult]:
-        """Publish, and wait until all of it is confirmed; for protocols that carry out one request after the other.
+        """Publish, and wait until everything is confirmed; for protocols that carry out one request after the other.
 
-        Raises LinnError: as it says. Cancellation: it may be stored or not.
+        Raises LinnErrors of the publish. Cancellation: it may or may not be stored.
         """
         return await self.publisher.publish(request)
 
@@ -141,20 +143,20 @@ class Gateway:
     async def subscribe(
         self, principal: Principal, request: SubscribeRequest, on_assigned: OnAssigned = nobody
     ) -> Subscription:
-        """Make the topic first if it is missing and topics are made on demand; then do as `subscribe_nowait`.
+        """Subscribe as `subscribe_nowait` does, after making a missing topic if the configuration allows it.
 
-        Cancellation: nobody subscribes; the topic may be there.
+        Cancellation: there is no subscription; the topic may have been made.
         """
         if self.wants_topic(request.topic):
             await self.make_topic(principal, request.topic)
         return self.subscribe_nowait(principal, request, on_assigned)
 
     def wants_topic(self, topic: str) -> bool:
-        """Whether a topic has to be made before anybody can subscribe to it."""
+        """Whether a topic must be made before a client can subscribe to it."""
         return self.settings.auto_create_topics and topic not in self.catalog.topics
 
     async def make_topic(self, principal: Principal, topic: str) -> None:
-        """Make a topic with all defaults, if it is not there. Raises ConfigError where the name is none."""
+        """Make a topic with default settings unless it exists. Raises ConfigError if the name is not valid."""
         await self.administration.create_default_topic(topic)
 
     def subscribe_nowait(
@@ -186,19 +188,20 @@ class Gateway:
         return Subscription(2, reader)
 
     def settle(self, principal: Principal, consumer: Consumer, settlements: Sequence[Settlement]) -> SettleOutcome:
-        """Carry out settlements one by one; those that are refused change nothing and stop no other."""
+        """Carry out settlements one by one; a refused one changes nothing and does not stop the others."""
         return consumer.settle(settlements)
 
     def partition(self, principal: Principal, topic: str, index: int) -> Partition:
-        """A partition to be read by offset. Raises TopicUnknown, PartitionUnknown."""
+        """A partition for reading by offset. Raises TopicUnknown, PartitionUnknown."""
         return self.catalog.topic(topic).partition(index)
 
     async def fetch(
         self, principal: Principal, topic: str, index: int, offset: int, bytes_max: int, deadline: WaitDeadline
     ) -> Fetched:
-        """Read part of a partition, whose first batch is the one that holds `offset`; at its end, wait for more.
+        """Read part of a partition from the batch that holds `offset`; at the partition's end, wait for more.
 
-        Empty where the deadline came first. Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, LogCorrupt.
+        Returns no batches if the deadline comes first. Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange,
+        LogCorrupt.
         """
         partition = self.partition(principal, topic, index)
         if offset == partition.high_watermark:
@@ -210,13 +213,15 @@ class Gateway:
     # --- administration ---
 
     def check_verb(self, principal: Principal, verb: str, arguments: str) -> None:
-        """Refuse what can be refused before its turn has come. Raises RequestUnknown, LimitExceeded, ConfigError."""
+        """Check as much of a verb's request as possible before its turn. Raises RequestUnknown, LimitExceeded,
+        ConfigError.
+        """
         self.administration.check(verb, arguments)
 
     async def perform(self, principal: Principal, verb: str, arguments: str) -> str:
         """Carry out an administration verb; arguments and result are JSON.
 
-        Raises LinnError: as the verb says. Cancellation: once a change has begun it is made whole.
+        Raises LinnErrors of the verb. Cancellation: a change that has begun is completed.
         """
         return await self.administration.perform(verb, arguments)
 

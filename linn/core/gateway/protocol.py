@@ -12,34 +12,36 @@ from linn.core.gateway.gateway import Gateway
 
 
 class ProtocolServer(Protocol):
-    """Speaks with the clients of one listener. Made once per listener."""
+    """A server that talks to the clients of one listener. Made once per listener."""
 
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
-        """Speak with one client until either side ends it. The caller closes the stream.
+        """Serve one client until either side ends the connection. The caller closes the stream.
 
-        `gateway.connections.report` takes what the connection carries, for the metrics, and
-        `gateway.connections.introduce` what the client calls itself and subscribes to.
+        `gateway.connections.report` takes the connection's traffic, for the metrics, and
+        `gateway.connections.introduce` the client's name for itself and its subscriptions.
 
         Raises:
             LinnError: the connection ended for a reason worth a log line. Others are not disturbed.
-        Cancellation: the connection is dropped; what it held in leases is returned.
+        Cancellation: the connection is dropped; its leases are returned.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolKind:
-    """What a plugin registers."""
+    """A wire protocol, as a plugin registers it."""
 
     name: str
     """The value of `protocol =` in a `[listeners.*]` table."""
     settings: type[Any]
     """A frozen msgspec.Struct for the other keys of that table, each with a default and a help text."""
     make: Callable[[Any], ProtocolServer]
-    """(settings) -> server. Does no I/O. Raises PluginError where something that it needs is not installed."""
+    """(settings) -> server. Does no I/O. Raises PluginError if something that it needs is not installed."""
     watches: bool = False
-    """Whether its connections only look: they are served while the broker recovers and until its clients are gone,
-    don't count as clients, and don't hold up a stop. See `Listening`."""
+    """Whether its connections only monitor: they are served while the broker recovers and until its clients are gone,
+    don't count as clients, and don't delay a stop. See `Listening`.
+    """
     refusal: Callable[[LinnError], bytes] | None = None
-    """What a client is sent that is not let in, BrokerFull being why; None: it is closed without a word."""
+    """Encodes the answer to a client that is refused with BrokerFull; None: the connection is closed without an answer.
+    """
     url_scheme: str = "linn"
-    """Of the URLs that `linn serve` prints for its listeners."""
+    """Scheme of the URLs that `linn serve` prints for its listeners."""

@@ -1,6 +1,6 @@
-"""Consumer groups of a topic at work: members read the partitions that they own, commits go to a log.
+"""Consumer groups of a topic at run time: members read the partitions that they own, commits go to a log.
 
-Law: a member's reading begins where the group committed last, at the moment when it comes to own the partition.
+Law: a member starts reading a partition at the offset that was committed last when it came to own the partition.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.loop.waiting import WaitDeadline
 
 Start = Callable[[int], int]
-"""Where reading begins in a partition in which the group has committed nothing, as of when the member joined."""
+"""The start offset for a partition in which the group has committed nothing, fixed when the member joined."""
 OnAssigned = Callable[[int, Sequence[int]], None]
-"""Told (generation, partitions) when a member joins and whenever its share changes."""
+"""A callback with (generation, partitions) when a member joins and whenever its share changes."""
 
 logger = logging.getLogger("linn.group")
 _member_ids = itertools.count(1)
 
 
 class Groups:
-    """All consumer groups of one topic, and the one internal log behind them."""
+    """All consumer groups of one topic, and their one internal log."""
 
     def __init__(
         self,
@@ -60,24 +60,25 @@ class Groups:
         commits_on_delivery: bool,
         spawn: Spawn,
     ) -> None:
-        """`state` is None where nothing survives a restart; `partitions` may grow: see `grow`."""
+        """`state` is None for groups that do not survive a restart; `partitions` may grow: see `grow`."""
         self.topic = topic
         self.partitions = partitions
         self.commits_on_delivery = commits_on_delivery
         self.groups: dict[str, ConsumerGroup] = {}
         self._members: dict[str, dict[str, GroupConsumer]] = {}
         self._leaving: dict[str, list[str]] = {}
-        """By group, the members that are gone and still own their partitions, until all others had a turn."""
+        """Members by group that have left and still own their partitions, until all other tasks had a turn."""
         self._counting_out = False
-        """Whether others leave in the same turn, perhaps: with a connection, a thousand may."""
+        """Whether a task to redistribute is pending: with a connection, a thousand members may leave in one turn."""
         self.state = state
         self._spawn = spawn
         self.clipped = False
-        """Whether the log has commits behind the end of records, of which a power failure took some."""
+        """Whether the log has commits beyond the end of the records, because a power loss took some."""
         self.closed = False
 
     async def recover(self, left_off: Mapping[str, Sequence[GroupEvent]]) -> None:
-        """Rebuild the groups from their log, and what they left off with; a full disk does not hinder it.
+        """Rebuild the groups from their log, and from what the closed topic left in memory; a full disk does not
+        prevent it.
 
         Raises LogCorrupt, StorageError.
         """
@@ -120,9 +121,9 @@ class Groups:
             group.apply(event)
 
     def _clip(self, group: ConsumerGroup) -> bool:
-        """Move a group back to the end of a log from which a power failure took records that it had committed.
+        """Move a group back to the end of a log that lost records, which the group had committed, in a power failure.
 
-        What is appended at their offsets is new to it. Returns whether there was such a log.
+        Records appended at their offsets later are new to it. Returns whether there was such a log.
         """
         clipped = False
         for number, partition in self.partitions.items():
@@ -140,7 +141,7 @@ class Groups:
         return group
 
     def join(self, name: str, start: Start, on_assigned: OnAssigned) -> GroupConsumer:
-        """A new member of a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
+        """Add a member to a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
         group = self._group(name)
         member = GroupConsumer(self, group, f"member-{next(_member_ids)}", start, on_assigned)
         self._members.setdefault(name, {})[member.name] = member
@@ -148,7 +149,9 @@ class Groups:
         return member
 
     def leave(self, member: GroupConsumer) -> None:
-        """A member is gone; its partitions go to the others: at once, or with those of all that leave behind it."""
+        """Remove a member; its partitions are redistributed at once, or together with those of members that leave right
+        after it.
+        """
         if self.closed:
             return
         name = member.group.name
@@ -168,14 +171,14 @@ class Groups:
             self._counting_out = False
 
     def _count_out(self, name: str) -> None:
-        """Have a group's partitions distributed among those that stay. Whoever looks at the group calls this before."""
+        """Redistribute a group's partitions among its remaining members. Call it before looking at the group."""
         leaving = self._leaving.pop(name, None)
         if leaving is not None and not self.closed:
             group = self.groups[name]
             self._tell(group, group.leave(*leaving))
 
     def grow(self) -> None:
-        """The topic has more partitions now."""
+        """Redistribute after the topic has been given more partitions."""
         for name, group in self.groups.items():
             self._count_out(name)
             self._tell(group, group.grow(len(self.partitions)))
@@ -184,22 +187,22 @@ class Groups:
         try:
             self.flush(group)
         except StorageError as error:
-            # Who came or went did so, full disk or not; the generation is written with what happens next.
+            # Membership changed, full disk or not; the generation is written with the next event.
             about = {"group": group.name, "topic": self.topic} | log_fields(error)
             logger.warning("group %(group)s of topic %(topic)s: %(error)s", about)
         generation, gained, lost = rebalance.generation, rebalance.gained, rebalance.lost
         for name, member in self._members.get(group.name, {}).items():
             if member.generation and name not in gained and name not in lost:
-                # It is not told: of a thousand members, few hear of another that comes or goes.
+                # It is not notified: of a thousand members, few are affected when another comes or goes.
                 member.generation = generation
             else:
                 share = rebalance.assignment.get(name, ())
                 member.assigned(generation, share, gained.get(name, ()), lost.get(name, ()))
 
     def flush(self, group: ConsumerGroup, ahead: Sequence[OffsetCommitted] = ()) -> Sequence[tuple[Partition, int]]:
-        """Log what happened in a group, and then `ahead`, which is to happen; returns what to wait for.
+        """Log a group's pending events, then `ahead`, which is to happen; returns what to wait for.
 
-        Raises StorageError: what happened is kept and written with what happens next; `ahead` is not.
+        Raises StorageError: pending events are kept and written with the next ones; `ahead` is not.
         """
         state = self.state
         if state is None:
@@ -222,16 +225,16 @@ class Groups:
         return ((state.partition, state.partition.log.bounds()[1]),)
 
     def move(self, group: ConsumerGroup, offsets: Mapping[int, int]) -> Sequence[tuple[Partition, int]]:
-        """Log where a group is to go on, and only then have it go on there; returns what to wait for.
+        """Log a group's new offsets, and only then move the group there; returns what to wait for.
 
-        Raises StorageError: it goes on where it did, also after a restart.
+        Raises StorageError: the group stays where it was, also after a restart.
         """
         awaits = self.flush(group, [OffsetCommitted(*item) for item in offsets.items()])
         group.move(offsets)
         return awaits
 
     def when_committed(self, callback: Callable[[], None]) -> None:
-        """Call back once all that was logged is as durable as the topic: at once, or later from the loop."""
+        """Call back once everything logged is as durable as the topic: at once, or later from the loop."""
         if self.state is None:
             callback()
         else:
@@ -243,17 +246,17 @@ class Groups:
         return [encode_group_events(name, group.snapshot_events()) for name, group in self.groups.items()]
 
     def left_off(self) -> Mapping[str, Sequence[GroupEvent]]:
-        """When it is closed: what is known and no log has."""
+        """The events that no log has, taken over by the successor when this is closed."""
         unlogged = [name for name, group in self.groups.items() if self.state is None or group.take_events()]
         return {name: self.groups[name].snapshot_events() for name in unlogged}
 
     def show(self, name: str) -> dict[int, int | None]:
-        """Committed offset by partition. Raises GroupUnknown."""
+        """Committed offsets by partition. Raises GroupUnknown."""
         group = self.known(name)
         return {partition: group.position(partition) for partition in self.partitions}
 
     def known(self, name: str) -> ConsumerGroup:
-        """Raises GroupUnknown."""
+        """The group of that name. Raises GroupUnknown."""
         group = self.groups.get(name)
         if group is None:
             raise GroupUnknown(f'topic {self.topic} has no group "{name[:80]}"{did_you_mean(name, self.groups)}')
@@ -261,7 +264,7 @@ class Groups:
         return group
 
     async def reset(self, name: str, offsets: Mapping[int, int]) -> None:
-        """Have a group go on elsewhere; durable when this returns.
+        """Move a group to other offsets; durable when this returns.
 
         Raises GroupUnknown, GroupBusy; StorageError: there is no room, and nothing changes.
         """
@@ -275,20 +278,20 @@ class Groups:
         self.known(name).check_idle()
         if self.state is not None:
             self.state.append(encode_group_events(name, [GroupForgotten()]))
-        self.groups.pop(name).drop_events()  # Nobody writes them behind its end.
+        self.groups.pop(name).drop_events()  # Nothing writes them after the group's end.
         await self._commit()
 
     async def _commit(self) -> None:
-        # A change of administration is not cancelled, so it must not wait for a task that is.
+        # An administrative change is not cancelled, so it must not wait for a task that may be.
         if self.state is not None:
             await self.state.partition.commit_all()
 
     def members(self, name: str) -> int:
-        """How many members a group has now."""
+        """The number of a group's members."""
         return len(self._members.get(name, {}))
 
     def end_members(self) -> None:
-        """Make every member's `next` raise; nobody is told of a new share any more."""
+        """Make every member's `next` raise; members are not told of new shares any more."""
         self.closed = True
         for members in self._members.values():
             for member in list(members.values()):
@@ -320,7 +323,7 @@ class GroupConsumer:
         self._start = start
         self._on_assigned = on_assigned
         self._owned_since: dict[int, int] = {}
-        """Generation in which it came to own each of its partitions."""
+        """The generation in which it gained each of its partitions."""
         self._closed = False
 
     @property
@@ -338,7 +341,7 @@ class GroupConsumer:
         return self.reader.ended
 
     def assigned(self, generation: int, partitions: Sequence[int], gained: Sequence[int], lost: Sequence[int]) -> None:
-        """The group's share changed for this member, or is its first. It hears of it when that is committed."""
+        """Record a change of the member's share. The member is told when the generation is committed."""
         self.generation = generation
         for partition in lost:
             self.reader.stop_reading(partition)
@@ -349,7 +352,7 @@ class GroupConsumer:
     def _begin(self, generation: int, partitions: Sequence[int], gained: Sequence[int]) -> None:
         if self._closed or self.reader.ended:
             return
-        # It may be another's again, or lost meanwhile and gained once more: then that begins it.
+        # Another member may own it again, or this one lost and regained it: then the later gain starts reading.
         mine = [partition for partition in gained if self._owned_since.get(partition) == generation]
         self.reader.read_all_from({partition: self._place(partition) for partition in mine})
         self._on_assigned(generation, partitions)
@@ -368,14 +371,14 @@ class GroupConsumer:
                 return delivery
 
     async def _commit_first(self, delivery: Delivery) -> bool:
-        """At most once: what is handed over is committed before; False where the partition was lost meanwhile.
+        """Commit records before they are handed over, for at-most-once delivery; False if the partition was lost.
 
-        Raises StorageError: nobody is given it, and the group and its reader are where they were.
+        Raises StorageError: they are not handed over, and the positions of group and reader are unchanged.
         """
         number, groups = delivery.partition, self._groups
         if groups.closed or self.group.owner(number) != self.name:
             return False
-        end = max(delivery.batches[-1].end_offset, self.group.position(number) or 0)  # After a nack it is behind it.
+        end = max(delivery.batches[-1].end_offset, self.group.position(number) or 0)  # A nack rereads.
         try:
             awaits = groups.move(self.group, {number: end})
         except StorageError:
@@ -386,7 +389,7 @@ class GroupConsumer:
         return True
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
-        """Ack commits the offset behind the records; nack reads on from the first of them."""
+        """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them."""
         refused: list[tuple[int, LinnError]] = []
         if self._groups.closed:
             gone = TopicUnknown(f"topic {self._groups.topic} is gone")
@@ -406,7 +409,7 @@ class GroupConsumer:
                 raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
             end = settlement.end
             if self._groups.commits_on_delivery:
-                end = max(end, self.group.position(partition) or 0)  # What was delivered since stays committed.
+                end = max(end, self.group.position(partition) or 0)  # Deliveries committed since then stay committed.
             self.group.commit(self.name, self.generation, partition, end)
         elif settlement.verdict == 1:
             if self.group.owner(partition) != self.name:
@@ -418,7 +421,7 @@ class GroupConsumer:
             raise SubscriptionWrongKind("a stream has no leases: ack commits, nack reads again, nothing else is known")
 
     def is_holding(self) -> bool:
-        """A stream has no leases."""
+        """False: a stream has no leases."""
         return False
 
     def close(self) -> None:
@@ -426,6 +429,6 @@ class GroupConsumer:
         if not self._closed:
             self._closed = True
             self.reader.close()
-            self.on_ended = nobody  # Who is told knows this consumer, and of its share as well.
+            self.on_ended = nobody  # The callee refers to this consumer, and to its share as well.
             del self._on_assigned
             self._groups.leave(self)

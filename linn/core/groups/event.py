@@ -1,8 +1,8 @@
-"""What a consumer group did, as rows of the group log.
+"""Events of a consumer group, as rows of the group log.
 
-Laws: a record is about one group and carries its name; applying all records of a name in order to a fresh group gives
-its generation and its committed offsets back, and a row that says so makes the group fresh again. The last row about a
-partition counts, so a snapshot is just more rows, and what is before a snapshot may be trimmed.
+Laws: a record is about one group and carries its name; applying all records of a name in order to a fresh group
+restores its generation and its committed offsets, and a forget row resets the group. The last row about a partition
+counts, so a snapshot is just more rows, and records before a snapshot may be trimmed.
 
 Layout: one version byte, the name's length as u8, the name in UTF-8, then rows of 16 bytes, little-endian: kind u8,
 zero u8, zero u16, partition u32, value i64.
@@ -19,7 +19,7 @@ from linn.core.errors.tree import LogCorrupt
 
 GROUP_EVENT_VERSION: Final = 1
 GROUP_NAME_BYTES_MAX: Final = 255
-"""What one length byte can say."""
+"""Limit of a name whose length is one byte."""
 
 Row = tuple[int, int, int, int, int]
 """(kind, zero, zero, partition, value)"""
@@ -40,7 +40,7 @@ class GenerationStarted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitted:
-    """The group goes on at `offset` in a partition."""
+    """The group continues at `offset` in a partition."""
 
     kind: ClassVar[int] = 2
     partition: int
@@ -52,7 +52,7 @@ class OffsetCommitted:
 
 @dataclass(frozen=True, slots=True)
 class GroupForgotten:
-    """The group was deleted; what follows under its name is about a new one."""
+    """The group was deleted; later rows under its name are about a new group."""
 
     kind: ClassVar[int] = 3
 

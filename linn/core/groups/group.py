@@ -1,4 +1,4 @@
-"""The consumer group of one topic: which member reads which partition, and where the group goes on.
+"""The consumer group of one topic: which member reads which partition, and the group's offsets.
 
 Laws:
 - Each change of members or partitions is a new generation, strictly greater than every one before. The generation is an
@@ -32,27 +32,27 @@ OFFSET_MAX = 2**63 - 1
 Partitions = tuple[int, ...]
 """Partition numbers, ascending."""
 EVENTS_AT_ONCE_MAX = 256
-"""Of one `take_events`: what waits for a disk without room is tried again with each commit."""
+"""Limit of the events of one `take_events`: events that a full disk refuses are tried again with each commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """What a change did: the new generation, who owns what now, and what moved."""
+    """The result of a change: the new generation, the assignment, and the partitions that moved."""
 
     generation: int
     assignment: Mapping[str, Partitions]
-    """Every member, those without a partition included."""
+    """Partitions by member, including members without any."""
     gained: Mapping[str, Partitions]
-    """Only members that gained something."""
+    """Gained partitions, only of members that gained any."""
     lost: Mapping[str, Partitions]
-    """Only members that lost something; also the one that left, which need not be told."""
+    """Lost partitions, only of members that lost any; includes the member that left, which need not be told."""
 
 
 class ConsumerGroup:
-    """One group on one topic. Members are named by whoever runs the group; a name is never two members at a time."""
+    """One group on one topic. The caller names the members; no two members have the same name at a time."""
 
     def __init__(self, name: str, partitions: int) -> None:
-        """A group without members and without committed offsets.
+        """Make a group without members and without committed offsets.
 
         Raises:
             DeliveryError: the name is empty, or not encodable as UTF-8.
@@ -79,14 +79,14 @@ class ConsumerGroup:
     # --- members -----------------------------------------------------------------------------------------------------
 
     def join(self, member: str) -> Rebalance:
-        """A member comes. Joining again changes nothing: the answer is the current generation, and nothing moves."""
+        """Add a member. Joining again changes nothing: the answer is the current generation, and nothing moves."""
         if member in self._owned:
             return Rebalance(self.generation, self.assignment(), {}, {})
         self._owned[member] = []
         return self._rebalance({})
 
     def leave(self, *members: str) -> Rebalance:
-        """Members go, on their own will or because their connection ended: one generation, however many there are.
+        """Remove members that left or were disconnected: one generation, however many there are.
 
         Raises GroupFenced if one of them is no member; nothing changes.
         """
@@ -97,13 +97,13 @@ class ConsumerGroup:
         return self._rebalance({member: owned for member, owned in gone.items() if owned})
 
     def grow(self, partitions: int) -> Rebalance:
-        """The topic has more partitions now; it never has fewer."""
+        """Raise the number of partitions, which never shrinks."""
         assert partitions >= self._partitions
         self._partitions = partitions
         return self._rebalance({})
 
     def assignment(self) -> dict[str, Partitions]:
-        """Who owns what, members in the order in which they joined."""
+        """Partitions by member, in the order in which the members joined."""
         return {member: tuple(owned) for member, owned in self._owned.items()}
 
     def owner(self, partition: int) -> str | None:
@@ -111,9 +111,9 @@ class ConsumerGroup:
         return self._owner.get(partition)
 
     def _rebalance(self, lost: dict[str, Partitions]) -> Rebalance:
-        """Start a generation: everybody keeps up to their share, the rest goes to those below it.
+        """Start a generation: every member keeps up to its share, the rest goes to those below theirs.
 
-        `lost` holds what a member that left had owned, and is added to.
+        `lost` holds the partitions of members that left, and is added to.
         """
         self.generation += 1
         self._generation_pending = True
@@ -137,7 +137,7 @@ class ConsumerGroup:
         return Rebalance(self.generation, self.assignment(), gained, lost)
 
     def _shares(self) -> dict[str, int]:
-        """How many partitions each member gets: those that own most keep the larger shares."""
+        """The number of partitions for each member: those that own most keep the larger shares."""
         if not self._owned:
             return {}
         share, larger = divmod(self._partitions, len(self._owned))
@@ -147,12 +147,12 @@ class ConsumerGroup:
     # --- offsets -----------------------------------------------------------------------------------------------------
 
     def commit(self, member: str, generation: int, partition: int, offset: int) -> None:
-        """Remember where the group goes on in a partition. It may be before the last one: a user may seek back.
+        """Commit an offset. It may be lower than the last one: a user may seek back.
 
         Raises:
             PartitionUnknown: the topic has no such partition.
-            OffsetOutOfRange: the offset is no offset of any log.
-            GroupFenced: the member does not own the partition, or speaks of another generation.
+            OffsetOutOfRange: no log can have this offset.
+            GroupFenced: the member does not own the partition, or is of another generation.
         Nothing changes when it raises.
         """
         if not 0 <= partition < self._partitions:
@@ -166,12 +166,12 @@ class ConsumerGroup:
         self._offsets[partition] = self._offsets_pending[partition] = offset
 
     def check_idle(self) -> None:
-        """Raises GroupBusy: it has members, which go on where they are."""
+        """Check that the group has no members, which would continue at their own positions. Raises GroupBusy."""
         if self._owned:
             raise GroupBusy(f'group "{self.name}" has {counted(len(self._owned), "member")}: stop its consumers first')
 
     def move(self, offsets: Mapping[int, int]) -> None:
-        """Go on at offsets that the log has already: they are no events."""
+        """Set offsets that the log already has: they are no events."""
         self._offsets.update(offsets)
 
     def position(self, partition: int) -> int | None:
@@ -181,7 +181,7 @@ class ConsumerGroup:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def take_events(self) -> list[GroupEvent]:
-        """What happened since the last call and must survive; of several commits to a partition the last one.
+        """Take the events since the last call that must survive; of several commits to a partition the last one.
 
         At most EVENTS_AT_ONCE_MAX commits: the next call gives more, until there are none.
         """
@@ -191,12 +191,12 @@ class ConsumerGroup:
         return events
 
     def drop_events(self) -> None:
-        """No log wants what happened until now."""
+        """Drop pending events that no log wants."""
         self._generation_pending = False
         self._offsets_pending = {}
 
     def keep_events(self, events: Iterable[GroupEvent]) -> None:
-        """Have `take_events` give these again: they were done, and no log has them.
+        """Return events to `take_events`: they happened, and no log has them.
 
         However much happens until then, a partition has one event at most.
         """
@@ -208,12 +208,12 @@ class ConsumerGroup:
                     self._offsets_pending[partition] = self._offsets[partition]
 
     def snapshot_events(self) -> list[GroupEvent]:
-        """Generation and offsets as events; they replace all earlier ones."""
+        """The generation and offsets as events that replace all earlier ones."""
         offsets = [OffsetCommitted(partition, offset) for partition, offset in sorted(self._offsets.items())]
         return [GenerationStarted(self.generation), *offsets]
 
     def apply(self, event: GroupEvent) -> None:
-        """Do again what the log says was done; before the first member joins. Generations never go back."""
+        """Apply an event of the log, before the first member joins. Generations never go back."""
         assert not self._owned
         match event:
             case GenerationStarted(generation):

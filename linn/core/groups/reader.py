@@ -1,8 +1,8 @@
-"""Reading partitions in order from a place of one's own: the base of readers without a group and of group members.
+"""Reading partitions in order from given offsets: the base of readers without a group and of group members.
 
-Law: each partition's records are handed over in order, none twice and none left out, from the place given; where
-retention has dropped that place, reading goes on at the start of what is left. A batch that can't be decoded is handed
-over whole, whatever was asked for; nobody waits behind it.
+Law: each partition's records are handed over in order, none twice and none left out, from the given offset; if
+retention has dropped it, reading continues at the new start. A batch that can't be decoded is handed over whole,
+whatever was asked for; it does not block what follows.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from linn.core.loop.waiting import WaitDeadline
 logger = logging.getLogger("linn.stream")
 
 ENTERED_AT_ONCE_MAX = 128
-"""Partitions that a reader is made known to in one step: a quarter of a millisecond."""
+"""Partitions that a reader is registered with in one step: a quarter of a millisecond."""
 
 
 class StreamReader:
-    """A reader whose place nobody keeps; a `delivery.Consumer`."""
+    """A reader whose offsets are not stored; a `delivery.Consumer`."""
 
     lease_ms = 0
 
     def __init__(
         self, topic: str, partitions: Mapping[int, Partition], on_close: Callable[[StreamReader], None] = lambda _: None
     ) -> None:
-        """Knows the partitions, reads none of them yet: see `read_from`."""
+        """Begin with the partitions known and none of them read yet: see `read_from`."""
         self.topic = topic
         self.partitions = partitions
         self._places: dict[int, int] = {}
         self._listeners: dict[int, Callable[[], None]] = {}
         self._entering: dict[int, None] = {}
-        """Partitions that do not know this reader yet; its places in them hold from the start."""
+        """Partitions that the reader is not yet registered with; its offsets in them hold from the start."""
         self._ready: dict[int, None] = {}
         """Partitions that may have something to read, in turn: of a thousand, a step looks at one."""
         self._wakeup: trio.Event | None = None
@@ -56,11 +56,11 @@ class StreamReader:
         self._on_close = on_close
 
     def read_from(self, partition: int, offset: int) -> None:
-        """Begin, or go on, with a partition at `offset`."""
+        """Begin or continue reading a partition at `offset`."""
         self.read_all_from({partition: offset})
 
     def read_all_from(self, places: Mapping[int, int]) -> None:
-        """Begin, or go on, with partitions at these offsets. Of thousands, most is left to `next`."""
+        """Begin or continue reading partitions at these offsets. For thousands, `next` does most of the work."""
         self._places.update(places)
         for partition in places:
             to_do = self._ready if partition in self._listeners else self._entering
@@ -68,7 +68,7 @@ class StreamReader:
         self._wake()
 
     def stop_reading(self, partition: int) -> None:
-        """Leave a partition alone."""
+        """Stop reading a partition."""
         if self._places.pop(partition, None) is not None:
             self._entering.pop(partition, None)
             self._ready.pop(partition, None)
@@ -77,7 +77,7 @@ class StreamReader:
                 self.partitions[partition].watchers.remove(listener)
 
     def _enter_some(self) -> None:
-        """Have partitions tell when they have more, before what they have is read."""
+        """Register with some partitions for notifications, before their records are read."""
         for number in list(islice(self._entering, ENTERED_AT_ONCE_MAX)):
             del self._entering[number]
             partition = self.partitions[number]
@@ -119,7 +119,7 @@ class StreamReader:
                     return NOTHING
 
     async def _read_first(self, records_max: int, bytes_max: int) -> Delivery | None:
-        """Read from the partition whose turn it is; if it has more, its next turn is behind all others'."""
+        """Read from the next partition in turn; if it has more, it goes to the end of the queue."""
         number = next(iter(self._ready))
         del self._ready[number]
         try:
@@ -128,7 +128,7 @@ class StreamReader:
             place = self._places.get(number)
             if place is not None:
                 partition = self.partitions[number]
-                # What retention has dropped can't be read, however far behind the place is.
+                # Records dropped by retention can't be read, however old the offset is.
                 if max(place, partition.start_offset) < partition.high_watermark:
                     self._mark(number)
 
@@ -145,20 +145,20 @@ class StreamReader:
             batches = await self._batches(partition, begin, end, bytes_max)
         except OffsetOutOfRange:
             if partition.start_offset > begin:
-                return None  # Retention was quicker: go on at the new start.
+                return None  # Retention was faster: continue at the new start.
             raise
         if not batches or self._places.get(number) != place:
-            return None  # Taken away, or moved, while the disk was read.
+            return None  # Removed, or moved, while the disk was read.
         self._places[number] = batches[-1].end_offset
         if batches[-1].base_offset < begin:
-            return None  # Nobody can be given a part of it.
+            return None  # A part of it can't be handed over.
         partition.count_delivered(batches)
         return Delivery(number, 0, 0, batches)
 
     async def _batches(
         self, partition: Partition, begin: int, end: int, bytes_max: int
     ) -> Sequence[RecordBatch | StoredBatch]:
-        """What is to be read; the whole batch at `begin` where it can't be decoded, and so not be cut."""
+        """Batches to hand over; the whole batch at `begin` if it can't be decoded, and so not be cut."""
         try:
             if self.takes_stored:
                 return await partition.read_stored(begin, end, bytes_max)
@@ -173,12 +173,12 @@ class StreamReader:
         return [batch]
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
-        """There is nothing to settle: every settlement is refused."""
+        """Refuse every settlement: there is nothing to settle."""
         error = SubscriptionWrongKind(f"a reader without a group settles nothing on the stream {self.topic}")
         return SettleOutcome([(index, error) for index in range(len(settlements))], ())
 
     def is_holding(self) -> bool:
-        """A stream has no leases."""
+        """False: a stream has no leases."""
         return False
 
     def close(self) -> None:
@@ -187,17 +187,17 @@ class StreamReader:
         run_steps(self.leaving())
 
     def end(self) -> None:
-        """Hand nothing over any more; `leaving` is the rest of `close`. Idempotent."""
+        """Hand over nothing more; `leaving` is the rest of `close`. Idempotent."""
         if self.ended:
             return
         self.ended = True
         self._on_close(self)
         self._wake()
         self.on_ended()
-        self.on_ended = nobody  # Who is told knows this reader.
+        self.on_ended = nobody  # The callee refers to this reader.
 
     def leaving(self) -> Steps[None]:
-        """Leave the partitions, of which there may be thousands: one with each step."""
+        """Unregister from the partitions, of which there may be thousands, one per step."""
         for partition in list(self._places):
             self.stop_reading(partition)
             yield

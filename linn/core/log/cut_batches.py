@@ -1,7 +1,8 @@
-"""Batches that are handed over in parts: each is decoded once, not for every part of it.
+"""A cache of batches that are handed over in parts: each is decoded once, not for every part of it.
 
 A queue that is consumed record by record, or a reader with little credit, has the same batch cut again and again. Laws:
-at most one batch per partition, the one that was cut last; `BYTES_MAX` in all; what is here is in the log as well.
+at most one batch per partition, the one that was cut last; `BYTES_MAX` in all; every cached batch is in the log as
+well.
 """
 
 from __future__ import annotations
@@ -11,28 +12,30 @@ from weakref import WeakKeyDictionary
 from linn.core.batch.batch import RecordBatch
 
 BYTES_MAX = 32 << 20
-"""Two of the largest batches with their bodies decompressed, or what hundreds of partitions are cut from."""
+"""Limit of the cache: two of the largest batches with their decompressed bodies, or the batches of hundreds of
+partitions.
+"""
 BYTES_MIN = 16 << 10
-"""Of a batch that is worth keeping: to decode a smaller one costs less than a system call."""
+"""Smallest batch worth caching: decoding a smaller one costs less than a system call."""
 
 
 class CutBatches:
-    """What the partitions of one storage share."""
+    """Cached batches, shared by the partitions of one storage."""
 
     def __init__(self) -> None:
         self._kept: WeakKeyDictionary[object, RecordBatch] = WeakKeyDictionary()
-        """By partition, which does not live on for it; what was kept last comes last."""
+        """Cached batch by partition, held weakly; the most recent one is last."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def at(self, partition: object, offset: int) -> RecordBatch | None:
-        """The batch that holds `offset`, if it is here."""
+        """The batch that holds `offset`, if it is cached."""
         batch = self._kept.get(partition)
         return batch if batch is not None and batch.base_offset <= offset < batch.end_offset else None
 
     def keep(self, partition: object, batch: RecordBatch) -> None:
-        """Another part of this batch will be asked for, perhaps; those that were cut long ago make room."""
+        """Cache a batch of which another part may be asked for; the least recent ones make room."""
         if batch.size >= BYTES_MIN and _bytes_of(batch) <= BYTES_MAX:
             kept = self._kept
             kept.pop(partition, None)
@@ -45,5 +48,5 @@ class CutBatches:
 
 
 def _bytes_of(batch: RecordBatch) -> int:
-    """With all that was read together with it, and its body decompressed."""
+    """The size of a batch with everything that was read together with it, and with its decompressed body."""
     return memoryview(batch.message.obj).nbytes + (batch.body_bytes if batch.codec else 0)

@@ -1,10 +1,10 @@
-"""What exists: topics and exchanges that were made or changed live. A port, and the embedded store behind it.
+"""Metadata of topics and exchanges that were made or changed live: a port, and the embedded store behind it.
 
-Law: every write is a compare-and-swap on the key's revision, as a cluster's store will want it. The embedded store is
+Law: every write is a compare-and-swap on the key's revision, as a cluster's store will need it. The embedded store is
 one JSON file, replaced atomically; a crash leaves the old one or the new one. Its first line has the CRC-32C of the
-others, and nothing of it is believed where that is wrong. It is written before any topic is made, so a topic's folder
-proves that it was there. A reserve beside it is given up where the disk is full, so that topics can be deleted and
-retention shortened, which make room.
+others, and the file is used only if it matches. It is written before any topic is made, so a topic's folder proves that
+it existed. A reserve beside it is given up when the disk is full, so that topics can be deleted and retention
+shortened, which makes room.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from linn.core.errors.tree import DescriptorsExhausted, DiskFull, LogCorrupt, Re
 
 FORMAT = 2
 _KEYS = {1: {"format", "revision", "entries"}, FORMAT: {"format", "crc32c", "revision", "entries"}}
-"""Of the file, by its format. Files of format 1 have no sum; the next change writes them anew."""
+"""Keys of the file, by its format. Files of format 1 have no checksum; the next change rewrites them."""
 SYNC_RETRY_S = 0.5
 RESERVE_BYTES = 64 << 10
-"""Room that is kept for the entries of a full disk: enough for those of a few hundred topics."""
+"""Room reserved for entries on a full disk: enough for those of a few hundred topics."""
 
 logger = logging.getLogger("linn.metadata")
 
@@ -36,25 +36,25 @@ class MetadataStore(Protocol):
     """Small values by key, with revisions."""
 
     async def load(self, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
-        """(revision, value) by key, all of them; before anything else is done with the store.
+        """Load (revision, value) by key, all of them; call it before anything else.
 
-        `proofs`: paths that are there and would not be if nothing had been put here before; looked at only where the
-        store finds nothing of its own.
+        `proofs`: paths that can exist only if something was stored here before; looked at only if the store finds no
+        data of its own.
 
-        Raises LogCorrupt: it is damaged, or lost. StorageError.
+        Raises LogCorrupt: the metadata is damaged or lost. StorageError.
         """
 
     async def put(self, key: str, value: Any, revision: int) -> int:
-        """Write a value where the key's revision is `revision` (0: it is not there); returns the new one.
+        """Write a value if the key's revision is `revision` (0: the key does not exist); returns the new one.
 
-        The value is one of JSON, or has `msgspec.Struct`s in it, which are written as objects.
+        The value is JSON, or has `msgspec.Struct`s in it, which are written as objects.
 
         Durable when this returns. Raises RevisionConflict, StorageError.
         Cancellation: the value is the old one or the new one.
         """
 
     async def put_all(self, changes: Mapping[str, tuple[Any, int]]) -> Mapping[str, int]:
-        """`put` for several keys at once: (value, revision) by key; returns their new revisions.
+        """Put several keys atomically: (value, revision) by key; returns their new revisions.
 
         All of it or nothing. Raises and is cancelled as `put`.
         """
@@ -64,12 +64,12 @@ class MetadataStore(Protocol):
 
 
 class _Entry(NamedTuple):
-    """One key's."""
+    """The revision and value of one key."""
 
     revision: int
     value: Any
     text: str
-    """As it stands in the file: encoded once, for each change writes all entries."""
+    """The value as it stands in the file: encoded once, for each change writes all entries."""
 
     @classmethod
     def of(cls, revision: int, value: Any) -> _Entry:
@@ -77,7 +77,7 @@ class _Entry(NamedTuple):
 
 
 def _encoded(revision: int, entries: Mapping[str, _Entry]) -> bytes:
-    """The file: one JSON object, an entry a line."""
+    """Encode the file: one JSON object, one entry per line."""
     lines = ",\n".join([f"{json.dumps(key)}: {entry.text}" for key, entry in entries.items()])
     body = f'"revision": {revision}, "entries": {{\n{lines}\n}}}}\n'.encode()
     return _first_line(body) + body
@@ -88,10 +88,10 @@ def _first_line(body: bytes) -> bytes:
 
 
 def _decoded(content: bytes) -> tuple[int, dict[str, _Entry]]:
-    """The revision and the entries of a file.
+    """Decode a file to its revision and entries.
 
     Raises:
-        ValueError: it is not what was written; in words for the end of one line.
+        ValueError: it is not what was written; worded as the end of one line.
     """
     first, newline, body = content.partition(b"\n")
     try:
@@ -114,7 +114,7 @@ def _decoded(content: bytes) -> tuple[int, dict[str, _Entry]]:
 
 
 def _decoded_entry(key: str, entry: object) -> _Entry:
-    """Raises ValueError."""
+    """Decode one entry. Raises ValueError."""
     if not isinstance(entry, list) or len(entry) != 2 or not _is_revision(entry[0], 1):
         raise ValueError(f"the entry {key:.80} is no pair of a revision and a value")
     return _Entry.of(entry[0], entry[1])
@@ -137,7 +137,7 @@ class EmbeddedMetadata:
         self._entries: dict[str, _Entry] = {}
 
     async def load(self, proofs: Iterable[str]) -> Mapping[str, tuple[int, Any]]:
-        """See `MetadataStore.load`. Where there is no file yet, there is one when this returns."""
+        """See `MetadataStore.load`. If there is no file yet, it is made."""
         if not self._disk.exists(self._path):
             self._check_first_start(proofs)
             await self._write({})
@@ -154,7 +154,7 @@ class EmbeddedMetadata:
         return {key: (entry.revision, entry.value) for key, entry in self._entries.items()}
 
     def _check_first_start(self, proofs: Iterable[str]) -> None:
-        """Raises LogCorrupt where there was a file before."""
+        """Check that this is the first start. Raises LogCorrupt if there was a file before."""
         own = (self._reserve,) if self._disk.exists(self._reserve) else ()
         for proof in chain(own, proofs):
             raise LogCorrupt(f"{self._path} is lost: it was there before {proof} was made. Nothing was changed")
@@ -191,7 +191,7 @@ class EmbeddedMetadata:
             file = self._scratch_file(scratch, content)
         except DiskFull:
             if len(entries) > len(self._entries):
-                raise  # What is new needs room of its own.
+                raise  # The new entries need room of their own.
             self._disk.unlink(self._reserve)
             file = self._scratch_file(scratch, content)
         try:
@@ -204,7 +204,7 @@ class EmbeddedMetadata:
         self._keep_reserve()
 
     async def _sync_patiently(self) -> None:
-        """Sync the folder. The new file has its name and can't be taken back: a descriptor for this is waited for.
+        """Sync the folder. The new file has its name and can't be taken back: wait for a descriptor if there is none.
 
         Raises SyncFailed.
         """
@@ -218,7 +218,7 @@ class EmbeddedMetadata:
                 return
 
     def _scratch_file(self, path: str, content: bytes) -> File:
-        """Raises DiskFull, StorageError: there is no such file."""
+        """Write a scratch file. Raises DiskFull, StorageError: the file does not exist then."""
         self._disk.unlink(path)
         file = self._disk.open(path, create=True)
         try:
@@ -230,7 +230,7 @@ class EmbeddedMetadata:
         return file
 
     def _keep_reserve(self) -> None:
-        """Take the reserve, or what there is of it, again."""
+        """Restore the reserve, as far as there is room."""
         try:
             if not self._disk.exists(self._reserve):
                 self._scratch_file(self._reserve, bytes(RESERVE_BYTES)).close()

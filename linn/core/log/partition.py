@@ -1,8 +1,8 @@
-"""One partition at work: the only writer of its log, the high watermark, and those who wait for it.
+"""One partition at work: the only writer of its log, the high watermark, and the callbacks that wait for it.
 
-Laws: readers see what is below the high watermark and nothing else; the watermark never goes back; a batch is confirmed
-when the watermark has passed it. On one node the watermark is what the log's durability policy calls safe: the end of
-the log, or what was synced. One sync at a time runs for a partition and covers everybody who waits (group commit).
+Laws: readers see only records below the high watermark; the watermark never goes back; a batch is confirmed when the
+watermark has passed it. On one node the watermark is the offset that the log's durability policy calls safe: the end of
+the log, or of the synced part. One sync at a time runs for a partition and covers everything that waits (group commit).
 A sync that fails is not retried: it ends the broker.
 """
 
@@ -30,19 +30,21 @@ from linn.core.log.storage_stats import StorageStats
 from linn.core.log.watchers import TOLD_AT_ONCE_MAX, Watchers
 
 TIDY_AFTER_BYTES = 64 << 20
-"""Appended before the log may do its housekeeping: at any rate little is left for the next start to look through."""
+"""Bytes appended before the log may do its housekeeping: in any case little is left for the next start to scan."""
 UNTIDIED_BYTES_MAX = 1 << 30
-"""Of all partitions of a storage; beyond it each does so after TIDY_FROM_BYTES, or hundreds would leave gigabytes."""
+"""Limit over all partitions of a storage; beyond it each does its housekeeping after TIDY_FROM_BYTES, or hundreds would
+leave gigabytes.
+"""
 TIDY_FROM_BYTES = 8 << 20
-"""Less is not worth a sync of its own: a start looks through 8 MiB in a few milliseconds."""
+"""Least bytes worth a sync of their own: a start scans 8 MiB in a few milliseconds."""
 SYNC_RETRY_S = 0.5
-"""How long a sync waits that had no descriptor, or no room."""
+"""Pause after a sync that lacked a descriptor, or room."""
 
 logger = logging.getLogger("linn.storage")
 
 
 class Partition:
-    """Wraps a `PartitionLog`. `append` is synchronous; `when_committed` calls back when the batch is confirmed."""
+    """A partition around its `PartitionLog`. `append` is synchronous; `when_committed` calls back on confirmation."""
 
     def __init__(self, id: PartitionId, log: PartitionLog, storage: StorageStats, clock: Clock, spawn: Spawn) -> None:
         self.id = id
@@ -65,10 +67,10 @@ class Partition:
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
         self._telling = False
         self.watchers = Watchers(spawn)
-        """Told whenever the high watermark has moved."""
+        """Callbacks for every move of the high watermark."""
 
     def append(self, batch: RecordBatch) -> int:
-        """Store a batch; returns its base offset. It is not confirmed before the watermark passes it.
+        """Store a batch; returns its base offset. It is confirmed when the watermark passes it.
 
         Raises StorageError: nothing was stored.
         """
@@ -107,9 +109,9 @@ class Partition:
             self._syncing = False
 
     async def _sync_patiently(self) -> None:
-        """Sync; put it off where there is no descriptor, or no room for the checkpoint of a log that has none.
+        """Sync; retry later if there is no descriptor, or no room for the checkpoint of a log that has none.
 
-        Nothing is confirmed meanwhile, and nobody is told no.
+        Nothing is confirmed meanwhile, and no publish is refused.
         """
         try:
             await self._sync()
@@ -172,7 +174,7 @@ class Partition:
     def when_committed(self, end_offset: int, callback: Callable[[], None]) -> None:
         """Call back once everything before `end_offset` is committed: at once, or later from the loop.
 
-        Calls come in the order of offsets. `end_offset` is that of the batch appended last, or before.
+        Calls come in the order of offsets. `end_offset` must not be beyond that of the batch appended last.
         """
         if self.high_watermark >= end_offset and not self._has_to_tell():
             callback()
@@ -185,7 +187,7 @@ class Partition:
             await self.watchers.wait()
 
     async def commit_all(self) -> None:
-        """Commit all that was appended, without waiting for the task that does. Raises SyncFailed."""
+        """Commit everything appended, without waiting for the background task. Raises SyncFailed."""
         if self.high_watermark < self.log.bounds()[1]:
             await self._sync()
             self._advance(self.log.durable())
@@ -196,11 +198,11 @@ class Partition:
         return self.log.bounds()[1] - self._opened_at
 
     def log_statistics(self) -> LogStatistics | None:
-        """What the log says of itself; None where its engine does not."""
+        """The log's statistics; None if its engine has none."""
         return self.log.statistics()
 
     def count_delivered(self, batches: Sequence[RecordBatch | StoredBatch]) -> None:
-        """Batches of this partition go to a client."""
+        """Count batches of this partition as delivered to a client."""
         self.delivered_batches += len(batches)
         for batch in batches:
             self.delivered_records += batch.count
@@ -212,9 +214,9 @@ class Partition:
         return self.log.bounds()[0]
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """Committed batches from the one that holds `offset`, cut so that the first record is that of `offset`.
+        """Read committed batches from the one that holds `offset`, cut so that the first record is that of `offset`.
 
-        As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty where `offset` is the high
+        As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if `offset` is the high
         watermark. Raises OffsetOutOfRange, LogCorrupt.
         """
         watermark = self.high_watermark
@@ -230,17 +232,17 @@ class Partition:
         return batches
 
     def _cut(self, batch: RecordBatch, first: int, end: int) -> RecordBatch:
-        """The records [first, end) of a batch, by offset. Raises BatchMalformed."""
-        # A view of its own: what is decoded here must not stay with a batch that an engine holds in memory.
+        """Cut the records [first, end) out of a batch, by offset. Raises BatchMalformed."""
+        # A separate view: decoded columns must not stay with a batch that an engine holds in memory.
         whole = RecordBatch(batch.message)
         part = slice_batch(whole, first - batch.base_offset, end - batch.base_offset)
         self._storage.cut_batches.keep(self, whole)
         return part
 
     async def read_range(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """Batches that hold exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
+        """Read batches with exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
 
-        Raises OffsetOutOfRange, LogCorrupt; BatchMalformed where the first of them has to be cut and can't be read.
+        Raises OffsetOutOfRange, LogCorrupt; BatchMalformed if the first of them has to be cut and can't be read.
         """
         whole = self._storage.cut_batches.at(self, first)
         if whole is not None and self.start_offset <= first < end <= self.high_watermark:
@@ -263,11 +265,13 @@ class Partition:
         return (await self.log.read(offset, 1))[0]
 
     async def read_stored(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """As `read_range`; batches that need not be cut may stay in their files, with only their stamps checked."""
+        """Read as `read_range` does; batches that need not be cut may stay in their files, with only their stamps
+        checked.
+        """
         return self.read_nowait(first, end, bytes_max) or await self.read_range(first, end, bytes_max)
 
     def read_nowait(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """As `read_stored`, without waiting; nothing where that is not enough. Raises LogClosed, StorageError."""
+        """Read as `read_stored` does, without waiting; empty if impossible. Raises LogClosed, StorageError."""
         batches = list(self.log.read_nowait(first, bytes_max))[:READ_BATCHES_MAX]
         end = min(end, self.high_watermark)
         while batches and batches[-1].end_offset > end:
@@ -275,7 +279,7 @@ class Partition:
         return batches
 
     async def delete(self) -> None:
-        """Close the log and remove all of it."""
+        """Close the log and delete it."""
         self._forget_untidied()
         await self.log.delete()
 

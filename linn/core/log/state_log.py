@@ -14,17 +14,17 @@ from linn.core.errors.tree import LogCorrupt
 from linn.core.log.partition import Partition
 
 SNAPSHOT_AFTER_BYTES = 4 << 20
-"""Events kept behind a snapshot before another replaces them; twice as much where the snapshot is as large.
+"""Bytes of events after a snapshot before another replaces them; twice as much if the snapshot is as large.
 
-Replaying so many takes a start about 0.4 s of processor time, and as long again where each has a delay to begin.
+Replaying so many takes a start about 0.4 s of processor time, and as long again if each has a delay to begin.
 """
 ROOM_RETRY_S = 0.5
-"""How often what must be written before work goes on looks whether a full disk has room."""
+"""Interval of retries on a full disk for writes that must come before work continues."""
 _READ_BYTES = 1 << 20
 
 
 class StateLog:
-    """Appends and replays a state machine's encoded events."""
+    """The log of a state machine's encoded events."""
 
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self.partition = partition
@@ -33,7 +33,7 @@ class StateLog:
         self._compacting = False
 
     async def replay(self) -> AsyncIterator[bytes]:
-        """Every record in order. Raises LogCorrupt."""
+        """All records in order. Raises LogCorrupt."""
         offset = self.partition.start_offset
         while offset < self.partition.high_watermark:
             for batch in await self.partition.read(offset, _READ_BYTES):
@@ -41,7 +41,7 @@ class StateLog:
                     value = batch.value(index)
                     if value is None:
                         raise LogCorrupt(f"{self.partition.id} holds a record without a value")
-                    # If this is a log that begins with a snapshot, and it mostly is, then this is the snapshot.
+                    # If the log begins with a snapshot, as it mostly does, this is it.
                     self._snapshot_bytes = self._snapshot_bytes or len(value)
                     yield value
                 offset = batch.end_offset
@@ -57,16 +57,16 @@ class StateLog:
         return behind >= SNAPSHOT_AFTER_BYTES + min(self._snapshot_bytes, SNAPSHOT_AFTER_BYTES) and not self._compacting
 
     async def compact(self, snapshot: Callable[[], Sequence[bytes]], *, force: bool = False) -> None:
-        """Replace what is stored by a snapshot's records, if there is enough of it. `snapshot` is called at most once.
+        """Replace the stored records by a snapshot's, if there are enough. `snapshot` is called at most once.
 
         Raises StorageError: the old records remain.
-        Cancellation: either the old records or the snapshot remain, with all that was appended since.
+        Cancellation: either the old records or the snapshot remain, with everything appended since.
         """
         if self._compacting or not (force or self.is_due()):
             return
         self._compacting = True
         try:
-            # `snapshot` may itself append what it replaces, so it is asked first.
+            # `snapshot` may itself append events that it replaces, so it is called first.
             records = snapshot()
             start = self.partition.log.bounds()[1]
             for record in records:

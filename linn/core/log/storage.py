@@ -1,4 +1,4 @@
-"""The storage port: what an engine gives for one partition, and how one is opened."""
+"""The storage port: the interface of an engine and of its log for one partition."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from linn.core.env.file_region import FileRegion
 from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
-"""Batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond at most."""
+"""Limit of the batches of one read, however small: checking each takes 3 us, so that a read is a step of a millisecond
+at most.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine promises, as data: core and the tests ask this, never for an engine's name."""
+    """The promises of an engine, as data: core and the tests look at these, never at an engine's name."""
 
     survives_restart: bool
-    """Whether a log opened again holds what was synced before."""
+    """Whether a reopened log holds everything that was synced before."""
     confirm_after_sync: bool = False
     """Whether a publish with acks is confirmed only when `durable()` has passed it."""
     flush_interval_s: float | None = None
-    """How often the flusher calls `sync` in the background, which no confirmation waits for; None: never."""
+    """Interval of the flusher's background `sync`, for which no confirmation waits; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,12 @@ class PartitionId:
 
 @dataclass(slots=True)
 class StoredBatch:
-    """A batch that stays in its file: what has to be known of it to hand it on."""
+    """A batch that stays in its file, with the facts needed to hand it on."""
 
     base_offset: int
     count: int
     size: int
-    """Bytes."""
+    """Size in bytes."""
     message: FileRegion
 
     @property
@@ -55,12 +57,12 @@ class StoredBatch:
 
 
 class LogStatistics(NamedTuple):
-    """A log in numbers, for the metrics."""
+    """Numbers about a log, for the metrics."""
 
     segments: int
-    """Files of records that it consists of."""
+    """Number of files that hold its records."""
     cut_bytes: int
-    """Of the torn tail that was cut off when it was opened."""
+    """Size of the torn tail that was cut off when it was opened."""
 
 
 class PartitionLog(Protocol):
@@ -86,7 +88,7 @@ class PartitionLog(Protocol):
         """The offset before which everything is on stable storage (the end, for an engine that has none)."""
 
     async def sync(self) -> None:
-        """Make everything that is appended now durable; afterwards `durable()` is at least the end at the call.
+        """Make everything appended so far durable; afterwards `durable()` is at least the end at the call.
 
         Raises:
             SyncFailed: the log takes no more work.
@@ -94,12 +96,12 @@ class PartitionLog(Protocol):
         """
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """Whole stored batches from the one that holds `offset`, in order, at least one if there is one.
+        """Read whole stored batches from the one that holds `offset`, in order, at least one if there is one.
 
         Stops before the batch that would exceed `bytes_max` in total (the first is returned whatever its size), and
-        behind READ_BATCHES_MAX batches; it may stop earlier. At the end: an empty sequence. Batches are verified
-        against their CRC when they came from a disk. What they keep in memory is about what they hold: they are no
-        views of a much larger buffer.
+        after READ_BATCHES_MAX batches; it may stop earlier. At the end: an empty sequence. Batches that came from a
+        disk are verified against their CRC. They hold about as much memory as their own size: they are no views of a
+        much larger buffer.
 
         Raises:
             OffsetOutOfRange: offset is before the start or after the end.
@@ -107,20 +109,20 @@ class PartitionLog(Protocol):
         """
 
     async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
-        """Forget records: those `before` an offset (whole segments at the engine's convenience, but `bounds` moves at
-        once where the engine can), or those at and `after` an offset (exactly, a batch boundary; for replication).
+        """Drop records: those `before` an offset (whole segments at the engine's convenience, but `bounds` moves at
+        once if the engine can), or those at and `after` an offset (exactly, a batch boundary; for replication).
 
         Raises OffsetOutOfRange where `before` is beyond the end or `after` is not a batch boundary.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """(start, end): the first offset that can be read and the one the next append gets."""
+        """(start, end): the first offset that can be read and the offset of the next append."""
 
     def size_bytes(self) -> int:
-        """Bytes of batches kept, wherever they lie."""
+        """Total size of the kept batches, in memory and on disk."""
 
     async def offset_at(self, timestamp_ms: int) -> int:
-        """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; the end without one."""
+        """Offset of the first batch whose greatest timestamp is at or after `timestamp_ms`; or the end."""
 
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
@@ -143,44 +145,44 @@ class PartitionLog(Protocol):
     # --- what an engine may leave as it is ---
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """As `read`, of what can be had without waiting, from the batch that begins at `offset`: at least that one.
+        """Read what is available without waiting, from the batch that begins at `offset`: at least that one.
 
-        Nothing where none begins there, where `read` is the better way, or knows more of a damage. Of a StoredBatch
-        only the stamps are verified: who receives it checks the CRC of the rest. Synchronous. A log that has what
-        readers want most often in memory or in the page cache gives it here: fetches then need no task of their own.
+        Empty if no batch begins there, or if `read` is the better way, or can say more about damage. Of a StoredBatch
+        only the stamps are verified: the receiver checks the CRC of the rest. Synchronous. A log that has the records
+        most often read in memory or in the page cache returns them here: fetches then need no task of their own.
 
         Raises LogClosed, StorageError.
         """
         return ()
 
     def statistics(self) -> LogStatistics | None:
-        """As of now, for the metrics; None: the log has no files to count. Cheap, and also of a log that is closed."""
+        """Current statistics for the metrics; None: it has no files. Cheap, and allowed on a closed log."""
         return None
 
 
 @dataclass(slots=True)
 class DamagedTail:
-    """What has to be cut off before a damaged log can be opened again."""
+    """A damaged part to cut off before its log can be opened again."""
 
     place: str
-    """File and byte."""
+    """The file and the byte in it."""
     offset: int
-    """Where the log would end."""
+    """The end of the log after the cut."""
     reason: str
     bytes: int
     batches: int
-    """Whole batches behind the damage."""
+    """Whole batches after the damage."""
     records: int
-    """In these batches."""
+    """Records in these batches."""
 
 
 class StorageEngine(Protocol):
-    """Opens logs. One per `[storage.*]` table; made once, when the broker starts. Derive from it."""
+    """A storage engine: opens logs. One per `[storage.*]` table; made once, when the broker starts. Derive from it."""
 
     capabilities: Capabilities
 
     async def open(self, partition: PartitionId) -> PartitionLog:
-        """Open a partition's log, creating it where there is none.
+        """Open a partition's log, creating it if there is none.
 
         Raises:
             LogCorrupt: damage before the tail. Nothing is deleted.
@@ -188,48 +190,48 @@ class StorageEngine(Protocol):
         """
 
     async def close(self) -> None:
-        """Release what the engine itself holds; its logs are closed before."""
+        """Release the engine's own resources; its logs are closed before."""
 
     # --- what an engine may leave as it is ---
 
     def count_in(self, share: MemoryShare) -> None:
-        """Count in `share` what its logs keep in memory, and keep nothing more while it is over.
+        """Count the memory of its logs in `share`, and keep nothing more in memory while the share is over.
 
         Called before the first log is opened. An engine whose logs keep nothing in memory does nothing.
         """
         return
 
     async def delete_topic(self, topic: str) -> bool:
-        """Remove all that is stored of a topic's partitions, whichever there are; none of them is open.
+        """Remove everything stored of a topic's partitions, none of which is open.
 
         False: nothing was done, and each log has to be opened, and so made, to be deleted. Raises StorageError: another
-        call goes on, also after a crash.
+        call continues, also after a crash.
         """
         return False
 
     async def examine_topic(self, topic: str) -> Sequence[int] | None:
-        """Raise what opening the partitions of a topic would raise; change nothing. `open` goes on from there.
+        """Raise the errors that opening a topic's partitions would raise; change nothing. `open` continues from there.
 
-        Returns the indexes of the partitions that there are; None: the engine can't tell before it opens them. Raises
+        Returns the indexes of the existing partitions; None: the engine can't tell before it opens them. Raises
         LogCorrupt, StorageError.
         """
         return None
 
     async def damaged_tail(self, partition: PartitionId, *, cut: bool) -> DamagedTail | None:
-        """What keeps a log, which is not open, from being opened; None where nothing does.
+        """The damage that keeps a log, which is not open, from being opened; None if there is none.
 
-        With `cut` it is cut off, durably, and set aside where the engine keeps the log. Raises DiskFull, StorageError.
+        With `cut` it is cut off, durably, and set aside next to the log. Raises DiskFull, StorageError.
         """
         return None
 
     def partitions(self) -> list[PartitionId]:
-        """All that `damaged_tail` can look at, internal ones too."""
+        """All partitions that `damaged_tail` can look at, internal ones too."""
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What a plugin registers: the name TOML uses, the settings' struct, and the factory."""
+    """A storage engine, as a plugin registers it: its name in TOML, its settings' struct, and the factory."""
 
     name: str
     """The value of `engine =` in a `[storage.*]` table, and the table that exists without being written."""

@@ -1,4 +1,4 @@
-"""What the logs of one storage did since the broker started, and what their partitions share."""
+"""Counts of one storage's logs since the broker started, and state that their partitions share."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from linn.core.loop.histogram import Histogram
 
 
 class StorageStats:
-    """One per `[storage.NAME]` table in use. It outlives topics, so that its counts never go down."""
+    """Counts of one `[storage.NAME]` table in use. They outlive topics, so that they never go down."""
 
     __slots__ = ("appends", "cut_batches", "name", "sync_seconds", "untidied_bytes")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.appends = 0
-        """Batches, those of internal logs included."""
+        """Appended batches, those of internal logs included."""
         self.untidied_bytes = 0
-        """Appended to open logs since each one's last housekeeping."""
+        """Bytes appended to open logs since the last housekeeping of each."""
         self.sync_seconds = Histogram()
-        """How long each sync took that somebody waited for, or that the flusher made."""
+        """Duration of each sync that a confirmation waited for, or that the flusher made."""
         self.cut_batches = CutBatches()

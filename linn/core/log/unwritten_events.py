@@ -1,7 +1,7 @@
-"""A queue's events that its state log has no room for: kept as they are to be written, in their order.
+"""A queue's events that its state log has no room for, encoded and in order.
 
-Law: what waits gives, written from the first to the last, the state as of the last. Where it is more than a snapshot,
-which says the same, a snapshot takes its place: a full disk may last, and consumers go on.
+Law: the waiting records, written from first to last, give the state as of the last. When they are more than a snapshot,
+which is equivalent, a snapshot replaces them: a full disk may last, and consumers continue.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from linn.core.errors.tree import StorageError
 from linn.core.log.state_log import StateLog
 
 WAITING_BYTES_MAX = 256 << 10
-"""Behind a snapshot, or as much as the snapshot takes: then making the next one costs no more than what it replaces."""
+"""Limit of records waiting after a snapshot, unless the snapshot is larger: making the next one then costs no more than
+it replaces.
+"""
 RECORD_BYTES = 48
-"""What a record takes in memory beside its own bytes."""
+"""Memory that a record takes besides its own bytes."""
 
 
 class UnwrittenEvents:
-    """The way into a state log that may have no room now. `len` is the number of records that wait."""
+    """A writer to a state log that may have no room. `len` is the number of records that wait."""
 
     def __init__(self, state: StateLog, snapshot: Callable[[], bytes]) -> None:
         """`snapshot` gives the state with all events that were given to `write`."""
@@ -27,11 +29,11 @@ class UnwrittenEvents:
         self._snapshot = snapshot
         self._records: deque[bytes] = deque()
         self._snapshot_bytes = 0
-        """Of the first record, where it is a snapshot."""
+        """Size of the first record if it is a snapshot."""
         self._behind_bytes = 0
 
     def write(self, record: bytes = b"") -> None:
-        """Append what waits, then this record. Raises StorageError: what was not written waits."""
+        """Append the waiting records, then this one. Raises StorageError: records not written keep waiting."""
         waiting, state = self._records, self._state
         try:
             while waiting:

@@ -1,7 +1,7 @@
-"""Who wants to know that a partition has more records: all are told, a few in each turn of the loop.
+"""Notification of new records in a partition: all watchers are called, a few in each turn of the loop.
 
-Laws: after each `tell` everybody who watched then is called at least once. Thousands that watch hold up nobody: what a
-call leads to, as a delivery, is done before the next few are called.
+Laws: after each `tell` every watcher registered then is called at least once. Thousands of watchers block nothing: the
+consequences of a call, such as a delivery, are done before the next few are called.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Awaitable, Callable
 import trio
 
 TOLD_AT_ONCE_MAX = 64
-"""Of those that wait for one record or sync, in one step: a delivery takes some 100 us."""
+"""Watchers of one record or sync that are called in one step: a delivery takes some 100 us."""
 
 
 class Watchers:
-    """Of one partition."""
+    """The watchers of one partition."""
 
     __slots__ = ("_left", "_spawn", "_telling", "_watching")
 
     def __init__(self, spawn: Callable[[Callable[[], Awaitable[None]]], None]) -> None:
-        """`spawn` starts a task, which lasts while there are some to be told."""
+        """`spawn` starts a task that runs while there are watchers to call."""
         self._spawn = spawn
         self._watching: OrderedDict[Callable[[], None], None] = OrderedDict()
-        """Those that are to be told come first, the one told last is the last."""
+        """Watchers still to be called come first, the one called last is the last."""
         self._left = 0
-        """How many of them are to be told yet; more, where some of those have left, and then some are told twice."""
+        """Number of calls left; too high if watchers have left meanwhile, and then some are called twice."""
         self._telling = False
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class Watchers:
         del self._watching[watcher]
 
     async def wait(self) -> None:
-        """Wait until there is more, or was just before. Cancellation: nothing happens."""
+        """Wait until there is more, or return if there was just before. Cancellation: nothing happens."""
         told = trio.Event()
         self.add(told.set)
         try:
@@ -50,7 +50,7 @@ class Watchers:
             self.remove(told.set)
 
     def tell(self) -> None:
-        """There is more."""
+        """Call the watchers: there are more records."""
         self._left = len(self._watching)
         if self._left and not self._telling:
             self._tell_some()

@@ -1,13 +1,13 @@
-"""The turns of connections on the loop: in order of arrival, a bounded number between two turns of everything else.
+"""Fair turns of connections on the loop: in order of arrival, a bounded number between two turns of all other tasks.
 
-By itself trio lets every task that can run go on before it looks for new events: with 10,000 busy connections that is
-seconds, in which nothing new is seen. Here as many connections go on in a turn of the loop as are done in
-`TURN_OF_ALL_S`, each for at most `TURN_S`; the others wait in order of arrival. Two kinds of connections go first: new
-ones, so that whoever comes to a busy broker is answered within a moment, and those whose last turn was much shorter
-than the mean, so that somebody who asks little does not wait for all those that ask for very much.
+By itself trio runs each runnable task once before it looks for new events: with 10,000 busy connections that is
+seconds, in which nothing new is seen. Here as many connections run in a turn of the loop as fit into `TURN_OF_ALL_S`,
+each for at most `TURN_S`; the others wait in order of arrival. Two kinds of connections go first: new ones, so that a
+client that connects to a busy broker is answered within a moment, and those whose last turn was much shorter than the
+mean, so that a small request does not wait for all the very large ones.
 
-Laws: while few connections have something to do, none waits and hardly anything is measured. Those that go first get
-half of the turns at most, so that they keep nobody else from going on.
+Laws: while few connections are busy, none waits and hardly anything is measured. Those that go first get half of the
+turns at most, so that they can't starve the others.
 """
 
 from __future__ import annotations
@@ -20,39 +20,41 @@ import trio
 from linn.core.batch.steps import TURN_S
 
 TURN_OF_ALL_S = 0.008
-"""A request and its answer take others two or three turns: some 20 ms on a broker that has too much to do."""
+"""Target time of one round of connections: a request and its answer take others two or three turns, some 20 ms on an
+overloaded broker.
+"""
 TOGETHER_MIN = 16
-"""Connections that go on in a turn of the loop, however long they take: `TURN_OF_ALL_S` if each works for `TURN_S`."""
+"""Fewest connections per turn of the loop, however long they take: `TURN_OF_ALL_S` if each works for `TURN_S`."""
 TOGETHER_MAX = 1_024
 FIRST_TOGETHER = 64
-"""Until it is known how long they take."""
+"""Connections per turn of the loop before their duration is known."""
 MEAN_WEIGHT = 1 / 8
 """Weight of the last turn of the loop in the mean time that a connection's turn takes."""
 NEW_S = 1.0
-"""How long a connection is new: time for hello, and for what a command asks."""
+"""The time for which a connection counts as new: enough for hello, and for the requests of a command."""
 SHORT_PART = 1 / 4
 """A turn is short if it takes less than this part of the mean."""
 
 
 class TurnSlot:
-    """One connection's part in the turns of all."""
+    """The connection's part in the turns of all."""
 
     __slots__ = ("_began_s", "_new_until_s", "_turns", "_was_short", "goes_first", "task")
 
     def __init__(self, turns: FairTurns) -> None:
         self._turns = turns
         self._began_s = 0.0
-        """When this turn began, if it had to be waited for."""
+        """The start of this turn, if it had to be waited for."""
         self._was_short = False
         self._new_until_s = turns.monotonic() + NEW_S
         self.goes_first = False
-        """Whether it waits before others."""
+        """Whether it waits in the queue that goes first."""
         self.task: trio.lowlevel.Task | None = None
         """The task that waits for its turn."""
 
     @property
     def waits(self) -> bool:
-        """Whether the connection has something to do and others go on."""
+        """Whether the connection is busy and waits for its turn."""
         return self.task is not None
 
     async def next_turn(self, ready: Callable[[], Awaitable[None]] | None) -> None:
@@ -99,22 +101,22 @@ class FairTurns:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
         self._mean_s = TURN_OF_ALL_S / FIRST_TOGETHER
-        """Time that a connection's turn took of late."""
+        """Running mean of the duration of a connection's turn."""
         self._together = self.left = FIRST_TOGETHER
-        """Connections that may go on in a turn of the loop; those of them that have not yet."""
+        """Connections that may run in a turn of the loop, and how many of these are left."""
         self._first: OrderedDict[TurnSlot, None] = OrderedDict()
         self._others: OrderedDict[TurnSlot, None] = OrderedDict()
-        """Connections that wait, in order of arrival; one that gives up is found at once."""
+        """Waiting connections, in order of arrival; one that gives up is found at once."""
         self._pacer: trio.lowlevel.Task | None = None
         """The task of `run`, while it sleeps."""
 
     @property
     def waiting(self) -> int:
-        """Connections that have something to do and wait for their turn."""
+        """Busy connections that wait for their turn."""
         return len(self._first) + len(self._others)
 
     def take(self) -> None:
-        """Let a connection go on that has not waited. A quarter of them may do so before the pacer has to look."""
+        """Let a connection run that has not waited. A quarter of them may do so before the pacer has to look."""
         self.left -= 1
         if self._pacer is not None and self._is_busy(self._together - self.left):
             self._wake()
@@ -127,13 +129,13 @@ class FairTurns:
         return turn_s < self._mean_s * SHORT_PART
 
     def enter(self, slot: TurnSlot) -> None:
-        """Have a connection wait."""
+        """Add a connection to its queue."""
         queue = self._first if slot.goes_first else self._others
         queue[slot] = None
         self._wake()
 
     def leave(self, slot: TurnSlot) -> None:
-        """Forget a connection that gives up waiting."""
+        """Remove a connection that gives up waiting."""
         queue = self._first if slot.goes_first else self._others
         del queue[slot]
 
@@ -143,7 +145,7 @@ class FairTurns:
             trio.lowlevel.reschedule(pacer)
 
     async def run(self) -> None:
-        """Let on those that wait, turn after turn; sleep while there is little to do."""
+        """Run waiting connections, turn after turn; sleep while there is little to do."""
         while True:
             began_s = self.monotonic()
             self._let_on()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 SECONDS: tuple[float, ...] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""Bounds for what takes from a write into a disk's cache to a disk that hangs."""
+"""Bounds in seconds, from a write into a disk's cache to a disk that hangs."""
 
 
 class Histogram:
@@ -17,15 +17,15 @@ class Histogram:
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        """`bounds` ascend; a value that equals one counts below it."""
+        """Make an empty histogram. `bounds` ascend; a value equal to a bound counts below it."""
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
-        """How many values lie up to each bound and above the one before; the last: above all."""
+        """Number of values up to each bound and above the one before; the last: above all."""
         self.sum = 0.0
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of observed values."""
         return sum(self.counts)
 
     def observe(self, value: float) -> None:
@@ -34,7 +34,7 @@ class Histogram:
         self.sum += value
 
     def cumulated(self) -> Iterator[tuple[float, int]]:
-        """(bound, how many values are not above it), infinity last."""
+        """(bound, number of values up to it), infinity last."""
         total = 0
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             total += count

@@ -1,4 +1,4 @@
-"""How late the loop is: what a task waits for its turn beyond the time that it asked for."""
+"""Measurement of the loop's lag: the delay of a task's wake-up beyond the time that it asked for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from linn.core.env.env import Clock
 from linn.core.loop.histogram import Histogram
 
 INTERVAL_S = 1.0
-"""Often enough that a loop which is blocked for seconds shows in every scrape, and nothing beside all other work."""
+"""Interval of the probe: every scrape shows a loop that was blocked for seconds, at negligible cost."""
 
 
 class LoopLag:
-    """A probe that sleeps and looks how late it wakes."""
+    """A probe that sleeps and measures how late it wakes."""
 
     def __init__(self) -> None:
         self.seconds = Histogram()

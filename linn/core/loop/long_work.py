@@ -1,4 +1,4 @@
-"""Cooperative scheduling of long CPU-bound work: in turns, one task of all at a time."""
+"""Cooperative scheduling of long CPU-bound work: in turns, one task at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import trio
 from linn.core.batch.steps import TURN_S, Steps
 
 TURNS_OF_OTHERS = 3
-"""Turns of the loop for each of long work: small requests need many."""
+"""Turns of the loop between two turns of long work: small requests need many."""
 TURNS_OF_OTHERS_MAX = 30
-"""After a step that could not be made as short as a turn."""
+"""The same after a step that could not be made as short as a turn."""
 T = TypeVar("T")
 
 
 async def let_others_on(monotonic: Callable[[], float], worked_s: float = TURN_S) -> None:
-    """Give others some turns for each of one's own, or the time of these where each of theirs is long.
+    """Let other tasks run for some turns after each turn of long work, or the time of these if each turn is long.
 
     Cancellation: a checkpoint.
     """
@@ -30,21 +30,21 @@ async def let_others_on(monotonic: Callable[[], float], worked_s: float = TURN_S
 
 
 class LongWork:
-    """Cooperative scheduling of long CPU-bound work: of all tasks that have some, one has a turn at a time."""
+    """A scheduler of long CPU-bound work: one of all its tasks has a turn at a time."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.monotonic = monotonic
         self.turn = trio.Lock()
         """Held by the task whose turn is next."""
         self.is_stopping = False
-        """Whether nobody else has to be let on any more."""
+        """Whether the broker stops, so that other tasks need no turns."""
 
     def task(self, *, immediate: bool = False) -> LongTask:
-        """The long work of one task; see `LongTask`."""
+        """Make the long work of one task; see `LongTask`."""
         return LongTask(self, immediate)
 
     async def run(self, steps: Steps[T], *, immediate: bool = False) -> T:
-        """Run steps to their end, in turns. `immediate`: see `LongTask`. Cancellation: they end where they are."""
+        """Run steps to their end, in turns. `immediate`: see `LongTask`. Cancellation: the steps end where they are."""
         task = LongTask(self, immediate)
         while True:
             await task.give_turn()
@@ -59,7 +59,7 @@ class LongTask:
     """The long work of one task, which calls `give_turn` before each step."""
 
     def __init__(self, work: LongWork, immediate: bool = False) -> None:
-        """`immediate`: the first turn is now, because those who begin do so a few at a time."""
+        """`immediate`: the first turn is now, because the callers themselves start only a few at a time."""
         self._work = work
         self._monotonic = work.monotonic
         self._began_s = self._until_s = self._monotonic()
@@ -67,10 +67,10 @@ class LongTask:
             self._until_s += TURN_S
 
     async def give_turn(self) -> None:
-        """Where this turn is over, let others go on; between two turns of theirs one goes on of all that takes long.
+        """Let other tasks run if this turn is over; between two of their turns, one task with long work continues.
 
-        They have several turns for each, or the time of these: where each turn is long, that is less. Once the broker
-        stops nobody has to be let on.
+        They have several turns for each, or the time of these: fewer if each turn is long. Once the broker stops, other
+        tasks need no turns.
 
         Cancellation: a checkpoint, if there is one.
         """

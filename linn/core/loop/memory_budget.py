@@ -1,17 +1,17 @@
-"""The memory budget: what may wait in a broker's memory, over all its topics and connections.
+"""The memory budget: limits on data that waits in a broker's memory, over all its topics and connections.
 
 It has three shares, each with a backpressure of its own:
 
 - `stored`, a half: batches that engines keep in memory. Over it they go to the disk.
-- `unsent`, a quarter: output that clients have not taken. Over it a connection that has taken all it had gets one small
+- `unsent`, a quarter: output that clients have not taken. Over it a connection that has taken everything gets one small
   answer or delivery, and then the next.
-- `received`, a quarter: requests that have not come whole, and publishes that wait for room. Over it connections that
-  hold more than `RESERVE_BYTES` of it are not read.
+- `received`, a quarter: incomplete requests, and publishes that wait for room. Over it connections that hold more than
+  `RESERVE_BYTES` of it are not read.
 
-Laws: whoever holds bytes adds them to `used_bytes` of their share, and takes them away again. Nobody waits for a share
-who could free it: what is stored is freed by settling, which needs little of the other two, and a connection with
-subscriptions is read whatever `received` says; unsent output is freed by the client that takes it; of requests that
-have not come whole the one that waits longest always goes on. What is not counted is bounded per connection or per
+Laws: a holder of bytes adds them to `used_bytes` of their share, and subtracts them later. Nothing that could free a
+share waits for it: stored batches are freed by settling, which needs little of the other two, and a connection with
+subscriptions is read whatever `received` says; unsent output is freed by the client that takes it; of the incomplete
+requests the one that has waited longest always continues. Memory that is not counted is bounded per connection or per
 partition; docs/explanation/memory.md lists it.
 """
 
@@ -23,14 +23,16 @@ from contextlib import contextmanager
 from linn.core.loop.waiting import ReadySignal
 
 PART_OF_MACHINE = 2
-"""Without a setting the budget is this part of the memory that the process may use; the rest is for the page cache."""
+"""Divisor of the process's memory limit for the default budget; the rest is for the page cache."""
 RESERVE_BYTES = 64 << 10
-"""What each connection may hold of `received`, whatever others do, and the largest answer where `unsent` is over it."""
+"""Bytes of `received` that each connection may hold in any case, and the largest answer while `unsent` is over."""
 UNLIMITED_BYTES = 1 << 62
 
 
 class MemoryShare:
-    """Memory for one purpose. Who adds to `used_bytes` may go over it; who is asked to hold back looks at it first."""
+    """Memory for one purpose. It may be exceeded by those that add to `used_bytes`; backpressure applies while it is
+    over.
+    """
 
     __slots__ = ("bytes_max", "name", "used_bytes")
 
@@ -41,17 +43,17 @@ class MemoryShare:
 
     @property
     def is_over(self) -> bool:
-        """Whether more is in use than there should be."""
+        """Whether more is in use than allowed."""
         return self.used_bytes >= self.bytes_max
 
     @property
     def room_bytes(self) -> int:
-        """What may still be used; negative where it is over."""
+        """Bytes that may still be used; negative if it is over."""
         return self.bytes_max - self.used_bytes
 
 
 class ReceivedShare(MemoryShare):
-    """The share `received`. Requests that have not come whole wait here for their turn to be read on."""
+    """The share `received`. Incomplete requests wait here for their turn to be read further."""
 
     __slots__ = ("_arriving_bytes", "_first", "_held_up", "_room")
 
@@ -59,12 +61,12 @@ class ReceivedShare(MemoryShare):
         super().__init__(name, bytes_max)
         self._arriving_bytes = 0
         self._first: ReceiveReservation | None = None
-        """Who goes on although the share is over."""
+        """The reservation that continues although the share is over."""
         self._room = ReadySignal()
         self._held_up: dict[Callable[[], None], None] = {}
 
     def give_back(self, count: int) -> None:
-        """Some bytes are not in use any more."""
+        """Subtract bytes that are no longer in use."""
         was_over = self.is_over
         self.used_bytes -= count
         self._room.notify()
@@ -74,7 +76,7 @@ class ReceivedShare(MemoryShare):
 
     @contextmanager
     def telling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call back whenever the share is over no longer, for one who waits for other things as well."""
+        """Call back whenever the share is no longer over, for a task that also waits for other things."""
         self._held_up[callback] = None
         try:
             yield
@@ -82,36 +84,36 @@ class ReceivedShare(MemoryShare):
             del self._held_up[callback]
 
     def arrived(self, count: int) -> None:
-        """Bytes more of requests that have not come whole."""
+        """Add bytes of incomplete requests."""
         self._arriving_bytes += count
         self.used_bytes += count
 
     def became_whole(self, count: int) -> None:
-        """So many bytes are of such a request no longer."""
+        """Subtract bytes of a request that is now complete."""
         self._arriving_bytes -= count
         self.give_back(count)
 
     async def wait_turn(self, reservation: ReceiveReservation) -> None:
-        """Wait until there is room, or until this one is the first of those that fill it. Cancellation is safe."""
+        """Wait until there is room, or this is the first of those that fill it. Cancellation is safe."""
         while self.is_over and not self._is_first(reservation):
             await self._room.wait()
         self._room.notify()
 
     def _is_first(self, reservation: ReceiveReservation) -> bool:
-        # Publishes that wait for room are freed by consumers. What has not come whole frees itself, by coming whole.
+        # Publishes that wait for room are freed by consumers; an incomplete request is freed by its own completion.
         if self._first is None and 2 * self._arriving_bytes >= self.bytes_max:
             self._first = reservation
         return self._first is reservation
 
     def pass_on(self, reservation: ReceiveReservation) -> None:
-        """Let the next one be first."""
+        """Let the next reservation continue."""
         if self._first is reservation:
             self._first = None
         self._room.notify()
 
 
 class ReceiveReservation:
-    """What one connection holds of `received` in a request that has not come whole."""
+    """One connection's part of `received` in an incomplete request."""
 
     __slots__ = ("_share", "held_bytes", "waits")
 
@@ -119,10 +121,10 @@ class ReceiveReservation:
         self._share = share
         self.held_bytes = 0
         self.waits = False
-        """Whether the connection is not read until it is its turn."""
+        """Whether the connection is not read until its turn."""
 
     async def hold(self, count: int, *, patient: bool) -> None:
-        """So many bytes have come by now; if it is `patient`, return when more may come."""
+        """Set the bytes received so far; if `patient`, return when more may be read."""
         self._note(count)
         if patient and self.held_bytes and self._share.is_over:
             self.waits = True
@@ -131,14 +133,14 @@ class ReceiveReservation:
 
     def _note(self, count: int) -> None:
         if count < self.held_bytes:
-            self.release()  # That request is whole; these bytes are of the next one.
+            self.release()  # That request is complete; these bytes belong to the next one.
         if count > RESERVE_BYTES:
             self._share.arrived(count - self.held_bytes)
             self.held_bytes = count
 
     @contextmanager
     def set_aside(self, count: int, callback: Callable[[], None]) -> Iterator[None]:
-        """So many bytes have come by now, and no more are read for a while: others go on meanwhile.
+        """Set the bytes received so far, while no more are read: other connections continue meanwhile.
 
         `callback`: see `ReceivedShare.telling`.
         """
@@ -148,11 +150,11 @@ class ReceiveReservation:
             yield
 
     def give_way(self) -> None:
-        """Nothing more is read: others go on."""
+        """Let other connections continue: nothing more is read."""
         self._share.pass_on(self)
 
     def release(self) -> None:
-        """The request is whole, or the connection is gone."""
+        """Release the bytes: the request is complete, or the connection is gone."""
         if self.held_bytes:
             self._share.became_whole(self.held_bytes)
             self.held_bytes = 0
@@ -160,7 +162,7 @@ class ReceiveReservation:
 
 
 class MemoryBudget:
-    """The shares of one broker."""
+    """The memory shares of one broker."""
 
     def __init__(self, bytes_max: int) -> None:
         self.stored: MemoryShare = MemoryShare("stored", bytes_max // 2)
@@ -169,5 +171,5 @@ class MemoryBudget:
 
     @property
     def shares(self) -> tuple[MemoryShare, ...]:
-        """All of them."""
+        """All shares."""
         return (self.stored, self.unsent, self.received)

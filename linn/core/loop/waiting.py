@@ -1,4 +1,4 @@
-"""Waiting: until a deadline that may come early, and for a wake-up that goes to one of several."""
+"""Waiting primitives: a deadline that may come early, and a signal that wakes one of several tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 
 
 class WaitDeadline:
-    """How long somebody waits for records: until a time, or until `end`."""
+    """A deadline for waiting: a time, or a call of `end`."""
 
     def __init__(self, wait_s: float = math.inf) -> None:
         self._until = trio.current_time() + wait_s
@@ -23,7 +23,7 @@ class WaitDeadline:
             self._scope.cancel()
 
     async def wait(self, something: Callable[[], Awaitable[None]]) -> bool:
-        """Wait for something; False where the deadline came first."""
+        """Wait for something; False if the deadline came first."""
         with trio.CancelScope(deadline=self._until) as self._scope:
             await something()
             return True
@@ -31,21 +31,21 @@ class WaitDeadline:
 
 
 class ReadySignal:
-    """Wakes those who wait for work, first come, first served; one at a time, so that each finds something.
+    """Wakes tasks that wait for work, first come, first served; one at a time, so that each finds some.
 
-    Law: who was woken and took work calls `notify` again if there is more; so does who was woken and took none.
+    Law: a woken task that took work calls `notify` again if there is more; so does one that took none.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[trio.Event] = deque()
 
     def notify(self) -> None:
-        """There may be work for one."""
+        """Wake one task: there may be work for it."""
         if self._waiting:
             self._waiting.popleft().set()
 
     def notify_all(self) -> None:
-        """Wake everybody, because something changed for all."""
+        """Wake all tasks, because something changed for all."""
         while self._waiting:
             self._waiting.popleft().set()
 

@@ -12,7 +12,7 @@ from linn.core.metrics.source import MetricSource
 
 
 def _one(name: str, kind: MetricKind, help: str, value: Callable[[MetricSource], Value]) -> Metric:
-    """A metric without labels."""
+    """Make a metric without labels."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((), value(broker))]
@@ -21,7 +21,7 @@ def _one(name: str, kind: MetricKind, help: str, value: Callable[[MetricSource],
 
 
 def _counts(name: str, label: str, help: str, counts: Callable[[MetricSource], Mapping[str, int]]) -> Metric:
-    """A counter with one label, read from counts by that label."""
+    """Make a counter with one label, read from counts by that label."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((key,), count) for key, count in dict(counts(broker)).items()]
@@ -30,7 +30,7 @@ def _counts(name: str, label: str, help: str, counts: Callable[[MetricSource], M
 
 
 def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric:
-    """A gauge of each share of the memory budget."""
+    """Make a gauge with a sample for each share of the memory budget."""
 
     def read(broker: MetricSource) -> list[Sample]:
         return [((share.name,), value(share)) for share in broker.memory.shares]
@@ -40,7 +40,7 @@ def _memory(name: str, help: str, value: Callable[[MemoryShare], int]) -> Metric
 
 @cache
 def _version() -> str:
-    """linn's, as installed."""
+    """The installed version of linn."""
     return version("linn")
 
 
@@ -49,13 +49,13 @@ BROKER_METRICS: tuple[Metric, ...] = (
         "linn_broker_info",
         "gauge",
         ("name", "version"),
-        "Always 1; what the broker calls itself, and its version.",
+        "Always 1; the broker's name and version.",
         lambda broker: [((broker.name, _version()), 1)],
     ),
     _one(
         "linn_broker_uptime_seconds",
         "gauge",
-        "Time since the broker began to start.",
+        "Time since the start of the broker began.",
         lambda broker: broker.env.clock.monotonic() - broker.metrics.started_at,
     ),
     _one(
@@ -75,41 +75,41 @@ BROKER_METRICS: tuple[Metric, ...] = (
     _one(
         "linn_publish_unrouted_batches_total",
         "counter",
-        "Batches published and stored nowhere: no binding fits, or interceptors dropped them.",
+        "Batches published and stored nowhere: no binding matched, or interceptors dropped them.",
         lambda broker: broker.publisher.unrouted_batches,
     ),
     _counts(
         "linn_plugin_failures_total",
         "plugin",
-        "What observers raised; they are isolated, and nothing else notices.",
+        "Exceptions of observers; they have no other effect.",
         lambda broker: broker.observers.failures,
     ),
     _counts(
         "linn_loop_held_total",
         "plugin",
-        "Steps of the loop that took longer than loop_held_max, by the plugin whose code it was. Only of `linn serve`.",
+        "Steps of the loop that took longer than loop_held_max, by the plugin whose code ran. Only of `linn serve`.",
         lambda broker: broker.metrics.loop_held,
     ),
     _one(
         "linn_loop_lag_seconds",
         "histogram",
-        "How late a task wakes that sleeps for a second: what everything waits because something is long.",
+        "Delay of the wake-up of a task that sleeps for a second: the wait that long steps impose on all others.",
         lambda broker: broker.metrics.loop_lag.seconds,
     ),
     _one(
         "linn_turns_waiting",
         "gauge",
-        "Connections that wait for their turn of the loop: more is asked of the broker now than it can do.",
+        "Connections that wait for their turn of the loop: the broker is overloaded.",
         lambda broker: broker.turns.waiting,
     ),
     _memory(
         "linn_memory_bytes",
-        "Of the memory budget, what is in use: `stored`, `unsent` or `received`.",
+        "Memory in use, by share of the budget: `stored`, `unsent` or `received`.",
         lambda share: share.used_bytes,
     ),
     _memory(
         "linn_memory_bytes_max",
-        "From where on the broker holds back those who use it.",
+        "Size of the share, above which the broker applies backpressure.",
         lambda share: share.bytes_max,
     ),
     _one(
@@ -127,7 +127,7 @@ BROKER_METRICS: tuple[Metric, ...] = (
     _one(
         "linn_process_descriptors_max",
         "gauge",
-        "How many descriptors may be open.",
+        "Limit of open file descriptors.",
         lambda broker: broker.env.process.descriptors_max(),
     ),
     _one(

@@ -10,7 +10,7 @@ from linn.core.metrics.source import MetricSource
 
 _LISTENER = ("listener", "protocol")
 _CONNECTION = ("connection", "peer", "listener", "protocol")
-"""`connection` is a number of the broker's, for peers come back and Unix sockets have no peer's name."""
+"""`connection` is a number given by the broker: peers reconnect, and Unix sockets have no peer name."""
 
 
 def _listener(name: str, kind: MetricKind, help: str, value: Callable[[ListenerTraffic], int]) -> Metric:
@@ -44,7 +44,7 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
     _listener(
         "linn_listener_connections_opened_total",
         "counter",
-        "Connections that were taken.",
+        "Connections that were accepted.",
         lambda each: each.opened,
     ),
     _listener(
@@ -57,7 +57,7 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
         "linn_listener_connections_failed_total",
         "counter",
         (*_LISTENER, "code"),
-        "Connections that an error ended, by its code.",
+        "Connections that ended with an error, by its code.",
         _failed,
     ),
     _listener(
@@ -75,7 +75,7 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
     _listener(
         "linn_listener_inflight_requests",
         "gauge",
-        "Requests that wait for their answers.",
+        "Requests that are not answered yet.",
         lambda each: each.total().inflight_requests,
     ),
     _listener(
@@ -105,7 +105,7 @@ CONNECTION_METRICS: tuple[Metric, ...] = (
     _connection(
         "linn_connection_inflight_requests",
         "gauge",
-        "Requests of the connection that wait for their answers.",
+        "Requests of the connection that are not answered yet.",
         lambda traffic: traffic.inflight_requests,
     ),
     _connection(

@@ -1,7 +1,7 @@
-"""A metric: one documented name, and how its samples are read from a running broker.
+"""A metric: one documented name, and the function that reads its samples from a running broker.
 
-Laws: a metric is pulled. What happens per batch adds to plain integers on the objects that do the work; labels, sums
-and ratios come into being when somebody looks. A counter never goes down while its labels exist.
+Laws: a metric is pulled. Work done per batch only adds to plain integers on the objects that do it; labels, sums and
+ratios are computed on reading. A counter never goes down while its labels exist.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from linn.core.metrics.source import MetricSource
 MetricKind = Literal["counter", "gauge", "histogram"]
 Value = int | float | Histogram
 Sample = tuple[tuple[str, ...], Value]
-"""(the labels' values in the metric's order, the value); a Histogram is that of the broker, and may change."""
+"""(the labels' values in the metric's order, the value); a Histogram is the broker's own object, and may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One name. `docs/reference/metrics.md` is made from these."""
+    """One metric. `docs/reference/metrics.md` is made from these."""
 
     name: str
-    """As Prometheus has it: the unit comes last, and `_total` behind it for a counter."""
+    """Name as in Prometheus: the unit comes last, with `_total` after it for a counter."""
     kind: MetricKind
     labels: tuple[str, ...]
     help: str
     read: Callable[[MetricSource], Iterable[Sample]]
-    """Its samples now. Synchronous, and does no I/O but what the operating system answers at once."""
+    """Reads the samples. Synchronous; no I/O except what the operating system answers at once."""
     per_connection: bool = False
-    """Whether it has samples for each connection: many where clients are many."""
+    """Whether it has samples for each connection: many if there are many clients."""

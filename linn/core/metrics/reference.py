@@ -13,11 +13,11 @@ from linn.core.metrics.topics import TOPIC_METRICS
 
 _INTRO = f"""# Metrics
 
-What a broker counts and measures, by the names that Prometheus sees. [Monitor a broker](../how-to/monitor.md) says how
-to look at them. (This page is made from the metrics themselves: `python -m linn.core.metrics.reference`.)
+The metrics of a broker, by their names in Prometheus. [Monitor a broker](../how-to/monitor.md) says how to read them.
+(This page is made from the metrics themselves: `python -m linn.core.metrics.reference`.)
 
-- A **counter** counts since the broker started, and begins again at 0; a **gauge** is how things are; a **histogram**
-  has buckets from {SECONDS[0]:g} to {SECONDS[-1]:g} seconds (NAME`_bucket`, NAME`_sum`, NAME`_count`).
+- A **counter** counts since the broker's start, from 0; a **gauge** is a current value; a **histogram** has buckets
+  from {SECONDS[0]:g} to {SECONDS[-1]:g} seconds (NAME`_bucket`, NAME`_sum`, NAME`_count`).
 - **Names are stable** within a minor version. Labels and metrics may be added.
 - Numbers are of the broker, not of a client: a record that goes to three topics is published three times.
 """
@@ -25,8 +25,8 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[Metric]]] = (
     ("Broker and process", "", BROKER_METRICS),
     (
         "Listeners and connections",
-        "Those with the label `connection` exist while the connection does; over HTTP only where the listener has\n"
-        "`per_connection = true`. `peer` is the client's address; of a Unix socket, the socket's.",
+        "Those with the label `connection` exist while the connection does; over HTTP only if the listener has\n"
+        "`per_connection = true`. `peer` is the client's address, or that of the Unix socket.",
         CONNECTION_METRICS,
     ),
     ("Topics, queues, groups and storage", "", TOPIC_METRICS),
@@ -41,7 +41,7 @@ def page() -> str:
 def _section(title: str, text: str, metrics: Sequence[Metric]) -> str:
     rows = "\n".join(_row(metric) for metric in metrics)
     words = f"{text}\n\n" if text else ""
-    return f"## {title}\n\n{words}| name | kind | labels | what it says |\n|---|---|---|---|\n{rows}\n"
+    return f"## {title}\n\n{words}| name | kind | labels | meaning |\n|---|---|---|---|\n{rows}\n"
 
 
 def _row(metric: Metric) -> str:

@@ -1,7 +1,7 @@
-"""The registry: every metric of a broker by name, and those counts that no other object holds.
+"""The registry: every metric of a broker by name, and the counts that no other object holds.
 
-`metric` says what one is; `broker_metrics`, `connection_metrics` and `topic_metrics` which there are. Whoever shows
-them reads them here: a protocol, an administration verb.
+`metric` defines one; `broker_metrics`, `connection_metrics` and `topic_metrics` list them. Protocols and administration
+verbs read the metrics here.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class MetricRegistry:
         self.started_at: float = broker.env.clock.monotonic()
         self.loop_lag: LoopLag = LoopLag()
         self.loop_held: Mapping[str, int] = {}
-        """Steps that held up the loop, by plugin; a watchdog's, where one looks on. Its thread writes it."""
+        """Steps that blocked the loop, by plugin; written by the watchdog's thread, if there is one."""
         self.storages: dict[str, StorageStats] = {}
-        """By the storage's name; those that were in use."""
+        """Counts of all storages that have been in use, by name."""
         self._broker = broker
 
     async def watch_loop(self) -> None:
-        """Measure how late the loop is, until cancelled."""
+        """Measure the loop's lag until cancelled."""
         await self.loop_lag.watch(self._broker.env.clock)
 
     def storage(self, name: str) -> StorageStats:
-        """Where the logs of a storage are counted."""
+        """The counts of a storage's logs."""
         return self.storages.setdefault(name, StorageStats(name))
 
     def collect(self, prefixes: Sequence[str] = ("",), *, per_connection: bool = True) -> Iterator[Family]:
-        """The metrics whose names begin with one of `prefixes`, each read when the iterator comes to it.
+        """Iterate over the metrics whose names begin with one of `prefixes`; each is read when its turn comes.
 
-        Whoever reads those of a broker with many topics gives other tasks their turn in between.
+        A reader of a broker with many topics lets other tasks run in between.
         """
         chosen = tuple(prefixes)
         for metric in self.metrics.values():

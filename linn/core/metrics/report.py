@@ -12,11 +12,11 @@ from linn.core.metrics.metric import Value
 from linn.core.metrics.registry import Family, MetricRegistry
 
 SAMPLES_MAX = 200_000
-"""Of one report: about 8 MiB, half of the largest frame."""
+"""Limit of the samples of one report: about 8 MiB, half of the largest frame."""
 
 
 async def metric_report(metrics: MetricRegistry, clock: Clock, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The metrics whose names begin with one of the argument `names`; all without it. Lets others work in between.
+    """The metrics whose names begin with one of the argument `names`, or all. Lets other tasks run in between.
 
     Raises:
         ConfigError: `names` is not a list of texts.

@@ -1,4 +1,4 @@
-"""What metrics are read from: the parts of a running broker that count."""
+"""The parts of a running broker that metrics are read from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from linn.core.topics.topic import Topic
 
 
 class LoopReport(Protocol):
-    """How the loop and the storages fare; the metric registry keeps it."""
+    """Measurements of the loop and the storages, held by the metric registry."""
 
     started_at: float
     loop_lag: LoopLag

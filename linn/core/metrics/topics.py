@@ -20,7 +20,7 @@ def _topic(name: str, kind: MetricKind, help: str, value: Callable[[Topic], int]
 
 
 def _partitions(name: str, kind: MetricKind, help: str, value: Callable[[Partition], int]) -> Metric:
-    """The sum over a topic's partitions."""
+    """Make a metric that is the sum over a topic's partitions."""
     return _topic(name, kind, help, lambda topic: sum(map(value, topic.partitions.values())))
 
 
@@ -32,12 +32,12 @@ def _queue(name: str, kind: MetricKind, help: str, value: Callable[[Queue], int]
 
 
 def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[PartitionQueue], int]) -> Metric:
-    """The sum over a queue's partitions."""
+    """Make a metric that is the sum over a queue's partitions."""
     return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
 
 
 def _consumers(topic: Topic) -> int:
-    """Everybody who reads: competing consumers, members of groups, readers of their own."""
+    """The number of readers: competing consumers, members of groups, and readers without a group."""
     count = len(topic.readers)
     if topic.queue is not None:
         count += len(topic.queue.consumers)
@@ -80,7 +80,7 @@ def _logs(topic: Topic) -> Iterator[Partition]:
 
 
 def _by_storage(place: int) -> Callable[[MetricSource], Iterable[Sample]]:
-    """One number of `LogStatistics`, summed over the logs of each storage whose engine gives it."""
+    """Make a reader of one number of `LogStatistics`, summed over the logs of each storage whose engine has it."""
 
     def read(broker: MetricSource) -> Iterable[Sample]:
         totals: dict[str, int] = {}
@@ -152,7 +152,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _partitions(
         "linn_topic_bytes",
         "gauge",
-        "Bytes of the batches that are kept.",
+        "Bytes of the stored batches.",
         lambda partition: partition.log.size_bytes(),
     ),
     _topic("linn_topic_consumers", "gauge", "Consumers, members of groups and readers that are connected.", _consumers),
@@ -165,7 +165,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_leased_records",
         "gauge",
-        "Records that are with a consumer.",
+        "Records that are leased to a consumer.",
         lambda dispatch: dispatch.subscription.leased_count,
     ),
     _dispatches(
@@ -177,7 +177,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_damaged_records",
         "gauge",
-        "Records that can't be read from the disk; they count as delayed, and are looked at again every five minutes.",
+        "Records that can't be read from the disk; they count as delayed, and are retried every five minutes.",
         lambda dispatch: dispatch.damaged.count,
     ),
     _dispatches(
@@ -195,7 +195,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
     _dispatches(
         "linn_queue_redelivered_records_total",
         "counter",
-        "Records handed to a consumer for the second time or more often.",
+        "Records delivered for the second time or later.",
         lambda dispatch: dispatch.redelivered_records,
     ),
     _dispatches(
@@ -214,7 +214,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_group_lag_records",
         "gauge",
         ("topic", "group"),
-        "Records behind what the group has committed, over all partitions.",
+        "Records after the group's committed offsets, over all partitions.",
         _lag,
     ),
     Metric("linn_group_members", "gauge", ("topic", "group"), "Members of the group that are connected.", _members),
@@ -229,7 +229,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_storage_sync_seconds",
         "histogram",
         ("storage",),
-        "How long a sync took that confirms publishes or that the flusher made.",
+        "Duration of syncs that confirm publishes or that the flusher made.",
         lambda broker: [((storage.name,), storage.sync_seconds) for storage in broker.metrics.storages.values()],
     ),
     Metric(
@@ -243,7 +243,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "linn_storage_cut_bytes",
         "gauge",
         ("storage",),
-        "Bytes of torn tails that were cut off when the logs were opened: what a power loss took.",
+        "Bytes of torn tails that were cut off when the logs were opened, after a power loss.",
         _by_storage(1),
     ),
 )

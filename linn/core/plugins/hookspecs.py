@@ -1,4 +1,4 @@
-"""Every hook of linn. This file is the plugin reference; `docs/reference/hooks.md` is made from it.
+"""All hooks of linn. This file is the plugin reference; `docs/reference/hooks.md` is made from it.
 
 A plugin is a module (or any object) with functions marked `hookimpl`:
 
@@ -17,9 +17,9 @@ It is found by the entry-point group `linn` of an installed distribution, or by 
 Laws: hooks bind, objects run. A hook is called once, while the broker starts, is synchronous and does no I/O; no hook
 is ever called per batch or per message. It returns one kind or a list of them; None registers nothing. A module that
 can't be imported, a name that is taken, a wrong type, a hook or a factory that raises and a hook that does not exist
-stop the start with a `PluginError` that names the plugin and its distribution. What a plugin raises later is handled by
-its hook's failure policy. One that holds up the loop for longer than `loop_held_max` is named in the log of
-`linn serve`, with the place in its code.
+stop the start with a `PluginError` that names the plugin and its distribution. Exceptions that a plugin raises later
+are handled by its hook's failure policy. A plugin that blocks the loop for longer than `loop_held_max` is named in the
+log of `linn serve`, with the place in its code.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finds, loads and checks plugins: a typed face on pluggy. Made once at start-up, handed on, never a global.
+"""Finds, loads and checks plugins: a typed interface to pluggy. Made once at start-up and passed on, never a global.
 
-Laws: whatever is wrong with a plugin is one `PluginError` of one line that names the plugin and where it came from;
-once a manager is made nothing calls pluggy any more, the registries are plain dicts.
+Laws: any problem with a plugin is one `PluginError` of one line that names the plugin and its origin; once a manager is
+made, nothing calls pluggy any more: the registries are plain dicts.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ _OBSERVER_METHODS = [name for name in vars(Observer) if not name.startswith("_")
 
 
 def installed() -> list[EntryPoint]:
-    """The plugins of all installed distributions, by name; linn's own are among them."""
+    """The plugins of all installed distributions, linn's own included, by name."""
     return sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name)
 
 
 class PluginManager:
-    """What plugins brought: one dict per kind, by the kind's name."""
+    """The registered kinds: one dict per sort of kind, by the kind's name."""
 
     def __init__(self, settings: PluginSettings, installed: Iterable[EntryPoint]) -> None:
-        """Load installed plugins and those that `settings` list, but none that they block.
+        """Load the installed plugins and those that `settings` list, except the blocked ones.
 
         Raises:
-            PluginError: a plugin can't be imported, has a hook that does not exist or takes the wrong arguments, brings
-                the wrong type, or a name that is taken.
+            PluginError: a plugin can't be imported, has a hook that does not exist or takes the wrong arguments,
+        returns
+                a wrong type, or a name that is taken.
         """
         self.engines: dict[str, EngineKind] = {}
         self.semantics: dict[str, SemanticsKind] = {}
@@ -60,7 +61,7 @@ class PluginManager:
         self.interceptors: dict[str, InterceptorKind] = {}
         self.partitioners: dict[str, PartitionerKind] = {}
         self.plugin_names: list[str] = []
-        """Every plugin that was found, in the order in which they were, blocked ones included."""
+        """Every plugin found, in order, blocked ones included."""
         self._pluggy = pluggy.PluginManager("linn")
         self._pluggy.add_hookspecs(hookspecs)
         self._origins: dict[str, str] = {}
@@ -78,15 +79,17 @@ class PluginManager:
         self.code_owners = CodeOwners({self._described(name): names for name, names in self._modules.items()})
 
     def owner_of(self, kind: Kind) -> str:
-        """The plugin that brings a kind, for people: `plugin "tape" (linn-paper-tape 1.2)`."""
+        """The plugin that registered a kind, in a form for people: `plugin "tape" (linn-paper-tape 1.2)`."""
         return self._described(self._owners[type(kind), kind.name])
 
     def blamed(self, error: BaseException, otherwise: str = "linn itself") -> str:
-        """Whose code raised an error, for people: `plugin "tape" (linn-paper-tape 1.2) in read (tape.py:7)`."""
+        """The code that raised an error, in a form for people: `plugin "tape" (linn-paper-tape 1.2) in read
+        (tape.py:7)`.
+        """
         return str(self.code_owners.behind(error) or otherwise)
 
     def make(self, kind: Kind, *arguments: Any) -> Any:
-        """What the factory of a kind makes.
+        """Call the factory of a kind.
 
         Raises:
             LinnError: as the factory raises it. PluginError: it raised anything else.
@@ -120,7 +123,7 @@ class PluginManager:
         self.plugin_names.append(name)
 
     def _imported(self, name: str, module: str, load: Callable[[], Any]) -> Any:
-        """The plugin itself; whatever its module raises while it is imported becomes a PluginError."""
+        """Import a plugin; any exception of its module becomes a PluginError."""
         try:
             return load()
         except (Exception, SystemExit) as error:
@@ -139,7 +142,7 @@ class PluginManager:
         self._modules[name] = [plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__]
 
     def _check_hooks(self) -> None:
-        """Refuse hooks that nobody calls: mostly, misspelt ones."""
+        """Refuse hooks that nothing calls, mostly misspelt ones."""
         try:
             self._pluggy.check_pending()
         except pluggy.PluginValidationError as error:
@@ -152,7 +155,7 @@ class PluginManager:
     # --- what plugins bring ----------------------------------------------------------------------------------------
 
     def _bring(self, hook: str, kind_type: type[K], registry: dict[str, K], table: str, noun: str) -> None:
-        """Fill one registry; `table` is where TOML speaks of this kind, `noun` what a person calls it."""
+        """Fill one registry; `table` is the kind's table in TOML, `noun` its name in errors."""
         reserved = known_keys(TABLES[table])
         for plugin_name, brought in self._results(hook):
             for kind in brought:
@@ -181,14 +184,14 @@ class PluginManager:
         return found
 
     def _owns(self, plugin_name: str, brought: object) -> None:
-        """Note the module of what a plugin brought, where that is a part of the plugin and not borrowed."""
+        """Record the module of a registered object as the plugin's, unless it is borrowed from elsewhere."""
         module = getattr(brought, "__module__", None)
         names = self._modules[plugin_name]
         if isinstance(module, str) and module.partition(".")[0] == names[0].partition(".")[0]:
             names.append(module)
 
     def _results(self, hook: str) -> Iterator[tuple[str, Sequence[Any]]]:
-        """What each plugin's hook returned, one plugin at a time, so that a failure has a name."""
+        """The results of a hook, one plugin at a time, so that a failure can be attributed."""
         plugins = dict(self._pluggy.list_name_plugin())
         for name in self.plugin_names:
             plugin = plugins.get(name)
@@ -210,10 +213,10 @@ class PluginManager:
 
 
 def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
-    """Where an installed plugin comes from, for people: "linn-paper-tape 1.2".
+    """The origin of an installed plugin, in a form for people: "linn-paper-tape 1.2".
 
-    A distribution reads its metadata, which hold its whole README, each time that it is asked for its name or version:
-    linn, which brings many plugins, is asked once.
+    A distribution rereads its metadata, which includes its whole README, for each look at its name or version: linn,
+    which registers many plugins, is read once.
     """
     if entry.dist is None:
         return entry.value
@@ -227,7 +230,7 @@ def _said(error: BaseException) -> str:
 
 
 def _wrong_with(kind: object, kind_type: type[Kind], reserved: Sequence[str]) -> str | None:
-    """What keeps an object from being a kind, in words; None where nothing does."""
+    """The reason why an object is no valid kind; None if it is."""
     if not isinstance(kind, kind_type):
         return f"a {type(kind).__name__}, not a {kind_type.__name__}"
     wrong = name_problem(kind.name) if isinstance(kind.name, str) else "its name is not text"

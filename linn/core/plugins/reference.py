@@ -23,8 +23,8 @@ from linn.core.ports.observer import Observer
 
 _INTRO = """# Configuration
 
-One TOML file says what a broker is; `linn check FILE` says what it means and everything that is wrong with it. Without
-a file a broker has the defaults below. (This page is made from the help in the settings' structs:
+One TOML file configures a broker; `linn check FILE` shows the resulting configuration and all problems of the file.
+Without a file a broker has the defaults below. (This page is made from the help in the settings' structs:
 `python -m linn.core.plugins.reference configuration`.)
 
 - **The unit stands in the value or in the key.** A key that ends in a unit (`_ms`, `_s`, `bytes`, `bytes_max`) takes a
@@ -34,8 +34,8 @@ a file a broker has the defaults below. (This page is made from the help in the 
 - **Unknown keys are errors**, with the file, the line, the full key and the nearest valid key.
 - **Names** of topics, exchanges and tables have 1 to 249 characters of `A-Z a-z 0-9 . _ -`, and don't begin with `__`.
   A name with dots is quoted: `[topics."delays.dead"]`.
-- The admin API takes the same keys and values as `[topics.NAME]`. Where a row says *fixed*, the key can't change
-  while the topic exists, and an attempt fails with `config.not_live`.
+- The admin API takes the same keys and values as `[topics.NAME]`. If a row says *fixed*, the key can't change while
+  the topic exists, and an attempt fails with `config.not_live`.
 """
 
 _HOOKS_INTRO = """# Hooks
@@ -56,7 +56,7 @@ def configuration_page(kinds: PluginManager) -> str:
 
 
 def hooks_page() -> str:
-    """The plugin reference: how a plugin is made, each hook, and what an observer may hear."""
+    """The plugin reference: an introduction, each hook, and the events of observers."""
     parts = [_HOOKS_INTRO, inspect.cleandoc(hookspecs.__doc__ or ""), ""]
     for name, hook in hooks().items():
         returns = inspect.signature(hook).return_annotation
@@ -70,7 +70,7 @@ def hooks_page() -> str:
 
 
 def hooks() -> Mapping[str, typing.Callable[..., object]]:
-    """Every hook, by name, in the order of the file."""
+    """All hooks, by name, in the order of the file."""
     return {name: hook for name, hook in vars(hookspecs).items() if name.startswith("linn_")}
 
 
@@ -98,7 +98,7 @@ def _rows(settings: type[msgspec.Struct]) -> list[str]:
     fields = msgspec.structs.fields(settings)
     if not fields:
         return []
-    rows = ["| key | value | default | what it says |", "|---|---|---|---|"]
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
     return rows + [_row(field) for field in fields]
 
 
@@ -110,7 +110,7 @@ def _row(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _value_text(field: msgspec.structs.FieldInfo) -> str:
-    """What one may write there, in a word or two."""
+    """The values that a field takes, in a word or two."""
     names = []
     for plain in plain_types(field.type):
         if typing.get_origin(plain) is typing.Literal:
@@ -145,7 +145,7 @@ def _default_text(field: msgspec.structs.FieldInfo) -> str:
 
 
 def built_in() -> PluginManager:
-    """linn's own plugins and nobody else's, whatever is installed beside it."""
+    """linn's own plugins alone, whatever else is installed."""
     return PluginManager(PluginSettings(), [entry for entry in installed() if entry.dist and entry.dist.name == "linn"])
 
 

@@ -1,8 +1,8 @@
 """The interceptor port: a plugin that sees each batch on its way into a topic, and may change or drop it.
 
 Laws: interceptors are bound once per topic, where TOML names them; a topic without any pays one test of a tuple per
-batch. They run when the batch has been verified and routed and before anything of it is stored, in the order of the
-topic's setting. One that raises fails that publish: nothing of it is stored, in any topic.
+batch. They run after the batch has been verified and routed and before any of it is stored, in the order of the topic's
+setting. One that raises fails that publish: nothing of it is stored, in any topic.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Interceptor(Protocol):
-    """What sees the batches of one topic."""
+    """An interceptor of one topic's batches."""
 
     def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
-        """The batch to store: the one that was given, or another with as many records; None to store nothing of it.
+        """Return the batch to store: the given one, or another with as many records; None to store nothing of it.
 
-        Synchronous, in the broker's loop, once per batch; `batch_builder.edit_batch` changes columns. The batch that is
-        given is never changed in place, for it may go to other topics too. A publish that waits for room is seen again
-        when it is tried again, so equal batches should give equal answers. Records that are dropped are confirmed, with
-        no copies, as those that no binding matches. Dead letters are copied past interceptors.
+        Synchronous, in the broker's loop, once per batch; `batch_builder.edit_batch` changes columns. The given batch
+        is never changed in place, for it may go to other topics too. A publish that waits for room is passed again when
+        it is retried, so equal batches should give equal answers. Dropped records are confirmed, with no copies, like
+        those that no binding matches. Dead letters are copied without interceptors.
 
         A LinnError refuses the publish, and its producer gets it as it is; anything else becomes `InterceptorFailed`.
         """
@@ -36,7 +36,7 @@ class Interceptor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InterceptorKind:
-    """What a plugin registers."""
+    """An interceptor, as a plugin registers it."""
 
     name: str
     """The value of `interceptor =` in an `[interceptors.*]` table, and the table that exists without being written."""
@@ -51,14 +51,14 @@ class BoundInterceptor:
     """An interceptor at its place in one topic."""
 
     name: str
-    """In the topic's `interceptors`."""
+    """The interceptor's name in the topic's `interceptors`."""
     owner: str
-    """The plugin that brings it, for people: `plugin "redact" (linn-redact 1.0)`."""
+    """The plugin that registered it, in a form for people: `plugin "redact" (linn-redact 1.0)`."""
     interceptor: Interceptor
     limits: BatchLimits
 
     def intercept(self, topic: str, batch: RecordBatch) -> RecordBatch | None:
-        """As the port says, and what comes back is checked as what a producer sent.
+        """Call the interceptor, and check the result like a batch from a producer.
 
         Raises InterceptorFailed, and the LinnErrors of the interceptor.
         """
@@ -73,7 +73,7 @@ class BoundInterceptor:
         return found
 
     def _check(self, found: object, batch: RecordBatch) -> None:
-        """Raises TypeError, ValueError."""
+        """Check an interceptor's result. Raises TypeError, ValueError."""
         if not isinstance(found, RecordBatch):
             raise TypeError(f"intercept() returned a {type(found).__name__}, not a RecordBatch")
         if found.count != batch.count:
@@ -90,7 +90,7 @@ class BoundInterceptor:
 
 
 def intercepted(bound: tuple[BoundInterceptor, ...], topic: str, batch: RecordBatch) -> RecordBatch | None:
-    """What all interceptors of a topic leave of a batch, one after the other. Raises LinnError."""
+    """Pass a batch through all interceptors of a topic; None if one of them drops it. Raises LinnError."""
     found: RecordBatch | None = batch
     for each in bound:
         if found is None:

@@ -1,7 +1,7 @@
-"""Observers: plugins that are told what the broker does, and can't change it.
+"""Observers: plugins that are told of the broker's events, and can't influence it.
 
 Laws: an observer is called synchronously, from the loop, for rare events only (never per batch or message); one that
-raises is logged, counted and isolated: the others are still told and the broker goes on.
+raises is logged, counted and isolated: the others are still told and the broker continues.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ logger = logging.getLogger("linn.observer")
 
 
 class Observer(Protocol):
-    """What an observer may hear. Subclass it and override what is of interest; the rest does nothing.
+    """The events of an observer. Subclass it and override the methods of interest; the others do nothing.
 
-    Nothing here may block or wait: hand work to a thread or a task of your own.
+    No method may block or wait: hand work to a thread or a task of your own.
     """
 
     def broker_started(self, name: str, addresses: Sequence[str]) -> None:
@@ -30,51 +30,51 @@ class Observer(Protocol):
         return
 
     def topic_created(self, topic: str, settings: TopicSettings) -> None:
-        """A topic exists now: made over the wire or from TOML, or found again at start-up."""
+        """A topic exists: it was made over the wire or from TOML, or recovered at start-up."""
         return
 
     def topic_deleted(self, topic: str) -> None:
-        """A topic and all it held are gone."""
+        """A topic and all its records are gone."""
         return
 
     def connection_opened(self, protocol: str, peer: str) -> None:
-        """A client connected; nothing was read from it yet."""
+        """A client connected; nothing has been read from it yet."""
         return
 
     def connection_closed(self, protocol: str, peer: str, reason: str) -> None:
-        """A connection ended. `reason` is one line: "" for an orderly end, else the error's text."""
+        """A connection ended. `reason` is one line: "" for an orderly end, otherwise the error's text."""
         return
 
 
 class Observers:
-    """All observers behind one object that never raises. `failures` counts what each one raised, by plugin name."""
+    """All observers behind one object that never raises. `failures` counts exceptions by plugin name."""
 
     def __init__(self, observers: Mapping[str, Observer]) -> None:
         self._observers = dict(observers)
         self.failures: dict[str, int] = dict.fromkeys(self._observers, 0)
 
     def broker_started(self, name: str, addresses: Sequence[str]) -> None:
-        """Tell all; see `Observer.broker_started`."""
+        """Notify all; see `Observer.broker_started`."""
         self._tell("broker_started", lambda observer: observer.broker_started(name, addresses))
 
     def broker_stopping(self, name: str) -> None:
-        """Tell all; see `Observer.broker_stopping`."""
+        """Notify all; see `Observer.broker_stopping`."""
         self._tell("broker_stopping", lambda observer: observer.broker_stopping(name))
 
     def topic_created(self, topic: str, settings: TopicSettings) -> None:
-        """Tell all; see `Observer.topic_created`."""
+        """Notify all; see `Observer.topic_created`."""
         self._tell("topic_created", lambda observer: observer.topic_created(topic, settings))
 
     def topic_deleted(self, topic: str) -> None:
-        """Tell all; see `Observer.topic_deleted`."""
+        """Notify all; see `Observer.topic_deleted`."""
         self._tell("topic_deleted", lambda observer: observer.topic_deleted(topic))
 
     def connection_opened(self, protocol: str, peer: str) -> None:
-        """Tell all; see `Observer.connection_opened`."""
+        """Notify all; see `Observer.connection_opened`."""
         self._tell("connection_opened", lambda observer: observer.connection_opened(protocol, peer))
 
     def connection_closed(self, protocol: str, peer: str, reason: str) -> None:
-        """Tell all; see `Observer.connection_closed`."""
+        """Notify all; see `Observer.connection_closed`."""
         self._tell("connection_closed", lambda observer: observer.connection_closed(protocol, peer, reason))
 
     def _tell(self, event: str, tell: Callable[[Observer], None]) -> None:

@@ -1,8 +1,9 @@
-"""A large publish is taken apart in turns, and what its parts hold is counted in the share `received`.
+"""Splitting of a large publish in turns, with its parts counted in the share `received`.
 
-Laws: parts of all publishes together go over the share by those of one publish, and one part of each other: while it is
-over, one of them goes on, and the others wait with what they have. Who goes on waits for nobody, so nobody is stuck. Of
-all large publishes, however many there are, one has a turn between two turns of everybody else (`long_work`).
+Laws: the parts of all publishes together exceed the share by those of one publish, and one part of each other: while it
+is over, one publish continues, and the others wait with the parts that they have. The one that continues waits for none
+of them, so there is no deadlock. Of all large publishes, however many there are, one has a turn between two turns of
+all other tasks (`long_work`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class PartsMemory:
-    """The parts of one publish, for one attempt: use it with `with`, and let go of the parts at its end."""
+    """The parts of one attempt of a publish. Use it in a `with` statement, and drop the parts at its end."""
 
     def __init__(self, budget: PublishBudget, work: LongTask, share: ReceivedShare, parts_turn: trio.Lock) -> None:
         self._budget = budget
@@ -42,7 +43,7 @@ class PartsMemory:
             self._parts_turn.release()
 
     async def in_turns(self, steps: Steps[T]) -> T:
-        """The result of these steps. Cancellation: they end where they are."""
+        """Run steps in turns and return their result. Cancellation: they end where they are."""
         while True:
             await self._work.give_turn()
             try:

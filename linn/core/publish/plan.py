@@ -1,7 +1,7 @@
-"""Where one publish goes: found step by step, and stored in one go at the end.
+"""The plan of one publish: its destinations are found step by step, and all of it is stored in one go at the end.
 
-Law: between two steps anything may happen to the broker's topics; what was found holds if `is_current` says so where it
-is used, without a step between.
+Law: between two steps anything may happen to the broker's topics; a plan is valid if `is_current` says so at the moment
+of its use, without a step between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from linn.core.topics.topic import Topic
 
 
 class Destination(NamedTuple):
-    """One partition that a batch, or a part of it, goes to."""
+    """A partition that receives a batch, or a part of it."""
 
     topic: Topic
     partition: int
@@ -27,11 +27,13 @@ class Destination(NamedTuple):
 
 
 Planned = tuple[list[Destination], list[int]]
-"""Of one batch: where it goes, and which of its records no topic takes: first, end, first, end and so on."""
+"""The destinations of one batch, and the ranges of its records that no topic takes: first, end, first,
+end and so on.
+"""
 
 
 class Plan:
-    """One attempt to find where a publish goes. Nothing is stored by it."""
+    """One attempt to find the destinations of a publish. It stores nothing."""
 
     __slots__ = ("_catalog", "_limits", "_request", "_seen", "_version", "budget")
 
@@ -44,7 +46,7 @@ class Plan:
         self.budget = PublishBudget()
 
     def made(self) -> Steps[list[Planned]]:
-        """Find where each batch goes; run the steps to their end.
+        """Find the destinations of each batch; run the steps to their end.
 
         Raises:
             BatchError, TopicUnknown, ExchangeUnknown, PartitionUnknown, TopicError, InterceptorFailed, ...
@@ -64,7 +66,7 @@ class Plan:
         return found
 
     def _routed(self, batch: RecordBatch) -> Steps[Planned]:
-        """Where an exchange sends a batch."""
+        """The destinations that an exchange gives a batch."""
         budget = self.budget
         routed = yield from self._catalog.router(self._request.target).route_steps(batch, budget)
         parts = yield from routed.part_steps(budget)
@@ -78,7 +80,7 @@ class Plan:
         return found, routed.unroutable() if self._request.wants_returned else []
 
     def _pieces(self, topic: Topic, batch: RecordBatch, partition: int) -> Steps[list[Destination]]:
-        """What a topic takes of a batch, by partition; -1: its partitioner says which."""
+        """Split a batch for a topic by partition; -1: its partitioner chooses."""
         if partition >= 0:
             topic.partition(partition)
         self._seen.append((topic, _what_counts(topic)))
@@ -97,22 +99,22 @@ class Plan:
         return [Destination(topic, *piece) for piece in pieces]
 
     def is_current(self) -> bool:
-        """Whether all its topics are still there, and what they were when they admitted their parts."""
+        """Whether all its topics still exist, and are as they were when they admitted their parts."""
         topics = self._catalog.topics
         return all(topics.get(topic.name) is topic and _what_counts(topic) == seen for topic, seen in self._seen)
 
     def may_have_lost_a_topic(self) -> bool:
-        """Whether a topic that is unknown may have been deleted after an exchange had named it."""
+        """Whether an unknown topic may have been deleted after an exchange had named it."""
         return self._request.to_exchange and self._catalog.exchanges.version != self._version
 
 
 def _what_counts(topic: Topic) -> tuple[object, ...]:
-    """What decides whether a topic takes a batch, and into which partition."""
+    """The state of a topic that decides whether it takes a batch, and into which partition."""
     return topic.settings, topic.interceptors, topic.queue is None, len(topic.partitions)
 
 
 def without_room(planned: Sequence[Planned]) -> Destination | None:
-    """A destination that has no room. A topic is asked once, for its largest part: what it holds has to be added up.
+    """A destination without room, or None. A topic is asked once, for its largest part: its held bytes are a sum.
 
     Raises TopicFull.
     """

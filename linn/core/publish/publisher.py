@@ -1,11 +1,11 @@
 """Publishing: one pipeline, from the batches of a request to the partitions that store them.
 
 A publish is planned by a generator (`Plan`). It is driven where the request is read, for a bounded time; if it has not
-ended by then, a task goes on with it, in turns with everybody else's long work. Whatever it waits for (a topic that is
-to be made, room in a topic, its turn) it waits for in that task, and those behind it on its lane wait with it.
+ended by then, a task continues it, in turns with all other long work. Any wait (for a topic to be made, for room in a
+topic, for a turn) happens in that task, and later publishes of the lane wait behind it.
 
 Laws: publishes of one lane are stored in the order in which they came. A publish that is refused has stored nothing.
-Between the check of a plan and the end of storing it nobody else has a turn.
+Between the check of a plan and the end of storing it no other task runs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.topics.catalog import Catalog
 
 INLINE_STEPS_MAX = 64
-"""Steps that a request may take where it is read, if they are over within a turn: small publishes need one to three."""
+"""Limit of the steps that a request may take where it is read, if they fit into a turn: small publishes need one to
+three.
+"""
 WAITING_BYTES = BATCH_BYTES = 512
-"""What a publish that waits takes beside what came, and what each of its batches does."""
+"""Memory that a waiting publish takes besides its data, and that each of its batches takes."""
 
 BegunPlan = tuple[Plan, Steps[list[Planned]]]
-"""A plan, and its steps that are still to be done."""
+"""A plan, and its remaining steps."""
 Stored = tuple[list[PublishResult], list[tuple[Partition, int]]]
 """The result of each batch; and the partitions that confirm them, each by committing up to its offset."""
 
 
 class Publisher:
-    """What all lanes of a broker share."""
+    """The part of publishing that all lanes of a broker share."""
 
     def __init__(
         self,
@@ -52,7 +54,7 @@ class Publisher:
         memory: ReceivedShare,
         make_topic: Callable[[str], Awaitable[None]] | None,
     ) -> None:
-        """`make_topic`: makes a topic that is published to and is not there; None: that is refused."""
+        """`make_topic` makes a missing topic that is published to; None: such a publish is refused."""
         self.catalog = catalog
         self.limits = limits
         self.long_work = long_work
@@ -61,18 +63,18 @@ class Publisher:
         self.parts_turn = trio.Lock()
         """Held by the publish that makes parts while the share `received` is over, see `parts_memory`."""
         self.errors: dict[str, int] = {}
-        """Requests that failed, by the error's code."""
+        """Failed requests, by the error's code."""
         self.unrouted_batches = 0
-        """Published, and stored nowhere."""
+        """Batches that were published and stored nowhere."""
 
     def lane(self, answers: PublishAnswers, spawn: Spawn) -> PublishLane:
-        """The publishes of one connection. `spawn` starts a task that ends with the connection."""
+        """A lane for the publishes of one connection. `spawn` starts a task that ends with the connection."""
         return PublishLane(self, answers, spawn)
 
     async def publish(self, request: PublishRequest) -> Sequence[PublishResult]:
-        """Publish, and wait until all of it is confirmed.
+        """Publish, and wait until everything is confirmed.
 
-        Raises LinnError. Cancellation: what is stored by then stays.
+        Raises LinnError. Cancellation: batches stored by then stay.
         """
         with self._counted(_held_bytes(request)):
             try:
@@ -85,7 +87,7 @@ class Publisher:
         return results
 
     async def carry_out(self, request: PublishRequest, begun: BegunPlan | None = None) -> Stored:
-        """Publish, with others having their turn meanwhile: what was stored, and what confirms it.
+        """Publish while other tasks take turns; returns the results and the partitions that confirm them.
 
         `begun`: a plan whose first steps are done. Raises LinnError. Cancellation: nothing is stored.
         """
@@ -105,17 +107,17 @@ class Publisher:
                     if not plan.may_have_lost_a_topic():
                         raise
                     continue
-                # From here to the end of `store` nobody else has a turn: what was checked holds.
+                # From here to the end of `store` no other task runs: the checks hold.
                 if plan.is_current():
                     full = without_room(planned)
                     if full is None:
                         return self.store(request, planned)
-                planned.clear()  # Before others are made.
+                planned.clear()  # Drop these parts before others are made.
             if full is not None:
                 await self._wait_room(request, full)
 
     async def _wait_room(self, request: PublishRequest, full: Destination) -> None:
-        """Wait until a topic has room for a part, of which its size counts: all parts are made anew then."""
+        """Wait until a topic has room for a part of this size: all parts are made again then."""
         topic, _, part = full
         topics = self.catalog.topics
         with self._counted(0 if any(part is batch for batch in request.batches) else part.size):
@@ -131,29 +133,29 @@ class Publisher:
             self.memory.give_back(size)
 
     def begin(self, request: PublishRequest) -> BegunPlan:
-        """An attempt to find where a publish goes. Raises BrokerStopping."""
+        """Begin a plan. Raises BrokerStopping."""
         if self.long_work.is_stopping:
             raise BrokerStopping("the broker is stopping")
         plan = Plan(self.catalog, self.limits, request)
         return plan, plan.made()
 
     def wants_topic(self, request: PublishRequest) -> bool:
-        """Whether the topic has to be made first."""
+        """Whether the topic must be made first."""
         return self.make_topic is not None and not request.to_exchange and request.target not in self.catalog.topics
 
     def count_refused(self, request: PublishRequest, error: LinnError) -> None:
-        """Count a publish that was refused, for the metrics."""
+        """Count a refused publish, for the metrics."""
         self.count_error(None if request.to_exchange else request.target, error)
 
     def count_error(self, topic_name: str | None, error: LinnError) -> None:
-        """Count a request that failed, for the metrics: to a topic, or to an exchange (None)."""
+        """Count a failed request, for the metrics: to a topic, or to an exchange (None)."""
         self.errors[error.code] = self.errors.get(error.code, 0) + 1
         topic = self.catalog.topics.get(topic_name) if topic_name is not None else None
         if topic is not None:
             topic.publish_errors += 1
 
     def store(self, request: PublishRequest, planned: Sequence[Planned]) -> Stored:
-        """Store what a current plan says: the results, and what confirms them, which is up to each topic's semantics.
+        """Store a current plan; returns the results, and the partitions that confirm them by each topic's semantics.
 
         Raises StorageError: a destination could not store it; earlier ones have.
         """
@@ -184,7 +186,7 @@ class Publisher:
             base_offset = topic.append(partition, part)
             copies += part.count
             end = base_offset + part.count
-            # Few wait: with fsync = "os" a batch is committed when it is appended.
+            # Waits are rare: with fsync = "os" a batch is committed when it is appended.
             if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
                 awaits.append((partition, end))
         if not copies:
@@ -195,7 +197,7 @@ class Publisher:
 
 
 class _Waiting(NamedTuple):
-    """A publish that waits for those before it, for a topic, for room or for its turn."""
+    """A publish that waits for earlier ones, for a topic, for room or for its turn."""
 
     request: PublishRequest
     ticket: int
@@ -205,7 +207,7 @@ class _Waiting(NamedTuple):
 
 
 class PublishLane:
-    """The publishes of one connection, in their order."""
+    """The publishes of one connection, in order."""
 
     def __init__(self, publisher: Publisher, answers: PublishAnswers, spawn: Spawn) -> None:
         self._publisher = publisher
@@ -215,7 +217,7 @@ class PublishLane:
         self._spawn = spawn
         self._waiting: deque[_Waiting] = deque()
         self.waiting_bytes = 0
-        """Of publishes that wait: they count in the share `received`, and in what the connection may hold."""
+        """Bytes of waiting publishes, which count in the share `received` and against the connection's limit."""
 
     @property
     def is_waiting(self) -> bool:
@@ -223,14 +225,14 @@ class PublishLane:
         return bool(self._waiting)
 
     def close(self) -> None:
-        """The connection is gone, and what waited with it."""
+        """Drop waiting publishes: the connection is gone."""
         self._memory.give_back(self.waiting_bytes)
         self.waiting_bytes = 0
         self._waiting.clear()
         del self._answers, self._spawn
 
     def publish(self, request: PublishRequest, ticket: int) -> None:
-        """Carry out a publish, or put it behind those that wait; `answers` hears what became of it, perhaps at once."""
+        """Carry out a publish, or queue it behind those that wait; `answers` gets the outcome, perhaps at once."""
         begun = None
         try:
             if not self._waiting and not self._publisher.wants_topic(request):
@@ -247,7 +249,7 @@ class PublishLane:
         self._wait(request, ticket, begun)
 
     def _planned_inline(self, steps: Steps[list[Planned]]) -> list[Planned] | None:
-        """Do the steps of a plan that fit into a turn: what it finds; None where it takes longer."""
+        """Run the steps of a plan that fit into a turn; returns its result, or None if it takes longer."""
         try:
             next(steps)
             until_s = self._monotonic() + TURN_S
@@ -279,7 +281,7 @@ class PublishLane:
             self._spawn(self._publish_waiting)
 
     async def _publish_waiting(self) -> None:
-        """Publish in order what had to wait."""
+        """Carry out waiting publishes in order."""
         waiting = self._waiting
         while waiting:
             request, ticket, size, begun = waiting[0]
@@ -297,5 +299,5 @@ class PublishLane:
 
 
 def _held_bytes(request: PublishRequest) -> int:
-    """What a publish takes while it waits."""
+    """The memory that a publish takes while it waits."""
     return WAITING_BYTES + len(request.target) + sum([BATCH_BYTES + batch.size for batch in request.batches])

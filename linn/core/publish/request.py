@@ -1,4 +1,4 @@
-"""What is asked of a publish, and what became of it."""
+"""Requests to publish, and their results."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from linn.core.queue.semantics import Acks
 
 
 class PublishRequest(NamedTuple):
-    """Batches for one topic, or for one exchange."""
+    """A publish of batches to one topic, or to one exchange."""
 
     target: str
     batches: Sequence[RecordBatch]
-    """Not verified yet. Their bytes belong to the broker once they are published."""
+    """The batches, not verified yet. Their bytes belong to the broker once they are published."""
     to_exchange: bool = False
     partition: int = -1
-    """Of a topic; -1: the topic's partitioner chooses."""
+    """A partition of the topic; -1: the topic's partitioner chooses."""
     acks: Acks = "all"
     wants_returned: bool = False
-    """Whether the results say which records no topic takes."""
+    """Whether the results list the records that no topic takes."""
 
 
 class PublishResult(NamedTuple):
-    """What became of one published batch."""
+    """The result of publishing one batch."""
 
     partition: int
-    """Of the whole batch; -1: it went to several, to none, or not all of it went anywhere."""
+    """The partition of the whole batch; -1: it went to several or to none, or only a part of it was stored."""
     base_offset: int
-    """-1 where `partition` is."""
+    """The offset of its first record; -1 if `partition` is -1."""
     copies: int
-    """Records stored, in all topics together."""
+    """Number of records stored, in all topics together."""
     returned: list[int]
-    """Where it was asked for: ranges of indexes that no topic takes, as first, end, first, end and so on."""
+    """Ranges of indexes that no topic takes, as first, end, first, end and so on; empty unless requested."""
 
 
 class PublishAnswers(Protocol):
-    """Takes what became of publishes, each by the ticket that it was given."""
+    """Receives the outcome of each publish, by the ticket given to it."""
 
     def stored(self, ticket: int, results: Sequence[PublishResult], awaits: Sequence[tuple[Partition, int]]) -> None:
-        """A publish is stored, and confirmed once each partition has committed up to its offset."""
+        """A publish is stored; it is confirmed once each partition has committed up to its offset."""
 
     def refused(self, ticket: int, error: LinnError) -> None:
-        """Nothing of a publish is stored, but for what `LinnError` says."""
+        """A publish was refused; nothing of it is stored unless the `LinnError` says otherwise."""
 
     def failed(self, ticket: int, error: Exception) -> None:
-        """A publish failed by a bug, of linn or of a plugin."""
+        """A publish failed because of a bug of linn or of a plugin."""
 
     def room(self) -> None:
-        """Less waits than before."""
+        """Called when fewer bytes of publishes wait than before."""

@@ -1,4 +1,4 @@
-"""Records that get no more attempts and wait to be copied to the dead-letter topic.
+"""Dead records, which get no more attempts and wait to be copied to the dead-letter topic.
 
 Laws: a dead record stays unsettled until its copy is committed there, or it is settled without one because the topic
 has no dead-letter topic. Before a copy is made, the intent names the target partition and its end; after a crash the
@@ -21,11 +21,11 @@ OFFSET = "linn.dead.offset"
 ATTEMPTS = "linn.dead.attempts"
 TIME_MS = "linn.dead.time_ms"
 LABELS = (REASON, TOPIC, PARTITION, OFFSET, ATTEMPTS, TIME_MS)
-"""What a copy in the dead-letter topic has beside its own labels."""
+"""Labels that a copy in the dead-letter topic has besides the record's own."""
 
 
 class DeadReason(IntEnum):
-    """Why a record is dead. The numbers are stored; `label` is what the dead letter carries."""
+    """The reason why a record is dead. The numbers are stored; `label` is the text in the dead letter."""
 
     MAX_DELIVERIES = 1
     REJECTED = 2
@@ -34,19 +34,19 @@ class DeadReason(IntEnum):
 
     @property
     def label(self) -> str:
-        """The reason as the dead letter's label says it."""
+        """The reason's text in the dead letter's label."""
         return self.name.lower()
 
 
 class Dead(NamedTuple):
-    """Attempts so far, and why there will be no more."""
+    """Number of attempts, and the reason why there are no more."""
 
     attempts: int
     reason: DeadReason
 
 
 class DeadLetterTarget(NamedTuple):
-    """Where copies go: a partition of the dead-letter topic, and its end offset before the first copy."""
+    """The target of copies: a partition of the dead-letter topic, and its end offset before the first copy."""
 
     partition: int
     end: int
@@ -75,11 +75,11 @@ class DeadLetters:
 
     @property
     def count(self) -> int:
-        """How many records are dead."""
+        """The number of dead records."""
         return self._dead.count
 
     def add(self, first: int, end: int, attempts: int, reason: DeadReason) -> None:
-        """Records that have just died."""
+        """Add records that have just died."""
         self._dead.set(first, end, Dead(attempts, reason))
 
     def covers(self, first: int, end: int) -> bool:
@@ -87,14 +87,14 @@ class DeadLetters:
         return sum(stop - start for start, stop, _ in self._dead.pieces(first, end)) == end - first
 
     def intend(self, first: int, end: int, target: DeadLetterTarget) -> None:
-        """Remember the target for dead records. An earlier intent stays: its copy may be there already."""
+        """Store the target for dead records. An earlier intent stays: its copy may exist already."""
         earlier = self._intents.take(first, end)
         self._intents.set(first, end, target)
         for start, stop, value in earlier:
             self._intents.set(start, stop, value)
 
     def take(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Forget the dead records of [first, end) and their intents; returns what was dead, in order."""
+        """Remove the dead records of [first, end) and their intents; returns the removed ranges, in order."""
         self._intents.take(first, end)
         return [(start, stop) for start, stop, _ in self._dead.take(first, end)]
 
@@ -116,5 +116,5 @@ class DeadLetters:
             yield DeadRange(first, end, dead.attempts, dead.reason, None)
 
     def __len__(self) -> int:
-        """How many ranges there are, of records and of intents."""
+        """The number of ranges, of records and of intents."""
         return len(self._dead) + len(self._intents)

@@ -1,11 +1,11 @@
-"""Copying dead records to the dead-letter topic, once each, whatever crashes.
+"""Copying of dead records to the dead-letter topic, exactly one copy each, across crashes.
 
-Law: intent durable, then copy committed, then settled. After a crash between the last two, the target is read from the
-place that the intent names, and what is there already is not copied again.
+Law: the intent is durable, then the copy is committed, then the record is settled. After a crash between the last two,
+the target is read from the intent's offset, and records found there are not copied again.
 
-A step takes many ranges: who rejects every other record makes a range of each. Their intents are one record of the
-state log and name the same place. Whatever ends a step in the middle leaves each range before or behind one of the
-three, so that the law holds for each of them alone; they are settled in turns for that reason.
+A step takes many ranges: a consumer that rejects every other record makes a range of each. Their intents are one record
+of the state log and name the same target. An interruption at any point leaves each range before or after one of the
+three stages, so that the law holds for each range alone; they are settled in turns for that reason.
 """
 
 from __future__ import annotations
@@ -41,22 +41,24 @@ from linn.core.queue.partition_queue import PartitionQueue
 logger = logging.getLogger("linn.queue")
 
 RECORDS_AT_ONCE = 100
-"""Of one step: they share a commit of their intents, which are made in a millisecond, and one of their copies."""
+"""Records of one step: they share a commit of their intents, which are made in a millisecond, and one
+of their copies.
+"""
 RECORDS_IN_A_TURN = 25
-"""Read or copied in less than a millisecond, in which others wait: a round trip is several turns."""
+"""Records that are read or copied without a pause, in less than a millisecond: a round trip is several turns."""
 RANGES_IN_A_TURN = 32
-"""Settled in as long, also where a million others are."""
+"""Ranges that are settled without a pause, in about the same time, even among a million others."""
 _READ_BYTES = 1 << 20
 
 
 async def copy_dead_letters(dispatch: PartitionQueue, targets: Mapping[int, Partition], env: Env) -> None:
-    """Deal with the lowest dead records of a queue's partition, some at least; without a target they are dropped.
+    """Copy the lowest dead records of a queue's partition, some at least; without a target they are dropped.
 
-    `targets`: the partitions of the dead-letter topic. One that an earlier try meant stays the one, also where the
-    topic has grown since.
+    `targets`: the partitions of the dead-letter topic. A target intended by an earlier try is kept, even if the topic
+    has grown since.
 
     Raises StorageError: the target or the state log can't be written; nothing was settled.
-    Cancellation: as a crash; it will be gone on with.
+    Cancellation: like a crash; copying is continued later.
     """
     found = dispatch.subscription.lowest_dead(RECORDS_AT_ONCE)
     if not targets:
@@ -75,7 +77,9 @@ async def copy_dead_letters(dispatch: PartitionQueue, targets: Mapping[int, Part
 
 
 def _step(found: Sequence[DeadRange]) -> list[DeadRange]:
-    """What to copy together: all have the intent of the lowest, or none, because copies are looked for from there."""
+    """The dead records to copy together: all have the intent of the lowest, or none, for copies are looked up from
+    there.
+    """
     left, dead = RECORDS_AT_ONCE, list[DeadRange]()
     for each in found:
         if left > 0 and each.target == found[0].target:
@@ -100,7 +104,7 @@ async def _intend(dispatch: PartitionQueue, dead: Sequence[DeadRange], target: P
 async def _copied_before(
     source: Partition, dead: Sequence[DeadRange], target: Partition, place: DeadLetterTarget
 ) -> OffsetRanges:
-    """The offsets of `dead`, and perhaps of others, that the target holds already."""
+    """The offsets of `dead`, and perhaps of others, that the target has already."""
     done = OffsetRanges()
     offset = max(place.end, target.start_offset)
     while offset < target.high_watermark:
@@ -126,7 +130,9 @@ async def _note_copies(batch: RecordBatch, source: Partition, wanted: range, don
 async def _copy(
     dispatch: PartitionQueue, dead: Sequence[DeadRange], target: Partition, env: Env, done: OffsetRanges
 ) -> int:
-    """Copy what can be decoded; returns the offset behind the last record that was copied or can't be."""
+    """Copy the records that can be decoded; returns the offset after the last record that was copied or is
+    unreadable.
+    """
     source, end = dispatch.partition, dead[-1].end
     left = [(offset, each) for each in dead for offset in range(each.first, each.end) if offset not in done]
     records: list[Record] = []
@@ -163,7 +169,7 @@ async def _copy(
 
 
 async def _settle(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> None:
-    """Settle what was copied or is dropped, in turns."""
+    """Settle copied or dropped records, in turns."""
     for at in range(0, len(dead), RANGES_IN_A_TURN):
         for first, end in _spans(dispatch, dead[at : at + RANGES_IN_A_TURN]):
             dispatch.dead_lettered(first, end)
@@ -171,7 +177,9 @@ async def _settle(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> None:
 
 
 def _spans(dispatch: PartitionQueue, dead: Sequence[DeadRange]) -> list[Range]:
-    """All in one, where nothing below or in between has died meanwhile: each costs as much as the ranges above it."""
+    """The ranges to settle, as one if no record below or between has died meanwhile: each costs as much as those above
+    it.
+    """
     ranges, end = [(each.first, each.end) for each in dead], dead[-1].end
     lowest = dispatch.subscription.lowest_dead(sum(each.end - each.first for each in dead))
     is_alone = ranges == [(each.first, min(each.end, end)) for each in lowest]
@@ -189,7 +197,7 @@ async def _store(records: list[Record], target: Partition, env: Env) -> None:
 
 
 def _batches(records: list[Record], env: Env) -> list[RecordBatch]:
-    """The copies as one batch, or as several where the labels that they were given make it too large for one."""
+    """The copies as one batch, or as several if their added labels make it too large."""
     base_id = int.from_bytes(env.rng.bytes(16))
     try:
         return [build_from_records(records, base_id=base_id)]

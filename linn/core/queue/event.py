@@ -1,13 +1,13 @@
-"""What a shared subscription did, as rows of its event log; docs call the log "subscription log".
+"""Events of a shared subscription, as rows of its event log; docs call the log "subscription log".
 
-Laws: applying the rows in order to a fresh subscription gives its state back. Each row names the offsets it is about
-and replaces what was known about them, so an offset of which the log says nothing is ready and never delivered: what
-is lost with the tail of the log is delivered again, never skipped. A `Started` row replaces everything before it, so
-a snapshot may stand anywhere in the log, in one record, and what is before it may be trimmed.
+Laws: applying the rows in order to a fresh subscription restores its state. Each row names the offsets it is about and
+replaces their earlier state, so an offset without a row is ready and was never delivered: events lost with the tail of
+the log lead to redelivery, never to a skipped record. A `Started` row replaces everything before it, so a snapshot may
+stand anywhere in the log, in one record, and the records before it may be trimmed.
 
-Layout: one version byte, then rows of 32 bytes, little-endian: kind u8, reason u8, zero u16, number u32, first i64,
-end i64, argument i64. What a row doesn't use is zero, and a row that breaks that is refused. A snapshot is a record of
-another version, with the layout that `event_run` has; one of the version of rows, behind a `Started`, is read as well.
+Layout: one version byte, then rows of 32 bytes, little-endian: kind u8, reason u8, zero u16, number u32, first i64, end
+i64, argument i64. Unused fields are zero, and a row that breaks that is refused. A snapshot is a record of another
+version, with the layout in `event_run`; one in the version of rows, after a `Started`, is read as well.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ EVENT_VERSION: Final = 1
 SNAPSHOT_VERSION: Final = 2
 OFFSET_MAX: Final = 2**63 - 1
 ATTEMPTS_MAX: Final = 2**32 - 1
-"""Attempts are counted up to here and no further: a client that nacks in a loop for days breaks no row."""
+"""Limit at which attempts stop being counted: a client that nacks in a loop for days overflows no row."""
 DELIVERY_ID_MAX: Final = 2**62
-"""Far above what can be given out, so that ids can still jump at each restart."""
+"""Limit far above any id that can be given out, so that ids can still jump at each restart."""
 
 Row = tuple[int, int, int, int, int, int, int]
 """(kind, reason, zero, number, first, end, argument)"""
@@ -40,7 +40,9 @@ _ROW = struct.Struct("<BBHIqqq")
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Everything before `offset` is settled, nothing else is known; delivery ids go on at `next_delivery_id`."""
+    """The start of a log: all records before `offset` are settled, nothing else is known; delivery ids continue at
+    `next_delivery_id`.
+    """
 
     kind: ClassVar[int] = 1
     offset: int
@@ -52,7 +54,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """[first, end) was leased for attempt `attempt`; no delivery id above `delivery_id` was given yet."""
+    """[first, end) was leased for attempt `attempt`; no delivery id above `delivery_id` has been given out."""
 
     kind: ClassVar[int] = 2
     first: int
@@ -78,7 +80,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """[first, end) went back to its place after `attempts` attempts and waits `delay_ms` for the next."""
+    """[first, end) was returned after `attempts` attempts and waits `delay_ms` for the next."""
 
     kind: ClassVar[int] = 4
     first: int
@@ -106,7 +108,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterIntended:
-    """Dead records [first, end) are about to be copied to a partition whose end was `target_end` before."""
+    """Dead records [first, end) are about to be copied to a partition that ended at `target_end` before."""
 
     kind: ClassVar[int] = 6
     first: int
@@ -120,7 +122,7 @@ class DeadLetterIntended:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The records before `offset` are gone from the log of the topic."""
+    """The records before `offset` are gone from the topic's log."""
 
     kind: ClassVar[int] = 7
     offset: int
@@ -131,7 +133,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryIdsStarted:
-    """After a restart: delivery ids go on at `next_delivery_id`, beyond all that may have been given and lost."""
+    """A restart: delivery ids continue at `next_delivery_id`, above all that may have been given out and lost."""
 
     kind: ClassVar[int] = 8
     next_delivery_id: int
@@ -163,13 +165,13 @@ _COLUMNS: Final = {
     Died.kind: Columns(numbers=True, reasons=True),
     DeadLetterIntended.kind: Columns(numbers=True, arguments=True),
 }
-"""What rows about a range of offsets hold beside it."""
+"""Columns of rows about a range of offsets, besides the range."""
 _WITH_DELIVERY_ID: Final = frozenset({Started.kind, Acquired.kind, DeliveryIdsStarted.kind})
 _REASONS: Final = frozenset(DeadReason)
 
 
 def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
-    """The events as one record of the event log. A snapshot is one alone."""
+    """Encode events as one record of the event log. A snapshot is a record of its own."""
     some = list(events)
     if len(some) == 1 and isinstance(some[0], Snapshot):
         return bytes((SNAPSHOT_VERSION,)) + encode_snapshot(some[0])
@@ -178,7 +180,7 @@ def encode_events(events: Iterable[SubscriptionEvent]) -> bytes:
 
 
 def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEvent]:
-    """The events of one record of the event log; rows of one kind that follow one another are a run.
+    """Decode one record of the event log; consecutive rows of one kind become a run.
 
     Raises:
         LogCorrupt: another version, half a row, or a row that no subscription can have written.
@@ -204,7 +206,7 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
 
 
 def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
-    """The same events, one for each row."""
+    """The same events, one per row."""
     single: list[SingleEvent] = []
     for event in events:
         if isinstance(event, Snapshot):
@@ -220,7 +222,7 @@ def single_events(events: Iterable[SubscriptionEvent]) -> list[SingleEvent]:
 
 
 def _decode_rows(kind: int, rows: list[Row]) -> list[SubscriptionEvent]:
-    """Rows of one kind."""
+    """Decode rows of one kind."""
     if len(rows) > 1 and (has := _COLUMNS.get(kind)) is not None:
         _, reasons, zeros, numbers, firsts, ends, arguments = zip(*rows, strict=True)
         others = list(zip((numbers, arguments, reasons), has, strict=True))
@@ -235,7 +237,7 @@ def _is_sound_start(snapshot: Snapshot) -> bool:
 
 
 def _is_sound(run: EventRun) -> bool:
-    """Whether a subscription can have written such rows."""
+    """Whether a subscription can have written these rows."""
     return (
         min(run.firsts) >= 0
         and all(map(lt, run.firsts, run.ends))
@@ -268,7 +270,7 @@ class EventBuffer:
     """The events since the last `take`, coalesced: traffic in order is two rows for any number of calls.
 
     Settled offsets go last, because no later event of the same buffer can be about them. The buffer is one record of
-    the log: all of it is written or none, which is what makes that reordering invisible.
+    the log: all of it is written or none, which makes that reordering invisible.
     """
 
     __slots__ = ("_acquired", "_events", "_settled")
@@ -279,7 +281,7 @@ class EventBuffer:
         self._acquired: tuple[int, int, int, int] | None = None
 
     def acquired(self, first: int, end: int, attempt: int, delivery_id: int) -> None:
-        """As `add(Acquired(...))`, joined with the grant before it where one goes on from the other."""
+        """Add `Acquired(...)`, joined with the previous grant if it continues it."""
         open_run = self._acquired
         if open_run is not None:
             if open_run[1] == first and open_run[2] == attempt:
@@ -289,11 +291,11 @@ class EventBuffer:
         self._acquired = (first, end, attempt, delivery_id)
 
     def settled(self, first: int, end: int) -> None:
-        """As `add(Settled(...))`, joined with all other settled offsets."""
+        """Add `Settled(...)`, joined with all other settled offsets."""
         self._settled.add(first, end)
 
     def add(self, event: SubscriptionEvent) -> None:
-        """Any other event; joined with the one before it where one goes on from the other."""
+        """Add any other event, joined with the previous one if it continues it."""
         if self._acquired is not None:
             self._events.append(Acquired(*self._acquired))
             self._acquired = None
@@ -304,7 +306,7 @@ class EventBuffer:
             self._events.append(event)
 
     def take(self) -> list[SubscriptionEvent]:
-        """The events so far, in order; the buffer is empty afterwards."""
+        """Return the events so far, in order, and empty the buffer."""
         events = self._events
         if self._acquired is not None:
             events.append(Acquired(*self._acquired))
@@ -319,7 +321,7 @@ class EventBuffer:
 
 
 def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEvent | None:
-    """Both in one where they are alike and `event` begins where `last` ends."""
+    """One event for both, if they are alike and `event` begins where `last` ends; otherwise None."""
     match last, event:
         case Returned(first, end, attempts, delay_ms), Returned(start, stop, again, again_ms) if (
             end == start and attempts == again and delay_ms == again_ms

@@ -1,10 +1,10 @@
-"""Many rows of a subscription log at once, as columns: what a replay works on, because a row of its own costs more.
+"""Runs of rows of a subscription log as columns, for replay, where an object per row would cost more.
 
-Law: a run means what its rows mean, applied one by one in order. A snapshot means a `Started` row, and then its runs.
+Law: a run means the same as its rows, applied one by one in order. A snapshot means a `Started` row, and then its runs.
 
-Layout of a snapshot behind its version byte, little-endian: offset i64, next delivery id i64; then each run: kind u8,
-zero u8, zero u16, count u32, and its columns, each as a whole: firsts i64, ends i64, numbers u32, arguments i64,
-reasons u8, without those that the kind has no use for.
+Layout of a snapshot after its version byte, little-endian: offset i64, next delivery id i64; then each run: kind u8,
+zero u8, zero u16, count u32, and its columns, one after the other: firsts i64, ends i64, numbers u32, arguments i64,
+reasons u8, without those that the kind does not use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from linn.core.queue.offset_rows import is_ascending
 
 
 class Columns(NamedTuple):
-    """Which columns a kind of row has use for, beside `firsts` and `ends`."""
+    """The columns that a kind of row uses besides `firsts` and `ends`."""
 
     numbers: bool = False
     arguments: bool = False
@@ -28,12 +28,12 @@ class Columns(NamedTuple):
 _SNAPSHOT = struct.Struct("<qq")
 _RUN = struct.Struct("<BBHI")
 _FORMATS: Final = ("I", "q", "B")
-"""Of the columns in `Columns`."""
+"""Formats of the columns in `Columns`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRun:
-    """Rows of one kind about ranges of offsets. A column that the kind has no use for is empty."""
+    """Rows of one kind about ranges of offsets. A column that the kind does not use is empty."""
 
     kind: int
     firsts: tuple[int, ...]
@@ -45,7 +45,7 @@ class EventRun:
     reasons: tuple[int, ...] = ()
 
     def clipped(self, end: int) -> EventRun | None:
-        """What is left of it below `end`; None where nothing is."""
+        """The rows about offsets below `end`; None if there are none."""
         if max(self.ends) <= end:
             return self
         kept = [at for at, first in enumerate(self.firsts) if first < end]
@@ -65,17 +65,17 @@ class Snapshot:
     offset: int
     next_delivery_id: int
     runs: tuple[EventRun, ...]
-    """In the order of their kinds, each with its rows in the order of their offsets."""
+    """Runs in the order of their kinds, each with its rows in the order of their offsets."""
 
     def clipped(self, end: int) -> Snapshot:
-        """What is left of it below `end`."""
+        """The part of the snapshot about offsets below `end`."""
         clipped = [run.clipped(end) for run in self.runs]
         runs = tuple([run for run in clipped if run is not None])
         return Snapshot(min(self.offset, end), self.next_delivery_id, runs)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """The snapshot, without the version byte."""
+    """Encode a snapshot, without the version byte."""
     parts = [_SNAPSHOT.pack(snapshot.offset, snapshot.next_delivery_id)]
     for run in snapshot.runs:
         count = len(run.firsts)
@@ -87,7 +87,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns]) -> Snapshot:
-    """What `encode_snapshot` gave. That the values of the columns make sense is for the caller to see.
+    """Decode a snapshot. The caller checks that the values of the columns make sense.
 
     Raises:
         LogCorrupt: it ends early, or its runs or their rows are not in order.
@@ -107,7 +107,9 @@ def decode_snapshot(data: memoryview, columns_by_kind: dict[int, Columns]) -> Sn
 
 
 def _decode_run(data: memoryview, position: int, columns_by_kind: dict[int, Columns]) -> tuple[EventRun, int]:
-    """The run at a position, and where the next one is. Raises LogCorrupt, struct.error: it ends early."""
+    """Decode the run at a position; returns it and the position after it. Raises LogCorrupt, struct.error: it ends
+    early.
+    """
     kind, zero, zeros, count = _RUN.unpack_from(data, position)
     position += _RUN.size
     has = columns_by_kind.get(kind)

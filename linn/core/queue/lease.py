@@ -1,9 +1,9 @@
-"""A lease: records that one consumer holds for a time; and the book of all leases of one subscription.
+"""Leases: records that one consumer holds for a time; and the book of all leases of one subscription.
 
 Laws: a lease is one contiguous range of offsets with one attempt number. Its delivery id is greater than every one
-given before, also before a restart. It is current for an offset from the grant until that offset is settled or
-returned, and never at or after its deadline, whether or not anybody has noticed yet. Nothing that a peer sends can
-make the book assert.
+given out before, also before a restart. It is current for an offset from the grant until that offset is settled or
+returned, and never at or after its deadline, whether or not the expiry has been processed yet. Nothing that a peer
+sends can make the book assert.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LEASE_MS_MAX = 7 * 24 * 3_600_000
 """Longest lease, extension and delay: a week. A job that takes longer extends; a client's 2^63 is refused."""
 
 STALE_DEADLINES_MIN = 64
-"""The heap of deadlines is rebuilt when it holds this many more than twice the leases: old entries stay bounded."""
+"""Stale entries, beyond two per lease, at which the heap of deadlines is rebuilt."""
 
 Backoff = Literal["fixed", "linear", "exponential"]
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How records are leased and redelivered."""
+    """Settings of leases and redelivery."""
 
     lease_ms: Annotated[
         int,
@@ -57,20 +57,20 @@ class LeaseSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """What `acquire` grants: [first, end), to one consumer, until `deadline`. Only the book changes it."""
+    """A grant of `acquire`: [first, end), to one consumer, until `deadline`. Only the book changes it."""
 
     delivery_id: int
     consumer: int
     first: int
     end: int
     attempt: int
-    """Which delivery of these records this is; the first is 1."""
+    """Number of this attempt to deliver the records; the first is 1."""
     deadline: float
     """Monotonic seconds."""
     held: OffsetRanges | None = None
-    """What is left of it after a part was settled or returned; None: all of it."""
+    """Offsets still held after a part was settled or returned; None: all of them."""
     ended: bool = False
-    """Whether nothing is left of it."""
+    """Whether it holds no offsets any more."""
 
     def ranges(self) -> list[Range]:
         """The offsets that it still holds, in order."""
@@ -85,7 +85,7 @@ class Lease:
         return self.held.count == end - first and self.held.covers(first, end)
 
     def count_within(self, first: int, end: int) -> int:
-        """How many offsets of [first, end) it still holds."""
+        """The number of offsets of [first, end) that it still holds."""
         return sum([max(0, min(stop, end) - max(start, first)) for start, stop in self.ranges()])
 
     def covers(self, first: int, end: int) -> bool:
@@ -96,7 +96,9 @@ class Lease:
 
 
 OnReleased = Callable[[Lease, Sequence[Range], bool], None]
-"""Told of offsets that a lease holds no more; True: neither its consumer nor the broker on its behalf gave them up."""
+"""A callback with offsets that a lease no longer holds; True: neither its consumer nor the broker for
+it released them.
+"""
 
 
 def _tell_nobody(lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
@@ -104,7 +106,7 @@ def _tell_nobody(lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
 
 
 class LeaseBook:
-    """Every lease that has not ended. `len` is the number of leases, `count` the number of records leased."""
+    """All leases that have not ended. `len` is the number of leases, `count` the number of records leased."""
 
     __slots__ = ("_by_consumer", "_deadlines", "_leases", "count", "next_delivery_id", "on_released")
 
@@ -117,7 +119,7 @@ class LeaseBook:
         self._deadlines: list[tuple[float, int, Lease]] = []
 
     def grant(self, consumer: int, first: int, end: int, attempt: int, deadline: float) -> Lease:
-        """A new lease with the next delivery id. The caller makes sure that nobody else holds these records."""
+        """Grant a lease with the next delivery id. The caller makes sure that these records are not leased."""
         delivery_id = self.next_delivery_id
         self.next_delivery_id = delivery_id + 1
         lease = Lease(delivery_id, consumer, first, end, attempt, deadline)
@@ -141,7 +143,7 @@ class LeaseBook:
     def release(self, lease: Lease, ranges: Iterable[Range] | None, *, lost: bool = False) -> list[Range]:
         """End the lease, or the named part of it; returns the offsets released, in order.
 
-        `lost`: because its time was over, or the records are gone.
+        `lost`: it expired, or the records are gone.
 
         Raises:
             DeliveryNotCurrent: a range is empty, is named twice, or is not held by the lease. Nothing was changed.
@@ -177,26 +179,28 @@ class LeaseBook:
         return list(self._by_consumer.get(consumer, {}).values())
 
     def forget_consumer(self, consumer: int) -> None:
-        """Drop the entry of a consumer that holds nothing any more."""
+        """Remove a consumer that holds no leases."""
         held = self._by_consumer.pop(consumer, None)
         assert not held
 
     def pop_expired(self, now: float) -> Lease | None:
-        """A lease whose deadline has passed, the earliest first; it has not ended yet: release it."""
+        """The lease with the earliest deadline, if that has passed; it has not ended yet: release it."""
         deadline = self.next_deadline()
         if deadline is None or deadline > now:
             return None
         return heappop(self._deadlines)[2]
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline of all leases."""
+        """The earliest deadline of all leases, or None."""
         deadlines = self._deadlines
         while deadlines and (deadlines[0][2].ended or deadlines[0][2].deadline != deadlines[0][0]):
             heappop(deadlines)
         return deadlines[0][0] if deadlines else None
 
     def cut(self, before: int) -> int:
-        """Take every offset below `before` from the leases; returns how many were leased. Looks at every lease."""
+        """Remove every offset below `before` from the leases; returns the number of leased ones. Looks at
+        every lease.
+        """
         lost = 0
         for lease in self:
             below = [(first, min(end, before)) for first, end in lease.ranges() if first < before]
@@ -233,7 +237,7 @@ class LeaseBook:
 
 
 def _checked(lease: Lease, ranges: Iterable[Range]) -> list[Range]:
-    """The ranges in order, each of them held by the lease and none of them twice. Raises DeliveryNotCurrent."""
+    """The ranges in order, after checking that the lease holds each and none is repeated. Raises DeliveryNotCurrent."""
     pieces = sorted(ranges)
     previous = lease.first
     for first, end in pieces:

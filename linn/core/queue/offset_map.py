@@ -1,9 +1,9 @@
 """A map from offsets to small equal values, kept as sorted, disjoint, half-open ranges [first, end).
 
-Laws: touching ranges of equal value are one range, so traffic in whole batches keeps the map as small as the number
-of differences between records. Finding is O(log n) in the number of ranges. Values are compared with `==` and never
-changed. Many ranges given at once give what they give one by one: where they lie close together the map is changed
-once, in time that follows from them and what lies between them, not from the map.
+Laws: touching ranges of equal value are one range, so traffic in whole batches keeps the map as small as the number of
+differences between records. Lookup is O(log n) in the number of ranges. Values are compared with `==` and never
+changed. Many ranges set together have the same effect as one by one: if they lie close together the map is changed
+once, in time proportional to them and the ranges between them, not to the map.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from linn.core.queue.offset_rows import joined, outside
 V = TypeVar("V")
 
 _BETWEEN_MAX = 4
-"""How many ranges of the map, for each one given, are gone through rather than looked for one by one."""
+"""Ranges of the map, per given range, up to which a scan replaces single lookups."""
 
 
 class OffsetMap(Generic[V]):
@@ -26,7 +26,7 @@ class OffsetMap(Generic[V]):
     __slots__ = ("_ends", "_firsts", "_values", "count")
 
     count: int
-    """How many offsets have a value. Read only."""
+    """The number of offsets that have a value. Read only."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
@@ -35,7 +35,7 @@ class OffsetMap(Generic[V]):
         self.count = 0
 
     def set(self, first: int, end: int, value: V) -> None:
-        """Give every offset of [first, end) this value, whatever it had."""
+        """Set the value of every offset of [first, end), replacing earlier ones."""
         assert first < end
         if self._firsts and first < self._ends[-1]:
             self.take(first, end)
@@ -51,7 +51,7 @@ class OffsetMap(Generic[V]):
         self._values[low:high] = [value]
 
     def take(self, first: int, end: int) -> list[tuple[int, int, V]]:
-        """Remove the values of [first, end); returns what was removed as (first, end, value), in order."""
+        """Remove the values of [first, end); returns them as (first, end, value), in order."""
         taken = self.pieces(first, end)
         if not taken:
             return taken
@@ -96,7 +96,7 @@ class OffsetMap(Generic[V]):
         return [(max(first, self._firsts[at]), min(end, self._ends[at]), self._values[at]) for at in range(low, high)]
 
     def lowest(self, count: int) -> list[tuple[int, int, V]]:
-        """The lowest ranges, whole, until they hold `count` offsets; all, where there are fewer. Looks at no others."""
+        """The lowest ranges, whole, until they hold `count` offsets, or all. Looks at no others."""
         found: list[tuple[int, int, V]] = []
         for piece in zip(self._firsts, self._ends, self._values, strict=True):
             if count <= 0:
@@ -106,7 +106,7 @@ class OffsetMap(Generic[V]):
         return found
 
     def take_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
-        """Remove the values of ascending ranges, of which there is one at least."""
+        """Remove the values of ascending ranges, at least one."""
         low = bisect_right(self._ends, firsts[0])
         high = bisect_left(self._firsts, ends[-1])
         if low >= high:
@@ -118,7 +118,7 @@ class OffsetMap(Generic[V]):
         self._replace(low, high, outside(self._between(low, high), firsts, ends))
 
     def set_rows(self, rows: list[tuple[int, int, V]]) -> None:
-        """Give ascending ranges, of which there is one at least, their values. None of them may have one."""
+        """Set the values of ascending ranges, at least one. None of their offsets may have a value."""
         low = bisect_left(self._firsts, rows[0][0])
         high = bisect_left(self._firsts, rows[-1][1])
         if high - low > _BETWEEN_MAX * len(rows):
@@ -145,7 +145,7 @@ class OffsetMap(Generic[V]):
         self.count += sum(ends) - sum(firsts)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all values."""
         self._firsts.clear()
         self._ends.clear()
         self._values.clear()

@@ -1,9 +1,9 @@
 """A set of offsets, kept as sorted, disjoint, half-open ranges [first, end).
 
 Laws: ranges never overlap and never touch (touching ones are one range), so the size of the set is the number of its
-gaps and not the number of its offsets. Finding is O(log n) in the number of ranges; a change at the end is O(1), a
-change elsewhere moves the list's tail in memory. Ranges given to it must hold at least one offset; that is asserted,
-so what a peer sent is checked before it comes here.
+gaps and not the number of its offsets. Lookup is O(log n) in the number of ranges; a change at the end is O(1), a
+change elsewhere moves the list's tail in memory. Ranges given to it must not be empty; that is asserted, so input from
+a peer is checked before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OffsetRanges:
     __slots__ = ("_ends", "_firsts", "count")
 
     count: int
-    """How many offsets are in the set. Read only."""
+    """The number of offsets in the set. Read only."""
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self._firsts: list[int] = []
@@ -31,7 +31,7 @@ class OffsetRanges:
             self.add(first, end)
 
     def add(self, first: int, end: int) -> None:
-        """Put the offsets of [first, end) into the set; those in it already stay."""
+        """Add the offsets of [first, end); some may be in the set already."""
         assert first < end
         firsts, ends = self._firsts, self._ends
         if not ends or first > ends[-1]:
@@ -46,7 +46,7 @@ class OffsetRanges:
         self._merge(first, end)
 
     def _merge(self, first: int, end: int) -> None:
-        """Add where the range lies before, within or across ranges that are there."""
+        """Add a range that lies before, within or across existing ranges."""
         firsts, ends = self._firsts, self._ends
         low = bisect_left(ends, first)
         high = bisect_right(firsts, end)
@@ -59,7 +59,7 @@ class OffsetRanges:
         self.count += end - first
 
     def remove(self, first: int, end: int) -> None:
-        """Take the offsets of [first, end) out of the set; those not in it don't matter."""
+        """Remove the offsets of [first, end); some may not be in the set."""
         assert first < end
         firsts, ends = self._firsts, self._ends
         low = bisect_right(ends, first)

@@ -1,4 +1,4 @@
-"""Rows: many ranges of offsets in ascending order, none of them empty, that are worked on together."""
+"""Rows: many non-empty ranges of offsets in ascending order, processed together."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ V = TypeVar("V")
 
 
 def is_ascending(firsts: Sequence[int], ends: Sequence[int]) -> bool:
-    """Whether ranges, none of them empty, are in order and do not overlap."""
+    """Whether non-empty ranges are in order and do not overlap."""
     return all(map(le, ends, islice(firsts, 1, None)))
 
 
 def outside(pieces: list[tuple[int, int, V]], firsts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, V]]:
-    """What of the pieces lies in none of the ranges."""
+    """The parts of `pieces` that lie in none of the ranges."""
     kept: list[tuple[int, int, V]] = []
     at, count = 0, len(firsts)
     for first, end, value in pieces:
@@ -33,7 +33,7 @@ def outside(pieces: list[tuple[int, int, V]], firsts: Sequence[int], ends: Seque
 
 
 def joined(pieces: list[tuple[int, int, V]]) -> list[tuple[int, int, V]]:
-    """The same with touching pieces of equal value in one."""
+    """The same pieces, with touching ones of equal value joined."""
     found: list[tuple[int, int, V]] = []
     open_first, open_end, open_value = pieces[0]
     for first, end, value in islice(pieces, 1, None):

@@ -1,7 +1,7 @@
-"""A queue's shared subscription at work on one partition: the state machine, its event log, its clock and its chores.
+"""A queue's shared subscription on one partition at run time: the state machine, its event log, clock and tasks.
 
-The state machine decides (`subscription`); this performs: it writes events, reads what was leased, wakes consumers,
-lets leases expire, copies dead letters and trims what is settled.
+The state machine (`subscription`) decides; this class performs: it writes events, reads leased records, wakes
+consumers, lets leases expire, copies dead letters and trims settled records.
 
 Laws: a settlement is answered after its event is as durable as the topic's storage makes records; events go to the log
 before the delivery that they describe; a dead letter is committed at its target before it is settled here.
@@ -48,13 +48,13 @@ TRIM_AFTER_RECORDS = 10_000
 """Settled records are trimmed in steps of this many, or when the queue is empty."""
 
 DEAD_LETTER_RETRY_S = 1.0
-"""How long dead letters wait where their target's disk is full or their target is gone."""
+"""Pause before dead letters are retried after their target's disk was full or the target was missing."""
 
 PROBES_ONE_BY_ONE = 4_096
-"""Offsets that are tried in order to find where reading goes on behind damage: half a second."""
+"""Offsets probed one by one to find the end of damage: half a second."""
 
 LEASES_IN_A_TURN = 64
-"""Of a consumer that is gone: returned in about a millisecond, in which others wait."""
+"""Leases of a disconnected consumer that are returned without a pause, in about a millisecond."""
 
 CopyDeadLetters = Callable[["PartitionQueue"], Awaitable[None]]
 
@@ -72,21 +72,21 @@ class PartitionQueue:
         spawn: Spawn,
         copy_dead_letters: CopyDeadLetters,
     ) -> None:
-        """`state` is None where nothing survives a restart; `on_ready` is called when `acquire` may find more."""
+        """`state` is None if nothing survives a restart; `on_ready` is called when `acquire` may find more."""
         self.partition = partition
         self.semantics = semantics
         self.state = state
         self.subscription: SharedSubscription
         self.trims = True
-        """Whether settled records are trimmed: a queue's are, those of a queue on a stream are not."""
+        """Whether settled records are trimmed: those of a plain queue are, those of a queue on a stream are not."""
         self.on_room: Callable[[], None] = _nothing
-        """Called when records were settled or trimmed: there is room."""
+        """Called when records were settled or trimmed, which makes room."""
         self.redelivered_records = 0
-        """Handed over a second time or more often."""
+        """Records delivered for the second time or later."""
         self.dead_letters = 0
         """Records that got no more attempts."""
         self.missed_records = 0
-        """Dropped by retention or overflow before they were settled."""
+        """Records dropped by retention or overflow before they were settled."""
         self.spawn = spawn
         self._on_ready = on_ready
         self.clock = clock
@@ -97,25 +97,26 @@ class PartitionQueue:
         self._open = False
         self._closed = False
         self._ids_noted = state is None
-        """Whether the state log durably says where delivery ids go on: before that none may be given."""
+        """Whether the state log durably has the next delivery id: no id may be given out before."""
         self.clipped = False
-        """Whether the log of its events says of records that a power failure took that they are settled."""
+        """Whether the event log marks records as settled that were lost in a power failure."""
         self.unreadable = range(0)
-        """The batch that was found last to be one that can't be decoded: it is looked at once."""
+        """The undecodable batch that was found last: it is looked at once."""
         self.damaged = OffsetRanges()
-        """Records that can't be read, as far as somebody has tried: they are kept and looked at again now and then."""
+        """Records known to be unreadable: they are kept and retried now and then."""
         self._rests = self._has_rested = False
         self._owed: deque[Lease] = deque()
-        """Settled to be handed over, but to nobody yet: the state log had no room for the event."""
+        """Leases settled for a handover that has not happened: the state log had no room for the event."""
         self._writing_owed = False
         self._handing_over: dict[int, int] = {}
-        """By consumer, the first offset that is settled on delivery but not read yet: it must not be trimmed."""
+        """The first offset, by consumer, that is settled on delivery but not read yet: it must not be trimmed."""
         self._unwritten = UnwrittenEvents(state, self._encoded_snapshot) if state is not None else None
 
     # --- starting and stopping ---
 
     async def recover(self, left_off: Sequence[SubscriptionEvent] = ()) -> None:
-        """Rebuild the state from its log, or from where it left off; on a full disk delivery begins once there is room.
+        """Rebuild the state from its log, or from the state left in memory; on a full disk delivery begins once there
+        is room.
 
         Raises LogCorrupt, StorageError.
         """
@@ -137,9 +138,9 @@ class PartitionQueue:
             self.spawn(lambda: self._begin_later(effects))
 
     async def _begin(self, effects: Effects) -> None:
-        """Deliver from now on. Raises StorageError: nothing is delivered."""
+        """Start delivering. Raises StorageError: nothing is delivered."""
         if self.clipped and self.state is not None:
-            # Offsets beyond the end will be given again: what the old log says of them must go first.
+            # Offsets beyond the end will be given again: the old log's events about them must go first.
             await self.state.compact(self._snapshot, force=True)
             self.clipped = False
         if self.state is not None and self.state.partition.log.bounds()[1]:
@@ -154,13 +155,15 @@ class PartitionQueue:
             self._start_copying()
 
     async def _note_ids(self) -> None:
-        """Sync where delivery ids go on. Of a queue that never delivered anything this waits for the first delivery."""
+        """Sync the next delivery id. A queue that has never delivered anything postpones this to the first delivery."""
         assert self.state is not None
         await self.state.partition.log.sync()
         self._ids_noted = True
 
     async def _note_first_ids(self) -> None:
-        """As `_note_ids`, for a consumer that waits. Raises StorageError; a failed sync ends the broker as well."""
+        """Sync the next delivery id for a waiting consumer. Raises StorageError; a failed sync ends the broker
+        as well.
+        """
         self.flush()
         try:
             await self._note_ids()
@@ -180,7 +183,7 @@ class PartitionQueue:
                 await self._begin(effects)
 
     async def _replay(self, end: int) -> bool:
-        """Apply the event log; whether it spoke of records that a power failure took from the data log."""
+        """Apply the event log; returns whether it was ahead of a data log that lost records in a power failure."""
         clipped = False
         if self.state is not None:
             async for record in self.state.replay():
@@ -211,7 +214,7 @@ class PartitionQueue:
             logger.warning("%(partition)s: closed without a snapshot: %(error)s", self._about(error))
 
     def left_off(self) -> Sequence[SubscriptionEvent]:
-        """When it is closed: all that it knows, where no log does."""
+        """The state for a successor, as far as no log has it, when this is closed."""
         if self.state is not None:
             return ()
         self.flush()
@@ -228,11 +231,11 @@ class PartitionQueue:
         )
 
     def acquire(self, consumer: int, records_max: int, start: int | None = None) -> Lease | None:
-        """Lease ready records to a consumer, or hand them over where delivery settles them.
+        """Lease ready records to a consumer, or hand them over if delivery settles them.
 
-        `start`: only from this offset on; not where delivery settles them.
+        `start`: only from this offset on; not if delivery settles them.
 
-        Raises StorageError: the event of a handover can't be written. Who asks when it can gets the records.
+        Raises StorageError: the event of a handover can't be written. The records go to whoever asks first once it can.
         """
         if not self._open or self._rests:
             return None
@@ -245,7 +248,7 @@ class PartitionQueue:
             if lease is None:
                 return None
             if not self.semantics.settles_on_delivery:
-                # A lease that a crash forgets is granted again: its event may come late, but nothing waits for it.
+                # A lease lost in a crash is granted again: its event may be written late, and nothing waits for it.
                 self._flush_or_keep()
                 self._alarm.set(lease.deadline)
                 return lease
@@ -278,13 +281,13 @@ class PartitionQueue:
         return batches
 
     def count_delivered(self, delivery: Delivery) -> None:
-        """Records go to a consumer."""
+        """Count records delivered to a consumer."""
         self.partition.count_delivered(delivery.batches)
         if delivery.attempt > 1:
             self.redelivered_records += delivery.count
 
     def handed_over(self, consumer: int) -> None:
-        """The consumer has read all of what `acquire` gave it last."""
+        """Record that the consumer has read everything of its last `acquire`."""
         if self._handing_over.pop(consumer, None) is not None:
             self._trim_if_due()
 
@@ -312,7 +315,7 @@ class PartitionQueue:
         self._after(effects)
 
     def return_unsent(self, consumer: int, delivery_id: int, ranges: Sequence[tuple[int, int]]) -> None:
-        """Give back what a lease holds that could not be read or sent. Without delay; the attempt counts."""
+        """Return the part of a lease that could not be read or sent. Without delay; the attempt counts."""
         if not ranges or not self._open:
             return
         now = self.clock.monotonic()
@@ -323,7 +326,7 @@ class PartitionQueue:
         self._flush_or_keep()
 
     def put_back(self, consumer: int, lease: Lease, ranges: Sequence[Range], delay_s: float) -> None:
-        """Give back what a lease holds that can't be read now; it is tried again later. The attempt does not count."""
+        """Return the part of a lease that can't be read now; it is retried later. The attempt does not count."""
         if not ranges or not self._open:
             return
         now = self.clock.monotonic()
@@ -332,13 +335,13 @@ class PartitionQueue:
             self._flush_or_keep()
 
     async def find_damage(self, first: int, error: LogCorrupt) -> range:
-        """How far the damage goes that keeps `first` from being read. What is new of it is said in the log."""
+        """Find the extent of the damage that keeps `first` from being read; logs it if it is new."""
         known = self._damage_at(first)
         if known is not None:
             return known
         good, end, step = first + 1, self.partition.high_watermark, 1
         while good < end and not await self._is_readable(good):
-            # One after the other, but not for minutes where a batch of a million records is damaged.
+            # One after the other, but not for minutes if a batch of a million records is damaged.
             step = 1 if good - first < PROBES_ONE_BY_ONE else 2 * step
             good = min(good + step, end)
         found = range(first, good)
@@ -353,7 +356,7 @@ class PartitionQueue:
             self.damaged.remove(*piece)
 
     def rest(self, error: StorageError) -> None:
-        """Deliver nothing for a moment: nothing can be read or noted now."""
+        """Pause delivery for a moment: nothing can be read or written now."""
         if self._rests:
             return
         if not self._has_rested:
@@ -384,7 +387,7 @@ class PartitionQueue:
         return True
 
     def reject_unreadable(self, consumer: int, lease: Lease) -> None:
-        """Make dead what a lease holds of `unreadable`: it would come back for ever."""
+        """Make the part of a lease in `unreadable` dead: it would be redelivered for ever."""
         gone = self.unreadable
         held = [(max(first, gone.start), min(end, gone.stop)) for first, end in lease.ranges()]
         held = [(first, end) for first, end in held if first < end]
@@ -397,7 +400,7 @@ class PartitionQueue:
         self._flush_or_keep()
 
     async def consumer_gone(self, consumer: int) -> None:
-        """Return all that a consumer holds, in turns where that is much; `recover` returns what a close leaves."""
+        """Return all leases of a consumer, in turns if there are many; `recover` returns those that a close leaves."""
         leases, now = self.subscription.leases_of(consumer), self.clock.monotonic
         for at in range(0, len(leases) - LEASES_IN_A_TURN, LEASES_IN_A_TURN):
             if self._open:
@@ -410,7 +413,7 @@ class PartitionQueue:
             self._flush_or_keep()
 
     def flush(self) -> int:
-        """Write pending events as one record of the state log; returns the log's end: what to wait for.
+        """Write pending events as one record of the state log; returns the log's end, the offset to wait for.
 
         Raises StorageError: they are kept and written with the next ones.
         """
@@ -424,7 +427,7 @@ class PartitionQueue:
         return self.state.partition.log.bounds()[1]
 
     def _flush_or_keep(self) -> None:
-        """Flush where nobody waits for the answer: a full disk is no reason to stop the queue."""
+        """Flush where no answer depends on it: a full disk is no reason to stop the queue."""
         try:
             self.flush()
         except StorageError as error:
@@ -432,7 +435,9 @@ class PartitionQueue:
             logger.warning(text, self._about(error) | {"count": len(self._unwritten or ())})
 
     async def _write_owed(self) -> None:
-        """Have what is owed handed over when there is room: who asked was told no, and others may wait."""
+        """Write the events of pending handovers once there is room: their consumers got an error, and others
+        may wait.
+        """
         try:
             while self._open and self._unwritten:
                 await self.clock.sleep(ROOM_RETRY_S)
@@ -443,14 +448,14 @@ class PartitionQueue:
         self._on_ready()
 
     def dead_lettered(self, first: int, end: int) -> None:
-        """Dead records were copied, or nobody wants a copy: settle them."""
+        """Settle dead records: they were copied, or no copy is wanted."""
         self._after(self.subscription.dead_lettered(first, end))
         self._flush_or_keep()
 
     def purge(self) -> int:
-        """Settle everything that waits for delivery; returns how many records.
+        """Settle all records that wait for delivery; returns their number.
 
-        Raises StorageError: it is settled, but not durable.
+        Raises StorageError: they are settled, but not durably.
         """
         effects = self.subscription.purge(self.partition.high_watermark)
         self._after(effects)
@@ -458,7 +463,7 @@ class PartitionQueue:
         return effects.settled
 
     def skip_to_start(self) -> None:
-        """Follow the log's start after retention or a trim."""
+        """Advance to the log's start after retention or a trim."""
         if not self._open or self.partition.start_offset <= self.subscription.settled_before():
             return
         missed = self.subscription.skip_to(self.partition.start_offset)
@@ -469,7 +474,7 @@ class PartitionQueue:
         self._flush_or_keep()
 
     def _about(self, error: LinnError | None = None) -> dict[str, object]:
-        """Fields of a log line."""
+        """The fields of a log line."""
         return {"partition": str(self.partition.id), "topic": self.partition.id.topic} | log_fields(error)
 
     # --- chores ---

@@ -1,7 +1,7 @@
 """A topic's queue: one shared subscription over all its partitions, and the consumers that compete for it.
 
-Laws: a consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. A
-partition that has something ready is listed; the others, of which there may be thousands, are not asked.
+Laws: a consumer gets the lowest ready records of the partition that was asked longest ago, so that none starves. Only
+partitions that may have ready records are listed; the others, of which there may be thousands, are not asked.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from linn.core.queue.offset_ranges import Range
 from linn.core.queue.partition_queue import PartitionQueue
 
 DAMAGED_RETRY_S = 300.0
-"""How often damaged records are looked at again: somebody may have put a whole file in the place of a damaged one."""
+"""Interval at which damaged records are retried: a damaged file may have been replaced by a whole one."""
 LEASE_RECORDS_MAX = 16_384
-"""Records of one lease: a consumer with a huge credit still leaves something to the others."""
+"""Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
 
 logger = logging.getLogger("linn.queue")
 _consumer_ids = itertools.count(1)
@@ -52,15 +52,15 @@ class Queue:
         self.ready = ReadySignal()
         self.dispatches: list[PartitionQueue] = []
         self.listed: OrderedDict[int, None] = OrderedDict()
-        """Partitions that may have something ready, those first that were asked longest ago."""
+        """Partitions that may have ready records, the one asked longest ago first."""
         self.consumers: dict[int, QueueConsumer] = {}
-        """By their ids."""
+        """Consumers by id."""
         self.closed = False
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
-        """Consumers that have left, with the partitions in which they may hold something."""
+        """Consumers that have left, with the partitions in which they may hold leases."""
 
     def extend(self, dispatches: Sequence[PartitionQueue]) -> None:
-        """Deliver from more partitions."""
+        """Add partitions to deliver from."""
         places = range(len(self.dispatches), len(self.dispatches) + len(dispatches))
         self.dispatches += dispatches
         for place, dispatch in zip(places, dispatches, strict=True):
@@ -73,19 +73,19 @@ class Queue:
             consumer.released(partition, lease, ranges, lost)
 
     def has_ready(self, place: int) -> None:
-        """A partition has something to deliver that it did not have before."""
+        """List a partition that has new records to deliver."""
         if place < len(self.dispatches):
             self.listed[place] = None
             self.ready.notify()
 
     def join(self, lease_ms: int) -> QueueConsumer:
-        """A new consumer."""
+        """Add a consumer."""
         consumer = QueueConsumer(self, next(_consumer_ids), lease_ms)
         self.consumers[consumer.id] = consumer
         return consumer
 
     def leave(self, consumer: QueueConsumer, partitions: Collection[int]) -> None:
-        """A consumer takes nothing any more; what it holds in these partitions is returned, soon and in turns."""
+        """Remove a consumer; its leases in these partitions are returned, soon and in turns."""
         del self.consumers[consumer.id]
         if partitions and not self.closed:
             self._gone.append((consumer.id, partitions))
@@ -93,7 +93,7 @@ class Queue:
                 self.dispatches[0].spawn(self._return_held)
 
     async def _return_held(self) -> None:
-        # An entry stays until it is done with, so that nobody begins a second task.
+        # An entry stays until it is finished, so that no second task is started.
         monotonic = self.dispatches[0].clock.monotonic
         until_s = monotonic() + TURN_S
         try:
@@ -109,13 +109,13 @@ class Queue:
             self._gone.clear()
 
     def dispatch(self, partition: int) -> PartitionQueue:
-        """The part of one partition. Raises PartitionUnknown."""
+        """One partition's part of the queue. Raises PartitionUnknown."""
         if not 0 <= partition < len(self.dispatches):
             raise PartitionUnknown(f"topic {self.topic} has no partition {partition}")
         return self.dispatches[partition]
 
     def unsettled_count(self) -> int:
-        """Records that are not settled, in all partitions."""
+        """The number of unsettled records in all partitions."""
         return sum(d.subscription.unsettled_count(d.partition.high_watermark) for d in self.dispatches)
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class QueueConsumer:
         self.id = id
         self.lease_ms = lease_ms
         self.takes_stored = False
-        """Has no effect: a damaged record of a queue must be found here, where it can become a dead letter."""
+        """Ignored: a damaged record of a queue must be found here, where it can become a dead letter."""
         self.on_ended: Callable[[], None] = nobody
         self.on_released: Callable[[], None] = nobody
         self.on_lease_lost: Callable[[int, int], None] = nobody
@@ -145,9 +145,9 @@ class QueueConsumer:
         self._lease_partition = 0
         self._lease_at = 0
         self._unreadable_left = 0
-        """Records behind the last lease that can't be decoded either: the next lease takes them, credit or not."""
+        """Undecodable records after the last lease: the next lease takes them, regardless of credit."""
         self._leased_in: dict[int, None] = {}
-        """Partitions in which it was given something, ever: of thousands, it leaves these."""
+        """Partitions in which it ever had a lease: of thousands, it leaves these."""
         self._closed = False
 
     @property
@@ -158,7 +158,7 @@ class QueueConsumer:
     async def next_from(self, partition: int, start: int, records_max: int, bytes_max: int) -> Delivery:
         """Take ready records of one partition from offset `start` on; without waiting: there may be none.
 
-        Raises PartitionUnknown, SubscriptionWrongKind where records are settled on delivery, and what `next` raises.
+        Raises PartitionUnknown; SubscriptionWrongKind if records are settled on delivery; and the errors of `next`.
         """
         if not self.lease_ms:
             text = f"topic {self._queue.topic} delivers at most once: nothing is taken from the middle of its queue"
@@ -179,7 +179,7 @@ class QueueConsumer:
                 return delivery
 
     def _put_back_rest(self) -> None:
-        """Give back what a lease holds that was not delivered; the attempt does not count."""
+        """Return the undelivered part of a lease; the attempt does not count."""
         lease, self._unreadable_left = self._lease, 0
         if lease is not None:
             self._queue.dispatches[self._lease_partition].put_back(self.id, lease, self._rest_of(lease), 0.0)
@@ -196,8 +196,8 @@ class QueueConsumer:
                 return delivery
 
     def released(self, partition: int, lease: Lease, ranges: Sequence[Range], lost: bool) -> None:
-        """A lease of this consumer holds these offsets no more."""
-        # Of the lease that is being delivered, what lies behind was never handed over.
+        """Record that a lease of this consumer no longer holds these offsets."""
+        # Of the lease in delivery, offsets further on were never handed over.
         end = self._lease_at if lease is self._lease else lease.end
         self.held -= sum([min(stop, end) - first for first, stop in ranges if first < end])
         if lost and lease.ended:
@@ -205,13 +205,13 @@ class QueueConsumer:
         self.on_released()
 
     async def _hold_lease(self, records_max: int, deadline: WaitDeadline) -> bool:
-        """Wait until there is a lease of which something is to be delivered; False where the deadline came first."""
+        """Wait until there is a lease with records to deliver; False if the deadline came first."""
         ready = self._queue.ready
         while self._lease is None or (self._lease.ended and self.lease_ms):
-            # A lease that has ended has expired, or its records were dropped: the rest of it is others' by now.
+            # A lease that has ended expired, or its records were dropped: the rest belongs to others by now.
             self._lease = None
             if self._queue.closed or self._closed:
-                ready.notify()  # Whom the wake-up would have gone to.
+                ready.notify()  # Passes the wake-up on to another consumer.
                 raise TopicUnknown(f"topic {self._queue.topic} is gone")
             wanted = min(max(records_max, self._unreadable_left), LEASE_RECORDS_MAX)
             if not self._acquire(wanted) and not await deadline.wait(ready.wait):
@@ -222,13 +222,15 @@ class QueueConsumer:
         queue = self._queue
         while queue.listed:
             place = next(iter(queue.listed))
-            queue.listed.move_to_end(place)  # First of all: one that raises must not keep the others from being asked.
+            queue.listed.move_to_end(
+                place
+            )  # First of all: a partition that raises must not keep the others from being asked.
             dispatch = queue.dispatches[place]
             try:
                 lease = dispatch.acquire(self.id, records_max)
             except StorageError:
                 if len(queue.listed) > 1:
-                    queue.ready.notify()  # Another partition may have something, for somebody else who waits.
+                    queue.ready.notify()  # Another partition may have something for another waiting consumer.
                 raise
             if lease is None or not dispatch.is_ready():
                 del queue.listed[place]
@@ -244,14 +246,14 @@ class QueueConsumer:
         lease = self._lease
         assert lease is not None
         dispatch = self._queue.dispatches[self._lease_partition]
-        # What retention has dropped meanwhile is passed over.
+        # Records dropped by retention meanwhile are skipped.
         first = max(self._lease_at, min(dispatch.partition.start_offset, lease.end))
         end = min(lease.end, first + records_max)
         try:
             batches = await dispatch.read(first, end, bytes_max) if first < end else ()
         except OffsetOutOfRange:
             if dispatch.partition.start_offset > first:
-                return NOTHING  # Retention was quicker; the next attempt begins behind it.
+                return NOTHING  # Retention was faster; the next attempt begins after it.
             self._abandon(dispatch, lease)
             raise
         except BatchMalformed as error:
@@ -264,13 +266,13 @@ class QueueConsumer:
             await self._put_back(dispatch, lease, first, error)
             return NOTHING
         except BaseException:
-            # Also when cancelled: records that were not handed over go back to their place.
+            # Also when cancelled: records that were not handed over are returned.
             self._abandon(dispatch, lease)
             raise
         delivery = Delivery(self._lease_partition, lease.delivery_id, lease.attempt, batches)
         if self.lease_ms:
             if lease.ended:
-                return NOTHING  # While it was read; who has the records next must be the only one.
+                return NOTHING  # It ended while it was read; the records' next holder must be the only one.
             self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
         self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
         return delivery
@@ -283,7 +285,7 @@ class QueueConsumer:
             dispatch.handed_over(self.id)
 
     async def _put_back(self, dispatch: PartitionQueue, lease: Lease, first: int, error: StorageError) -> None:
-        """Give back, for a time, what can't be read now, and go on with other records."""
+        """Return records that can't be read now, for a time, and continue with others."""
         end, delay_s = lease.end, 0.0
         if isinstance(error, LogCorrupt):
             try:
@@ -298,12 +300,12 @@ class QueueConsumer:
         self._go_on(dispatch, lease, end)
 
     async def _bury(self, dispatch: PartitionQueue, lease: Lease, first: int, error: BatchMalformed) -> None:
-        """Make dead letters of the records of one batch that can't be decoded, and go on behind it."""
+        """Make dead letters of one batch's undecodable records, and continue after it."""
         if first not in dispatch.unreadable:
             try:
                 batch = await dispatch.partition.batch_at(first)
             except OffsetOutOfRange:
-                return  # Retention was quicker; the next attempt begins behind it.
+                return  # Retention was faster; the next attempt begins after it.
             except BaseException:
                 self._abandon(dispatch, lease)
                 raise
@@ -324,7 +326,7 @@ class QueueConsumer:
         dispatch.return_unsent(self.id, lease.delivery_id, self._rest_of(lease))
 
     def _rest_of(self, lease: Lease) -> list[Range]:
-        """What was not delivered of the lease that is being delivered."""
+        """The undelivered part of the lease in delivery."""
         return [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
 
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
@@ -357,11 +359,11 @@ class QueueConsumer:
         return any(self._queue.dispatches[place].subscription.holds(self.id) for place in self._leased_in)
 
     def close(self) -> None:
-        """Leave; everything leased is returned soon, and nobody can settle it until then."""
+        """Leave; leased records are returned soon, and can't be settled until then."""
         if self._closed:
             return
         self._closed = True
         if self.lease_ms:
             self._lease = None  # Nothing more of it is delivered.
-        self.on_ended = self.on_released = self.on_lease_lost = nobody  # Who is told knows this consumer.
+        self.on_ended = self.on_released = self.on_lease_lost = nobody  # The callees refer to this consumer.
         self._queue.leave(self, self._leased_in)

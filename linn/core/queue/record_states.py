@@ -1,9 +1,9 @@
-"""Which record of a shared subscription is in which state, as a fold over the subscription's events.
+"""The state of each record of a shared subscription, computed as a fold over the subscription's events.
 
 Laws: every offset from `low` to `cursor` is in exactly one state: settled, leased, returned (ready, delayed, or
-recorded as delayed), orphaned, or dead; what is below `low` is settled, what is from the cursor on was never
-delivered. Orphaned is what was leased when the broker stopped; it exists only between replaying and `recovered`. An
-offset that an event passes over without naming it is ready and was never delivered.
+recorded as delayed), orphaned, or dead; offsets below `low` are settled, those from the cursor on were never delivered.
+Orphaned records were leased when the broker stopped; they exist only between replay and `recovered`. An offset that an
+event passes over without naming it is ready and was never delivered.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ from linn.core.queue.redelivery import Recorded, ReturnedRecords
 
 
 class RecordStates:
-    """The state of one shared subscription. It decides nothing and produces no events."""
+    """The state of one shared subscription. It makes no decisions and produces no events."""
 
     __slots__ = ("cursor", "dead", "leases", "low", "orphaned", "returned", "settled")
 
     def __init__(self, start: int) -> None:
         assert start >= 0
         self.low = start
-        """Everything before is settled. Never goes back, except to where a snapshot in the log begins, or is to."""
+        """The offset before which everything is settled. It never goes back, except to the start of a snapshot in the
+        log.
+        """
         self.cursor = start
         self.settled = OffsetRanges()
-        """Beyond `low`, and never touching it."""
+        """Settled offsets above `low`, never touching it."""
         self.leases = LeaseBook()
         self.returned = ReturnedRecords()
         self.dead = DeadLetters()
@@ -56,7 +58,7 @@ class RecordStates:
     # --- moving records ----------------------------------------------------------------------------------------------
 
     def settle(self, first: int, end: int) -> None:
-        """Mark offsets settled that are in no other state any more."""
+        """Mark offsets settled that are in no other state."""
         if first != self.low:
             self.settled.add(first, end)
             return
@@ -65,7 +67,9 @@ class RecordStates:
             self._absorb()
 
     def settle_rows(self, rows: Sequence[Range]) -> None:
-        """Mark ascending ranges settled, whatever of them is; in time that follows from what they span, not squared."""
+        """Mark ascending ranges settled, in whatever state they are; in time proportional to their span, not its
+        square.
+        """
         if len(rows) > 1:
             first, end = rows[0][0], rows[-1][1]
             if between := self.settled.intersect(first, end):
@@ -76,7 +80,7 @@ class RecordStates:
             self.settle(first, end)
 
     def orphan(self, first: int, end: int, attempts: int) -> None:
-        """Have settled offsets be orphaned, as if a lease of them were left; `low` goes back for it."""
+        """Make settled offsets orphaned, as if a lease of them was left; `low` goes back for it."""
         if first < self.low:
             if end < self.low:
                 self.settled.add(end, self.low)
@@ -86,13 +90,13 @@ class RecordStates:
         self.orphaned.set(first, end, attempts)
 
     def advance(self, end: int) -> None:
-        """Move the cursor up to `end`; what it passes is ready and was never delivered."""
+        """Move the cursor up to `end`; the offsets that it passes are ready and were never delivered."""
         if end > self.cursor:
             self.returned.ready.set(self.cursor, end, 0)
             self.cursor = end
 
     def forget_before(self, offset: int) -> None:
-        """Count everything before `offset` as settled, in whatever state it is."""
+        """Treat everything before `offset` as settled, in whatever state it is."""
         low = self.low
         if offset <= low:
             return
@@ -106,7 +110,7 @@ class RecordStates:
         self._absorb()
 
     def _absorb(self) -> None:
-        """Move the low watermark over what is settled beyond it."""
+        """Move the low watermark over settled offsets above it."""
         low = self.settled.first_gap(self.low)
         if low > self.low:
             self.settled.remove(self.low, low)
@@ -115,10 +119,10 @@ class RecordStates:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def apply(self, event: SubscriptionEvent) -> None:
-        """Do again what the event says was done.
+        """Apply an event of the log.
 
         Raises:
-            LogCorrupt: no subscription can have come from here to there. The state is of no more use.
+            LogCorrupt: no subscription can have made this transition. The state must not be used any more.
         """
         match event:
             case Acquired(first, end, attempt, delivery_id):
@@ -150,7 +154,7 @@ class RecordStates:
                 self._load(runs)
 
     def _replace(self, first: int, end: int) -> None:
-        """Forget the state of offsets that an event gives a new one. Raises LogCorrupt where they are settled."""
+        """Remove the state of offsets that an event gives a new one. Raises LogCorrupt if they are settled."""
         self._check_unsettled(first, end)
         self.advance(end)
         self._drop(first, end)
@@ -175,7 +179,7 @@ class RecordStates:
     # --- many rows at once -------------------------------------------------------------------------------------------
 
     def _apply_run(self, run: EventRun) -> None:
-        """As each of its rows does, in time that follows from the rows and what lies between them."""
+        """Apply a run like its rows one by one, in time proportional to the rows and the ranges between them."""
         if run.kind == DeadLetterIntended.kind or run.firsts[0] < self.low or not is_ascending(run.firsts, run.ends):
             for event in single_events([run]):
                 self.apply(event)
@@ -194,7 +198,7 @@ class RecordStates:
         self._set_rows(run)
 
     def _set_rows(self, run: EventRun) -> None:
-        """Give ascending rows their state, where none of them has any."""
+        """Set the states of ascending rows that have none."""
         rows = zip(run.firsts, run.ends, run.numbers or run.firsts, strict=True)
         if run.kind == Settled.kind:
             for first, end in zip(run.firsts, run.ends, strict=True):
@@ -216,7 +220,7 @@ class RecordStates:
             self.returned.recorded.set_rows(waiting)
 
     def _drop_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
-        """As `_drop`, for ascending ranges."""
+        """Drop ascending ranges; see `_drop`."""
         self.orphaned.take_rows(firsts, ends)
         self.returned.ready.take_rows(firsts, ends)
         self.returned.recorded.take_rows(firsts, ends)
@@ -225,7 +229,7 @@ class RecordStates:
                 self.dead.take(first, end)
 
     def _load(self, runs: Sequence[EventRun]) -> None:
-        """Take a snapshot's rows as the state, where there is none yet. Raises LogCorrupt: they don't fit together."""
+        """Load a snapshot's rows into an empty state. Raises LogCorrupt: they don't fit together."""
         intents = [run for run in runs if run.kind == DeadLetterIntended.kind]
         states = [run for run in runs if run.kind != DeadLetterIntended.kind]
         firsts = sorted(chain.from_iterable(run.firsts for run in states))
@@ -244,13 +248,13 @@ class RecordStates:
         self.leases.next_delivery_id = max(self.leases.next_delivery_id, next_delivery_id)
 
     def _restart(self, offset: int, next_delivery_id: int) -> None:
-        """Begin anew where a snapshot begins; only delivery ids never go back."""
+        """Reset to the start of a snapshot; only delivery ids never go back."""
         next_delivery_id = max(next_delivery_id, self.leases.next_delivery_id)
         RecordStates.__init__(self, offset)
         self.leases.next_delivery_id = next_delivery_id
 
     def snapshot(self, now: float) -> Snapshot:
-        """What rebuilds this state, whatever it is applied to. Delays count from `now`."""
+        """A snapshot that restores this state, whatever it is applied to. Delays count from `now`."""
         settled = [(first, end) for first, end in self.settled]
         acquired = [(*span, lease.attempt, lease.delivery_id) for lease in self.leases for span in lease.ranges()]
         acquired += [(first, end, attempt, 0) for first, end, attempt in self.orphaned]
@@ -278,7 +282,7 @@ class RecordStates:
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def ranges(self) -> list[Range]:
-        """Every range that is kept, of every state, lowest first. Looks at everything."""
+        """All stored ranges, of every state, lowest first. Looks at everything."""
         kept: list[Range] = list(self.settled)
         for lease in self.leases:
             kept += lease.ranges()
@@ -301,5 +305,5 @@ class RecordStates:
 
 
 def _run_of(kind: int, rows: Sequence[tuple[int, ...]]) -> EventRun | None:
-    """Rows as columns; None where there are none."""
+    """Rows as columns; None if there are none."""
     return EventRun(kind, *zip(*rows, strict=True)) if rows else None

@@ -1,8 +1,8 @@
-"""Records that were returned and wait for their next attempt, and how long they wait.
+"""Returned records that wait for their next attempt, and their delays.
 
-Laws: a returned record keeps its offset, hence its place. One whose delay has not passed is not ready and holds
-nobody up. A delay is measured from the return on the monotonic clock; after a restart, when that clock is another,
-the whole of what was recorded is waited for again: never less than was asked for.
+Laws: a returned record keeps its offset, hence its place. One whose delay has not passed is not ready and does not
+block others. A delay is measured from the return on the monotonic clock; after a restart, when that clock is another,
+the whole recorded delay is waited for again: never less than was asked for.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from linn.core.queue.lease import LeaseSettings
 from linn.core.queue.offset_map import OffsetMap
 
 DOUBLINGS_MAX = 62
-"""An exponential delay stops doubling here: every cap is reached long before, and the number stays small."""
+"""Doublings after which an exponential delay stops growing: every cap is reached long before."""
 
 
 def redelivery_delay_ms(settings: LeaseSettings, attempts: int) -> int:
-    """How long a record waits after that many attempts (at least 1) before it is ready again."""
+    """The delay of a record after that many attempts (at least 1)."""
     assert attempts >= 1
     delay_ms = settings.redelivery_delay_ms
     if settings.redelivery_backoff == "linear":
@@ -29,14 +29,14 @@ def redelivery_delay_ms(settings: LeaseSettings, attempts: int) -> int:
 
 
 class Delay(NamedTuple):
-    """Why a returned record isn't ready: attempts so far, and when (monotonic seconds) it becomes ready."""
+    """The delay of a returned record: attempts so far, and the time (monotonic seconds) when it becomes ready."""
 
     attempts: int
     ready_at: float
 
 
 class Recorded(NamedTuple):
-    """A delay as the event log has it: attempts so far, and how long to wait from when the broker is up again."""
+    """A delay in the event log: attempts so far, and the delay to wait after the broker has started again."""
 
     attempts: int
     delay_ms: int
@@ -55,7 +55,7 @@ class ReturnedRecords:
         self._ready_at: list[tuple[float, int, int]] = []
 
     def add(self, first: int, end: int, attempts: int, delay_ms: int, now: float) -> None:
-        """Put records back in their place, ready at once or after a delay."""
+        """Return records, ready at once or after a delay."""
         if delay_ms <= 0:
             self.ready.set(first, end, attempts)
             return
@@ -64,7 +64,7 @@ class ReturnedRecords:
         heappush(self._ready_at, (ready_at, first, end))
 
     def promote(self, now: float) -> int:
-        """Make the records ready whose delay has passed; returns how many."""
+        """Make records ready whose delay has passed; returns their number."""
         heap = self._ready_at
         if not heap or heap[0][0] > now:
             return 0
@@ -83,11 +83,11 @@ class ReturnedRecords:
         return sum([end - first for first, end, _ in due])
 
     def next_ready_at(self) -> float | None:
-        """When the next delay passes."""
+        """The time when the next delay passes, or None."""
         return self._ready_at[0][0] if self._ready_at else None
 
     def drop(self, first: int, end: int) -> list[tuple[int, int, int]]:
-        """Remove what waits in [first, end), ready or not; returns (first, end, attempts), in order."""
+        """Remove waiting records in [first, end), ready or not; returns (first, end, attempts), in order."""
         dropped = self.ready.take(first, end)
         delayed = self.delayed.take(first, end)
         if delayed:
@@ -98,14 +98,14 @@ class ReturnedRecords:
         return sorted(dropped)
 
     def record(self, first: int, end: int, attempts: int, delay_ms: int) -> None:
-        """As `add`, while events are replayed and there is no clock yet: the delay begins with `start_recorded`."""
+        """Add records during replay, when there is no clock yet: the delay begins with `start_recorded`."""
         if delay_ms <= 0:
             self.ready.set(first, end, attempts)
         else:
             self.recorded.set(first, end, Recorded(attempts, delay_ms))
 
     def start_recorded(self, now: float) -> None:
-        """Begin the delays that the event log had recorded."""
+        """Begin the delays recorded in the event log."""
         if not self.recorded.count:
             return
         rows = [

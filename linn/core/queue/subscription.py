@@ -1,18 +1,20 @@
-"""The shared subscription of a queue on one partition: which record is next, who holds it, what is settled.
+"""The shared subscription of a queue on one partition: which record is next, which consumer holds it, which are
+settled.
 
-Read `record_states` for the states, `lease` for who holds what, `redelivery` for what was returned, `dead_letter` for
-what gets no more attempts, `subscription_event` for what survives.
+Read `record_states` for the states, `lease` for leases, `redelivery` for returned records, `dead_letter` for records
+without further attempts, `subscription_event` for the events that survive a restart.
 
 Laws:
-- It works on ranges of offsets. Two are told apart only when somebody did something to one and not to the other.
-- A lease is taken from the lowest ready offset; what is leased, delayed or dead is passed over, so nothing waits behind
-  one slow record, and what is returned goes back to its place.
+- It works on ranges of offsets. Two records are distinguished only when something happened to one and not to the
+  other.
+- A lease is taken from the lowest ready offset; leased, delayed and dead records are passed over, so nothing waits
+  behind a slow record, and returned records keep their place.
 - A refused request changes nothing.
-- `take_events` gives what must survive; the same events applied to a fresh subscription give the same state. A lease as
-  such does not survive: `recovered` returns what was leased, with its attempts.
+- `take_events` gives the events that must survive; applied to a fresh subscription they restore the state. A lease as
+  such does not survive: `recovered` returns leased records, with their attempts.
 
-Each method takes what happened and, where time matters, `now` in monotonic seconds, which never goes back. It returns
-its effects; the caller performs them.
+Each method takes an event and, if time matters, `now` in monotonic seconds, which never goes back. It returns its
+effects; the caller performs them.
 """
 
 from __future__ import annotations
@@ -39,38 +41,38 @@ from linn.core.queue.record_states import RecordStates
 from linn.core.queue.redelivery import redelivery_delay_ms
 
 DELIVERY_ID_GAP = 1 << 32
-"""How far delivery ids jump at a restart: more than can have been given out since the event log was last durable."""
+"""Jump of delivery ids at a restart: more than can have been given out since the event log was last durable."""
 
 
 class Effects(NamedTuple):
-    """How many records a step moved to each state, so that the caller knows what to do next."""
+    """The number of records that a step moved to each state, which tells the caller what to do next."""
 
     settled: int = 0
-    """The topic may be trimmed when `settled_before` has moved."""
+    """The topic may be trimmed if `settled_before` has moved."""
     ready: int = 0
-    """Dispatch."""
+    """Dispatch these."""
     delayed: int = 0
-    """`next_deadline` may be earlier than it was."""
+    """`next_deadline` may be earlier than before."""
     dead: int = 0
-    """Copy to the dead-letter topic."""
+    """Copy these to the dead-letter topic."""
 
     def plus(self, other: Effects) -> Effects:
-        """Both together."""
+        """The sum of both."""
         return Effects(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
-    """A subscription in numbers: records, except where the name says otherwise."""
+    """Numbers about a subscription: of records, unless the name says otherwise."""
 
     settled_before: int
     """Offset."""
     cursor: int
-    """Offset: the first one that was never looked at."""
+    """Offset of the first record that was never looked at."""
     settled_beyond: int
     leased: int
     ready: int
-    """Returned and ready; those beyond the cursor are not counted."""
+    """Returned and ready records; those beyond the cursor are not counted."""
     delayed: int
     dead: int
     leases: int
@@ -85,7 +87,7 @@ class SharedSubscription:
     def __init__(self, settings: LeaseSettings, start: int) -> None:
         """Begin at offset `start` with nothing delivered."""
         self.settings = settings
-        """May be replaced while it runs; what is leased or returned already keeps its deadline and delay."""
+        """The lease settings, which may be replaced at any time; existing leases and delays keep their deadlines."""
         self._states = RecordStates(start)
         self._events = EventBuffer()
 
@@ -105,7 +107,7 @@ class SharedSubscription:
         return self._lease(consumer, found, now)
 
     def acquire_from(self, start: int, consumer: int, records_max: int, end: int, now: float) -> Lease | None:
-        """As `acquire`, from offset `start` on: what is ready before it stays ready."""
+        """Lease records from offset `start` on; ready ones before it stay ready."""
         states = self._states
         states.returned.promote(now)
         found = states.returned.ready.take_from(start, records_max)
@@ -150,7 +152,7 @@ class SharedSubscription:
         now: float,
         delay_ms: int | None = None,
     ) -> Effects:
-        """Return a lease, or the named ranges of it; `delay_ms` replaces the delay that the settings ask for.
+        """Return a lease, or the named ranges of it; `delay_ms` replaces the delay of the settings.
 
         Raises:
             DeliveryNotCurrent: as for `ack`. Nothing was returned.
@@ -163,7 +165,7 @@ class SharedSubscription:
         return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms)
 
     def put_back(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float, delay_ms: int) -> Effects:
-        """Return ranges of a lease that nobody has looked at, `delay_ms` from now: the attempt does not count.
+        """Return ranges of a lease that no consumer has seen, `delay_ms` from now: the attempt does not count.
 
         Raises DeliveryNotCurrent as `ack`.
         """
@@ -180,9 +182,10 @@ class SharedSubscription:
     def extend(
         self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, lease_ms: int, now: float
     ) -> float:
-        """Let a lease end `lease_ms` from now, be that later or earlier; returns the new deadline.
+        """Move the end of a lease to `lease_ms` from now, later or earlier; returns the new deadline.
 
-        `ranges` are any part of the lease as it was granted, settled or not: what is left of it is extended as a whole.
+        `ranges` are any part of the lease as it was granted, settled or not: the remaining lease is extended as a
+        whole.
 
         Raises:
             DeliveryNotCurrent: the id is not current, or these offsets are not its own.
@@ -194,17 +197,17 @@ class SharedSubscription:
         return lease.deadline
 
     def consumer_gone(self, consumer: int, now: float) -> Effects:
-        """Return all that a consumer holds. A consumer that holds nothing, or is unknown, has no effects."""
+        """Return all leases of a consumer. No effects if it has none or is unknown."""
         effects = self.return_leases(self.leases_of(consumer), now)
         self._states.leases.forget_consumer(consumer)
         return effects
 
     def leases_of(self, consumer: int) -> list[Lease]:
-        """What a consumer holds, oldest first."""
+        """A consumer's leases, oldest first."""
         return self._states.leases.of_consumer(consumer)
 
     def return_leases(self, leases: Iterable[Lease], now: float) -> Effects:
-        """A part of `consumer_gone`, which comes after the last one; leases that have ended are passed over."""
+        """Return some leases; the caller ends with `consumer_gone`. Leases that have ended are skipped."""
         effects = Effects()
         for lease in leases:
             if not lease.ended:
@@ -212,7 +215,7 @@ class SharedSubscription:
         return effects
 
     def expire(self, now: float) -> Effects:
-        """Return the leases whose deadline has passed, and make ready what was delayed until now."""
+        """Return leases whose deadline has passed, and make records ready whose delay has."""
         leases = self._states.leases
         effects = Effects()
         while (lease := leases.pop_expired(now)) is not None:
@@ -220,14 +223,14 @@ class SharedSubscription:
         return effects.plus(Effects(ready=self._states.returned.promote(now)))
 
     def take_back(self, lease: Lease) -> None:
-        """A lease that its acquire settled was handed to nobody: its records come again after a restart.
+        """Undo the settlement of a lease that was handed to no consumer: its records are delivered after a restart.
 
-        Only `snapshot_events` may follow, which then says so.
+        Only `snapshot_events` may follow, which includes it.
         """
         self._states.orphan(lease.first, lease.end, lease.attempt)
 
     def next_deadline(self) -> float | None:
-        """When `expire` has something to do next, in monotonic seconds; None: never, as things are."""
+        """The time of the next change by `expire`, in monotonic seconds; None: never, as things are."""
         lease, delay = self._states.leases.next_deadline(), self._states.returned.next_ready_at()
         if lease is None or delay is None:
             return delay if lease is None else lease
@@ -240,11 +243,11 @@ class SharedSubscription:
         return self._states.dead.ranges()
 
     def lowest_dead(self, records: int) -> list[DeadRange]:
-        """The lowest of `dead()`, until they hold so many records; costs as much as it gives."""
+        """The lowest of `dead()`, until they hold so many records; costs as much as it returns."""
         return self._states.dead.lowest(records)
 
     def dead_letter_intents(self) -> list[DeadRange]:
-        """The dead records of which a copy may exist already: read the target from its end before copying."""
+        """Dead records that may have been copied already: read the target from its end before copying."""
         return [dead for dead in self.dead() if dead.target is not None]
 
     def dead_letter(self, first: int, end: int, reason: DeadReason) -> Effects:
@@ -259,24 +262,24 @@ class SharedSubscription:
         return effects
 
     def dead_letter_intended(self, first: int, end: int, target: DeadLetterTarget) -> None:
-        """Dead records are about to be copied. The event must be durable before the copy is made.
+        """Record that dead records are about to be copied. The event must be durable before the copy is made.
 
-        Where an intent exists it stays: `dead()` says which target counts.
+        An existing intent stays: `dead()` gives the target that counts.
         """
         assert self._states.dead.covers(first, end)
         self._states.dead.intend(first, end, target)
         self._events.add(DeadLetterIntended(first, end, target.partition, target.end))
 
     def dead_lettered(self, first: int, end: int) -> Effects:
-        """Settle the dead records of [first, end): their copy is committed, or nobody wants one."""
+        """Settle the dead records of [first, end): their copy is committed, or none is wanted."""
         return self._settle(self._states.dead.take(first, end))
 
     # --- the log's bounds --------------------------------------------------------------------------------------------
 
     def skip_to(self, offset: int) -> int:
-        """The log now starts at `offset`: forget everything before, in every state.
+        """Drop everything before `offset`, the log's new start, in every state.
 
-        A delivery id is no longer current for what is gone. Returns how many records were lost unsettled.
+        Delivery ids are no longer current for dropped records. Returns the number of records lost unsettled.
         """
         states = self._states
         if offset <= states.low:
@@ -287,7 +290,7 @@ class SharedSubscription:
         return lost
 
     def purge(self, end: int) -> Effects:
-        """Settle every record below `end` that waits for delivery. What is leased or dead stays."""
+        """Settle every record below `end` that waits for delivery. Leased and dead records stay."""
         states = self._states
         if end <= states.low:
             return Effects()
@@ -300,36 +303,36 @@ class SharedSubscription:
 
     @property
     def settled(self) -> list[Range]:
-        """What is settled beyond `settled_before`, in order."""
+        """Settled ranges above `settled_before`, in order."""
         return list(self._states.settled)
 
     def ready_count(self, end: int) -> int:
-        """How many records below `end` (the high watermark) `acquire` could give, as of the last `expire`."""
+        """The number of records below `end` (the high watermark) that `acquire` could give, as of the last `expire`."""
         return self._states.returned.ready.count + max(0, end - self._states.cursor)
 
     def unsettled_count(self, end: int) -> int:
-        """How many records below `end` (the high watermark) are not settled, in whatever state."""
+        """The number of unsettled records below `end` (the high watermark), in any state."""
         states = self._states
         returned = states.returned.ready.count + states.returned.delayed.count
         return max(0, end - states.cursor) + states.leases.count + returned + states.dead.count
 
     @property
     def delayed_count(self) -> int:
-        """How many records wait for their delay to pass."""
+        """The number of records whose delay has not passed."""
         return self._states.returned.delayed.count
 
     @property
     def dead_count(self) -> int:
-        """How many records are dead and not copied yet."""
+        """The number of dead records that are not copied yet."""
         return self._states.dead.count
 
     @property
     def leased_count(self) -> int:
-        """How many records are leased."""
+        """The number of leased records."""
         return self._states.leases.count
 
     def tell_released(self, on_released: OnReleased) -> None:
-        """Have somebody told of each lease that ends, or of the part of it that does."""
+        """Call back for each lease, or part of a lease, that ends."""
         self._states.leases.on_released = on_released
 
     def holds(self, consumer: int) -> bool:
@@ -337,7 +340,7 @@ class SharedSubscription:
         return bool(self._states.leases.of_consumer(consumer))
 
     def leased_by(self, consumer: int) -> int:
-        """How many records a consumer holds."""
+        """The number of records leased to a consumer."""
         leases = self._states.leases.of_consumer(consumer)
         return sum(end - first for lease in leases for first, end in lease.ranges())
 
@@ -359,30 +362,32 @@ class SharedSubscription:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def take_events(self) -> list[SubscriptionEvent]:
-        """What happened since the last call and must survive. It belongs into ONE record of the event log.
+        """Take the events since the last call that must survive. They belong into ONE record of the event log.
 
         Call it often, at least once per turn of the loop that dispatches: nothing else bounds the buffer.
         """
         return self._events.take()
 
     def snapshot_events(self, now: float) -> list[SubscriptionEvent]:
-        """The whole state as events that replace all earlier ones; ONE record alone. Take the pending events before."""
+        """The whole state as events that replace all earlier ones; ONE record of its own. Take the pending events
+        before.
+        """
         assert not self._events, "events that are not in the log yet would be applied twice"
         return [self._states.snapshot(now)]
 
     def apply(self, event: SubscriptionEvent) -> None:
-        """Do again what the event log says was done. When all is applied comes `recovered`.
+        """Apply an event of the log. Call `recovered` after all of them.
 
         Raises:
-            LogCorrupt: no subscription can have come from here to there. The subscription is of no more use.
+            LogCorrupt: no subscription can have made this transition. The subscription must not be used any more.
         """
         self._states.apply(event)
 
     def recovered(self, now: float) -> Effects:
-        """The event log was applied, if there was any: return what was leased, start delays, jump the delivery ids.
+        """Finish recovery after the event log, if any: return leased records, start delays, advance the delivery ids.
 
-        What is returned makes no events, however much it is: where the log has it leased, the next start does the same.
-        Its events must be durable before the first delivery, or a delivery id might be given twice.
+        The returns make no events, however many they are: if the log has the records leased, the next start does the
+        same. Its events must be durable before the first delivery, or a delivery id might be given out twice.
         """
         states = self._states
         states.leases.next_delivery_id += DELIVERY_ID_GAP
@@ -414,7 +419,7 @@ class SharedSubscription:
     def _return(
         self, ranges: list[Range], attempts: int, now: float, delay_ms: int | None = None, *, is_event: bool = True
     ) -> Effects:
-        """Put released records back, or make them dead where this was their last attempt."""
+        """Return released records, or make them dead if this was their last attempt."""
         limit = self.settings.max_deliveries
         if limit is not None and attempts >= limit:
             return self._kill(ranges, attempts, DeadReason.MAX_DELIVERIES)

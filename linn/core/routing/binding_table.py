@@ -1,6 +1,6 @@
-"""The bindings of one exchange: each once, in the order in which they were made. For exchanges to keep theirs in.
+"""A table of one exchange's bindings, each kept once, in the order in which they were made.
 
-Law: adding, removing and looking up cost the same whatever number of bindings there is.
+Law: adding, removing and looking up cost the same whatever the number of bindings.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Identity = tuple[Target, str, bytes]
 
 
 def identity_of(binding: Binding) -> Identity:
-    """What makes two bindings the same: target, key and arguments (`1`, `1.0` and `true` are three values).
+    """The identity of a binding: target, key and arguments (`1`, `1.0` and `true` are three values).
 
-    Raises BindingInvalid where the arguments are not values of TOML or JSON.
+    Raises BindingInvalid if the arguments are not values of TOML or JSON.
     """
     if not binding.arguments:
         return binding.target, binding.key, b""
@@ -30,7 +30,7 @@ def identity_of(binding: Binding) -> Identity:
 
 
 class BindingTable:
-    """Bindings by a number that grows with each one that is made."""
+    """Bindings by an increasing number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Identity, int] = {}
@@ -38,7 +38,7 @@ class BindingTable:
         self._next = 0
 
     def add(self, binding: Binding) -> int | None:
-        """The new binding's number; None where it is there already. Raises BindingInvalid."""
+        """Add a binding; returns its number, or None if it exists. Raises BindingInvalid."""
         identity = identity_of(binding)
         if identity in self._numbers:
             return None
@@ -49,7 +49,7 @@ class BindingTable:
         return number
 
     def remove(self, binding: Binding) -> int | None:
-        """The number that the binding had; None where it is not there. Raises BindingInvalid."""
+        """Remove a binding; returns its number, or None if it does not exist. Raises BindingInvalid."""
         number = self._numbers.pop(identity_of(binding), None)
         if number is not None:
             del self._bindings[number]
@@ -60,7 +60,7 @@ class BindingTable:
         return list(self._bindings.values())
 
     def numbered(self, numbers: Iterable[int]) -> Sequence[Binding]:
-        """The bindings with these numbers that are still there, each once, in the order in which they were made."""
+        """The existing bindings among these numbers, each once, in the order in which they were made."""
         bindings = self._bindings
         return [bindings[number] for number in sorted(set(numbers)) if number in bindings]
 

@@ -1,9 +1,9 @@
-"""What one publish may cost where its records are looked at or moved one by one, and what the parts of it may hold.
+"""Per-publish limits on CPU and memory, for records that are processed one by one and for the parts of a batch.
 
-A batch that goes to one partition as a whole costs nothing of it, however many records it has. Where records are told
-from each other, by an exchange, by their keys or by a limit on their size, each is looked at, with its headers; and
-where they part, each is copied into a batch for every set of topics that differs from the others: N topics with
-bindings of their own make N batches of one. What all topics together store of one publish is one step, and bounded.
+A batch that goes to one partition as a whole costs nothing, however many records it has. If records are told apart, by
+an exchange, by their keys or by a limit on their size, each is looked at, with its headers; and where they part, each
+is copied into a batch for every distinct set of topics: N topics with bindings of their own make N batches of one.
+Storing one publish in all its topics is one step, and bounded as well.
 """
 
 from __future__ import annotations
@@ -14,49 +14,52 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded
 
 RECORD_STEPS_MAX = 1 << 22
-"""Looking at a record or copying it, about a microsecond each. So the largest batch, 2^20 records, can still pass an
-exchange that looks at all of them and then be cut by its keys; more would hold the other publishes of its connection
-up for longer than clients wait."""
+"""Limit of the steps of looking at a record or copying it, about a microsecond each. The largest batch, 2^20 records,
+can thus pass an exchange that looks at all of them and then be split by its keys; more would delay the other
+publishes of its connection for longer than clients wait.
+"""
 PARTS_BYTES_MAX = 64 << 20
-"""Eight of the largest batches. Parts are held until all of a publish can be stored."""
+"""Limit of the parts held until all of a publish can be stored: eight of the largest batches."""
 STORED_MAX = 10_240
-"""Batches that one publish may become in all topics together: they are stored in one go, 13 us each."""
+"""Limit of the batches that one publish may become in all topics together: they are stored in one go, 13 us each."""
 STORED_BYTES_MAX = 256 << 20
-"""Of all these, each topic with bytes of its own: they are copied in the same go, a fifth of a second at worst."""
+"""Limit of these batches' bytes, for topics that each need a copy: they are copied in the same go, a fifth of a second
+at worst.
+"""
 BODY_BYTES_A_STEP = 1_024
-"""Of a body that is opened: decompressed, at a millisecond a mebibyte."""
+"""Bytes of a body decompressed in one step, at a millisecond a mebibyte."""
 PART_STEPS = 32
-"""What making and storing a batch costs beside its records, in steps."""
+"""Steps that making and storing a batch costs besides its records."""
 
 
 class PublishBudget:
-    """Of one publish, all its batches together."""
+    """The budget of one publish, for all its batches together."""
 
     __slots__ = ("_steps", "_stored", "_stored_bytes", "parts_bytes")
 
     def __init__(self) -> None:
         self._steps = self._stored = self._stored_bytes = self.parts_bytes = 0
-        """`parts_bytes`: of all parts made so far."""
+        """`parts_bytes` is the size of all parts made so far."""
 
     def spend(self, records: int) -> None:
-        """So many records are to be looked at or copied. Raises LimitExceeded: before it is done."""
+        """Count records to be looked at or copied. Raises LimitExceeded: before it is done."""
         self.foresee(records)
         self._steps += records
 
     def foresee(self, records: int) -> None:
-        """So many records will have to be looked at. Raises as `spend`, which counts them."""
+        """Check that so many more records could be looked at, without counting them. Raises as `spend`."""
         if self._steps + records > RECORD_STEPS_MAX:
             self._refuse(f"look at and copy more than {RECORD_STEPS_MAX} records, counted for each copy that differs")
 
     def look_into(self, batch: RecordBatch) -> None:
-        """The body will be opened, and each record with its headers looked at. Raises as `spend`."""
+        """Count the opening of a body, and a look at each record and its headers. Raises as `spend`."""
         if not batch.is_plain:
             self.foresee(batch.count)
             self.spend(batch.body_bytes // BODY_BYTES_A_STEP)
         self.spend(batch.body().weight())
 
     def store(self, parts: Sequence[RecordBatch]) -> None:
-        """These will have to be stored, beside others. Raises LimitExceeded."""
+        """Count batches to be stored. Raises LimitExceeded."""
         self.spend(PART_STEPS * len(parts))
         self._stored += len(parts)
         if self._stored > STORED_MAX:
@@ -66,7 +69,7 @@ class PublishBudget:
             self._refuse(f"store more than {STORED_BYTES_MAX} bytes of one publish")
 
     def hold(self, part: RecordBatch) -> None:
-        """A part has been made. Raises LimitExceeded."""
+        """Count a part that was made. Raises LimitExceeded."""
         self.spend(PART_STEPS)
         self.parts_bytes += part.size
         if self.parts_bytes > PARTS_BYTES_MAX:

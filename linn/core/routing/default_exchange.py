@@ -12,33 +12,33 @@ DEFAULT_EXCHANGE = ""
 
 
 class DefaultExchange:
-    """Sends each message to the topic that its routing key names."""
+    """An exchange that sends each message to the topic named by its routing key."""
 
     def __init__(self, topics: Collection[str]) -> None:
-        """`topics` are the names there are, as they come and go."""
+        """`topics` is the live collection of topic names."""
         self._topics = topics
 
     def bind(self, binding: Binding) -> None:
-        """Raises BindingInvalid: its bindings are the topics."""
+        """Refuse: the bindings of this exchange are the topics. Raises BindingInvalid."""
         raise BindingInvalid("the default exchange can't be bound to: it sends to the topic that the routing key names")
 
     def unbind(self, binding: Binding) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there are no bindings to remove."""
 
     def bindings(self) -> Sequence[Binding]:
-        """None that anybody made."""
+        """Return no bindings: none can be made."""
         return ()
 
     def fields(self) -> frozenset[str]:
-        """Nothing but the routing key counts."""
+        """Return no fields: only the routing key counts."""
         return frozenset()
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The binding of the topic of that name, if there is one."""
+        """Return the binding of the topic of that name, if there is one."""
         name = subject.routing_key
         return (Binding(Target(name), name),) if name in self._topics else ()
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """Whether the routing key is the topic's name."""
+        """Explain whether the routing key is the topic's name."""
         named = binding.target.name == subject.routing_key
         return Explanation("the routing key is the topic's name", named, f'the routing key is "{subject.routing_key}"')

@@ -1,7 +1,8 @@
-"""The exchange port: which bindings match a message. The router makes topics of them.
+"""The exchange port: finds the bindings that match a message. The router turns them into topics.
 
-An exchange is asked once per distinct (routing key, labels) of a batch, and its answers are cached; only where `fields`
-says that bindings look at more is the body of a batch opened, and then it is asked once per distinct tuple of that.
+An exchange is asked once per distinct (routing key, labels) of a batch, and its answers are cached; only if `fields`
+says that bindings look at more is the body of a batch opened, and then it is asked once per distinct tuple of those
+fields.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Target(NamedTuple):
-    """Where a binding leads: a topic, or another exchange."""
+    """The target of a binding: a topic, or another exchange."""
 
     name: str
     is_exchange: bool = False
@@ -26,44 +27,46 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One rule of an exchange: what matches goes to `target`."""
+    """One rule of an exchange: matching messages go to `target`."""
 
     target: Target
     key: str = ""
     """The routing key, or pattern, as the exchange's type reads it."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """What only this type of exchange knows."""
+    """Arguments specific to this type of exchange."""
 
 
 class Subject(NamedTuple):
-    """What an exchange may look at in a message. Behind `labels`, only what `fields` asked for is filled in."""
+    """The parts of a message that an exchange may look at. Those after `labels` are filled in only if `fields` asks for
+    them.
+    """
 
     routing_key: str
     labels: Labels
     key: bytes | None = None
     headers: Mapping[str, bytes] = NO_HEADERS
-    """Of a name that repeats, the last, as with Kafka's `lastHeader`; a header without a value is left out."""
+    """The last header of each name, as with Kafka's `lastHeader`; headers without a value are left out."""
     size: int = 0
-    """Bytes of the value; 0 for a tombstone."""
+    """Size of the value in bytes; 0 for a tombstone."""
 
 
 class Exchange(Protocol):
     """Matches subjects against bindings. Synchronous and pure: equal bindings and subjects give equal answers."""
 
     def bind(self, binding: Binding) -> None:
-        """Add a binding; one that exists already is kept once. Raises BindingInvalid, and then nothing has changed."""
+        """Add a binding; an existing one is kept once. Raises BindingInvalid, and then nothing has changed."""
 
     def unbind(self, binding: Binding) -> None:
-        """Remove a binding; no error where there is none."""
+        """Remove a binding; no error if it does not exist."""
 
     def bindings(self) -> Sequence[Binding]:
         """All bindings in the order in which they were made."""
 
     def fields(self) -> frozenset[str]:
-        """What the present bindings look at beyond routing key and labels: "key", "size", "header:NAME"."""
+        """The fields that the present bindings look at beyond routing key and labels: "key", "size", "header:NAME"."""
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The bindings that match, in the order in which they were made; empty where none does.
+        """The matching bindings, in the order in which they were made; may be empty.
 
         An exception fails the publish with a LinnError that names the plugin.
         """
@@ -71,15 +74,15 @@ class Exchange(Protocol):
 
 @runtime_checkable
 class MatchesInSteps(Protocol):
-    """An exchange that may take long over one subject, and lets others have their turn meanwhile."""
+    """An exchange that may take long over one subject, and lets other tasks run meanwhile."""
 
     def match_in_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
-        """As `match`, in steps of at most a millisecond. Bindings may come and go between them."""
+        """Match in steps of at most a millisecond. Bindings may come and go between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeKind:
-    """What a plugin registers."""
+    """An exchange type, as a plugin registers it."""
 
     name: str
     """The value of `type =` in an `[exchanges.*]` table."""

@@ -1,7 +1,7 @@
-"""Why something matched a message or did not: a tree of statements, for people and for programs.
+"""Explanations of why a binding matched a message or did not: trees of statements, for people and for programs.
 
-An exchange may have a method `explain(subject, binding) -> Explanation`; `explain` asks it, and for an exchange that
-has none says only whether the binding matched.
+An exchange may have a method `explain(subject, binding) -> Explanation`; for an exchange without it, `explain` says
+only whether the binding matched.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class Explanation:
     """One statement about a message."""
 
     text: str
-    """What was asked: `label.region = "eu"`."""
+    """The tested condition: `label.region = "eu"`."""
     truth: bool | None
-    """Whether it is so; None: it can't be said, as of a field that is not there."""
+    """Whether it is true; None: unknown, for example because the field is missing."""
     because: str = ""
-    """What was found, in words for the end of a line; empty where `parts` say all of it."""
+    """The finding, worded as the end of a line; empty if `parts` say all of it."""
     parts: tuple[Explanation, ...] = ()
-    """The statements that it is made of."""
+    """The statements that it consists of."""
 
     def decisive(self) -> Iterator[Explanation]:
-        """The statements that say what made it true, or kept it from being true, in their order."""
+        """The statements that made it true, or kept it from being true, in order."""
         if self.because or not self.parts:
             yield self
             return
@@ -37,13 +37,13 @@ class Explanation:
             yield from part.decisive()
 
     def nearness(self) -> float:
-        """How much of it is true, from 0 to 1, to find what missed least. 1 where the whole is."""
+        """The fraction of it that is true, from 0 to 1, to find the nearest miss. 1 if all of it is."""
         if self.truth is True or not self.parts:
             return float(self.truth is True)
         return sum(part.nearness() for part in self.parts) / (len(self.parts) + 1)
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The explanation as JSON."""
         data: dict[str, Any] = {"text": self.text, "truth": self.truth}
         if self.because:
             data["because"] = self.because
@@ -54,14 +54,16 @@ class Explanation:
 
 @runtime_checkable
 class Explaining(Protocol):
-    """An exchange that can say why."""
+    """An exchange that can explain its matches."""
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """Why one of its bindings matches a subject or not. `truth` is True exactly where `match` holds the binding."""
+        """Explain why one of its bindings matches a subject or not. `truth` is True exactly if `match` has the
+        binding.
+        """
 
 
 def explain(exchange: Exchange, subject: Subject, binding: Binding) -> Explanation:
-    """Why a binding matches a subject or not, as well as its exchange can say."""
+    """Explain why a binding matches a subject or not, as well as its exchange can."""
     if isinstance(exchange, Explaining):
         return exchange.explain(subject, binding)
     matched = binding in exchange.match(subject)

@@ -1,7 +1,7 @@
-"""All exchanges of a broker, and what leads from one to another: bindings between them, and alternates.
+"""The graph of a broker's exchanges; its edges are bindings between exchanges, and alternates.
 
-Laws: nothing leads in a circle, whatever the exchanges match; a change of any exchange's bindings makes a new
-`version`, by which the routers know that their answers are old.
+Laws: the graph has no cycles, whatever the exchanges match; a change of any exchange's bindings makes a new `version`,
+by which the routers know that their cached answers are stale.
 """
 
 from __future__ import annotations
@@ -14,44 +14,46 @@ from linn.core.errors.tree import BindingInvalid
 
 
 class Node(Protocol):
-    """An exchange, as the graph sees it: a `Router`."""
+    """An exchange as a node of the graph: a `Router`."""
 
     name: str
     alternate: str | None
 
     def exits(self) -> Iterable[str]:
-        """The exchanges that a message may go on to, in a stable order."""
+        """The exchanges that a message may be passed on to, in a stable order."""
 
 
 N = TypeVar("N", bound=Node)
 
 
 def _no_time_passes() -> float:
-    """Of a graph that is only looked at."""
+    """The clock of a graph that is not used for routing."""
     return 0.0
 
 
 class ExchangeGraph(Generic[N]):
-    """Routers by name. What is not among them leads nowhere."""
+    """Routers by name. Unknown names lead nowhere."""
 
     def __init__(self, monotonic: Callable[[], float] = _no_time_passes) -> None:
-        """`monotonic`: seconds, by which routers bound the time that one batch takes."""
+        """`monotonic` returns seconds, by which routers bound the time for one batch."""
         self.routers: dict[str, N] = {}
         self.monotonic = monotonic
         self.version = 0
 
     def changed(self) -> None:
-        """A binding, an exchange or a topic came or went."""
+        """Start a new version: a binding, an exchange or a topic was added or removed."""
         self.version += 1
 
     def check_link(self, source: str, target: str) -> None:
-        """Whether `source` may lead to `target`. Raises BindingInvalid, which names the circle that it would close."""
+        """Check that `source` may lead to `target`. Raises BindingInvalid, which names the cycle that it would
+        close.
+        """
         way = way_between(target, source, self._exits)
         if way is not None:
             raise BindingInvalid(circle_text([source, *way]))
 
     def reached_from(self, router: N) -> list[N]:
-        """The router itself and all that messages to it may come to, nearest first."""
+        """The router itself and all that its messages may reach, nearest first."""
         found = {router.name: router}
         for each in (waiting := [router]):
             for name in each.exits():
@@ -71,7 +73,7 @@ class ExchangeGraph(Generic[N]):
 
 
 def way_between(start: str, end: str, exits: Callable[[str], Iterable[str]]) -> list[str] | None:
-    """A shortest way from `start` to `end`, both included; None where there is none."""
+    """A shortest path from `start` to `end`, both included; None if there is none."""
     came_from: dict[str, str] = {start: start}
     waiting = deque([start])
     while waiting:
@@ -89,10 +91,10 @@ def way_between(start: str, end: str, exits: Callable[[str], Iterable[str]]) -> 
 
 
 NAMED_MAX = 10
-"""Of a longer circle the first exchanges are named: enough to find it."""
+"""Exchanges named of a longer cycle: enough to find it."""
 
 
 def circle_text(names: list[str]) -> str:
-    """What is wrong with a circle, given with its first name again at its end."""
+    """The error text for a cycle, given with its first name again at its end."""
     shown = names if len(names) <= NAMED_MAX else [*names[: NAMED_MAX - 1], "...", names[-1]]
     return f"exchanges would lead in a circle: {' -> '.join(shown)}"

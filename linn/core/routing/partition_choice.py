@@ -1,4 +1,4 @@
-"""Which partition of a topic the broker puts a batch into, where the producer has not said: asks the partitioner."""
+"""Choice of a topic's partition for batches whose producer has not chosen one, by asking the partitioner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from linn.core.routing.partitioner import DEFAULT_PARTITIONER, Partitioner
 
 
 class PartitionChoice:
-    """One topic's."""
+    """One topic's partitioner, with checks of its answers."""
 
     def __init__(self, topic: str, name: str, partitioner: Partitioner) -> None:
         self._topic = topic
@@ -25,7 +25,7 @@ class PartitionChoice:
     def split_steps(
         self, batch: RecordBatch, partitions: int, budget: PublishBudget
     ) -> Steps[list[tuple[int, RecordBatch]]]:
-        """The batch, or its parts, by partition; the partitioner is asked in one step.
+        """Split a batch by partition; the partitioner is asked in one step.
 
         Raises:
             BatchMalformed. TopicError: the partitioner fails. LimitExceeded: as `budget` says.
@@ -43,7 +43,7 @@ class PartitionChoice:
         return (yield from self._cut_steps(batch, place, partitions, budget))
 
     def _place(self, batch: RecordBatch, partitions: int, budget: PublishBudget) -> int | Sequence[int]:
-        """What the partitioner says: of a partition for the whole batch it is checked that there is one."""
+        """Ask the partitioner; a partition for the whole batch is checked to exist."""
         if batch.count > STEP_RECORDS and self._name == DEFAULT_PARTITIONER and batch.key_hashes is not None:
             budget.foresee(batch.count)  # Or it would look at all of them in vain.
         try:

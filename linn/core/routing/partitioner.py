@@ -1,7 +1,7 @@
 """The partitioner port.
 
-Law: where a topic's partitioner is `murmur2`, keys are placed as `key_hash` has it, by clients too. With any other
-partitioner the broker chooses, and nobody else.
+Law: if a topic's partitioner is `murmur2`, keys are placed as `key_hash` does, by clients too. With any other
+partitioner only the broker chooses.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ DEFAULT_PARTITIONER = "murmur2"
 
 
 class Partitioner(Protocol):
-    """Chooses among the partitions of one topic, which has more than one, for batches whose producer did not."""
+    """A partitioner of one topic with several partitions, for batches whose producer did not choose."""
 
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
-        """The partition for the whole batch, or one for each of its records.
+        """Choose the partition for the whole batch, or one for each of its records.
 
-        Synchronous, in the broker's loop, once per batch; a publish that waits for room is asked about again when it is
-        tried again. An exception, or a place that is none, fails the publish; nothing of it is stored.
+        Synchronous, in the broker's loop, once per batch, and again when a publish that waits for room is retried. An
+        exception, or an invalid partition, fails the publish; nothing of it is stored.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionerKind:
-    """What a plugin registers."""
+    """A partitioner, as a plugin registers it."""
 
     name: str
     """The value of `partitioner =` in a topic."""
     make: Callable[[], Partitioner]
     """Makes the partitioner of one topic. Does no I/O."""
     settings: None = None
-    """There is no table for them."""
+    """None: partitioners have no settings."""

@@ -1,7 +1,7 @@
-"""A batch whose exchange has answered: which topics each of its records goes to, and what each topic gets.
+"""A batch whose exchange has answered: the topics of each record, and the part of the batch for each topic.
 
-Laws: a topic gets the batch itself where all its records go there, else those that do, in their order, as a new batch;
-topics that get the same records share it. All that is to be copied is counted before the first part is made.
+Laws: a topic gets the batch itself if all its records go there, otherwise those that do, in order, as a new batch;
+topics that get the same records share it. All copies are counted before the first part is made.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from linn.core.routing.budget import PublishBudget
 
 Destinations = tuple[str, ...]
 SORTED_AT_ONCE_MAX = 16_384
-"""Indexes of several answers that are put in order by sorting them, in about a millisecond."""
+"""Limit of the indexes of several answers that are sorted in one step, in about a millisecond."""
 _MARKS_A_STEP = 1 << 17
-"""Marks looked through in one step, which is C: about a millisecond."""
+"""Marks scanned in one step, in C: about a millisecond."""
 
 
 class RoutedBatch:
-    """Answers, and the answer that each record has."""
+    """Distinct answers, and the number of each record's answer."""
 
     def __init__(self, batch: RecordBatch, answers: Sequence[Destinations], numbers: Sequence[int] | None) -> None:
-        """`numbers`: for each record the place of its answer; None: the first answer is that of all."""
+        """`numbers` has the index of each record's answer; None: the first answer is that of all."""
         self._batch = batch
         self._answers = answers
         self._numbers = numbers
 
     def part_steps(self, budget: PublishBudget) -> Steps[list[tuple[str, RecordBatch]]]:
-        """The batch for each topic. Raises BatchMalformed, LimitExceeded."""
+        """Make the batch for each topic. Raises BatchMalformed, LimitExceeded."""
         batch, answers = self._batch, self._answers
         first = answers[0]
         if all(answer is first or answer == first for answer in answers):
@@ -66,7 +66,7 @@ class RoutedBatch:
         return [(topic, made[those]) for topic, those in wanted.items()]
 
     def _indexes(self, kind_of: Sequence[int], kinds: int) -> Steps[list[array[int]]]:
-        """Of each kind of answer the indexes of the records that have it, ascending."""
+        """The ascending indexes of the records that have each kind of answer."""
         found = [array("I") for _ in range(kinds)]
         numbers = self._numbers
         if numbers is None:
@@ -80,7 +80,7 @@ class RoutedBatch:
         return found
 
     def unroutable(self) -> list[int]:
-        """Which records go nowhere: ranges of indexes, as first, end, first, end and so on, ascending."""
+        """The records without a topic: ranges of indexes, as first, end, first, end and so on, ascending."""
         lost = [not answer for answer in self._answers]
         if not any(lost):
             return []
@@ -90,7 +90,7 @@ class RoutedBatch:
 
 
 def _merged(parts: Sequence[array[int]], count: int) -> Steps[Sequence[int]]:
-    """Ascending indexes below `count`, of which no two parts have the same, as one ascending sequence."""
+    """Merge ascending, disjoint sequences of indexes below `count` into one."""
     if len(parts) == 1:
         return parts[0]
     if sum(map(len, parts)) <= SORTED_AT_ONCE_MAX:

@@ -1,12 +1,12 @@
-"""Where a batch goes: one exchange with those behind it, and its answers, remembered within a bound.
+"""Routing of batches: one exchange with those after it, and a bounded cache of its answers.
 
-An exchange says which bindings match; the router makes topics of them. A binding may lead to another exchange, which is
-asked in turn, and an exchange in which nothing matches may have an alternate, which is asked instead. As in RabbitMQ, a
-topic gets a record once, however many ways lead to it, and the alternate counts where none of the exchange's own
-bindings matched, whatever became of the record behind those that did.
+An exchange finds the bindings that match; the router turns them into topics. A binding may lead to another exchange,
+which is asked in turn, and an exchange in which nothing matches may have an alternate, which is asked instead. As in
+RabbitMQ, a topic gets a record once, however many paths lead to it, and the alternate is used if none of the exchange's
+own bindings matched, whatever happened to the record after those that did.
 
 Laws: the routes of a batch whose encoded pairs were seen before cost one dictionary look-up; a change of any binding
-forgets all answers. What an exchange of a plugin raises fails that publish, and no other.
+clears the cache. An exception of a plugin's exchange fails that publish, and no other.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ from linn.core.routing.routed_batch import Destinations, RoutedBatch
 from linn.core.routing.subject_columns import Content, ContentFields, check_fields
 
 CACHED_PAIRS_MAX = 65_536
-"""Answers for single pairs: about 20 MB with labels of a usual size. When it is full it starts again."""
+"""Cached answers for single pairs: about 20 MB with labels of a usual size. A full cache is cleared."""
 CACHED_PAIR_CHARACTERS_MAX = 1_024
-"""Larger pairs count by their characters, or a client could fill the memory with labels of megabytes; larger contents
-are asked about each time."""
+"""Longest pair that counts as one answer; larger ones are limited by their characters, or a client could fill the
+memory with labels of megabytes; larger contents are not cached.
+"""
 CACHED_LARGE_CHARACTERS_MAX = 4 << 20
-"""Of larger pairs together: twice the most that one batch can hold. When it is full it starts again."""
+"""Limit of the characters of cached larger pairs: twice as many as one batch can hold. A full cache is cleared."""
 CACHED_NAMES_MAX = 1 << 22
-"""Names of topics in all distinct answers together: 32 MiB of pointers."""
+"""Limit of the topic names in all distinct answers together: 32 MiB of pointers."""
 CACHED_BATCHES_MAX = 4_096
-"""Answers for whole sets of pairs, by their encoded bytes."""
+"""Cached answers for whole sets of pairs, by their encoded bytes."""
 CACHED_ROUTES_BYTES_MAX = 4_096
-"""Only sets of pairs up to this size are remembered as a whole: larger ones seldom come twice."""
+"""Largest encoded set of pairs that is cached as a whole: larger ones seldom recur."""
 ROUTING_S_MAX = 2.0
-"""For asking about one batch: three times what 65,535 distinct keys take with ordinary patterns. Patterns that were
-made for it would take a minute."""
+"""Time limit for routing one batch: three times what 65,535 distinct keys take with ordinary patterns. Malicious
+patterns would take a minute.
+"""
 
 
 class _Time:
-    """How long exchanges were asked about one batch, in seconds."""
+    """Seconds that exchanges have spent on one batch."""
 
     __slots__ = ("spent_s",)
 
@@ -57,7 +59,7 @@ class _Time:
 
 
 class Router:
-    """One exchange and its answers."""
+    """One exchange and its cached answers."""
 
     def __init__(
         self,
@@ -69,9 +71,9 @@ class Router:
         settings: Mapping[str, Any] | None = None,
         owner: str | None = None,
     ) -> None:
-        """`graph` holds the other exchanges; this one is put into it by whoever makes it. `settings` are for show.
+        """Make a router. `graph` holds the other exchanges; the caller adds this one to it. `settings` are for display.
 
-        `owner` is the plugin that brings the type, for people; None: linn itself does.
+        `owner` is the plugin that registered the type, in a form for people; None: linn itself.
         """
         self.name = name
         self.kind = kind
@@ -89,17 +91,17 @@ class Router:
         self._sees_content = False
         self._by_pair: dict[tuple[object, ...], Destinations] = {}
         self._known: dict[Destinations, Destinations] = {}
-        """Each distinct answer once: of a fanout to 10,000 topics there is one, and not one per pair."""
+        """Each distinct answer once: a fanout to 10,000 topics has one, and not one per pair."""
         self._known_names = 0
         self._by_large_pair: dict[tuple[object, ...], Destinations] = {}
         self.remembered_characters = 0
-        """Of large pairs."""
+        """Characters of cached large pairs."""
         self._by_routes: dict[bytes, tuple[Destinations, ...]] = {}
 
     # --- bindings ---
 
     def check(self, binding: Binding) -> None:
-        """Whether `bind` would take a binding; nothing changes. Raises BindingInvalid."""
+        """Check that `bind` would accept a binding; changes nothing. Raises BindingInvalid."""
         self._check_target(binding.target)
         self._make().bind(binding)
 
@@ -112,7 +114,7 @@ class Router:
         self._graph.changed()
 
     def unbind(self, binding: Binding) -> None:
-        """Remove a binding, if it is there."""
+        """Remove a binding, if it exists."""
         self._exchange.unbind(binding)
         if binding.target.is_exchange:
             self._exits = None
@@ -123,7 +125,7 @@ class Router:
         return self._exchange.bindings()
 
     def exits(self) -> Iterable[str]:
-        """The exchanges that a message may go on to, in a stable order."""
+        """The exchanges that a message may be passed on to, in a stable order."""
         if self._exits is None:
             self._exits = {binding.target.name for binding in self.bindings() if binding.target.is_exchange}
         found = sorted(self._exits)
@@ -138,9 +140,9 @@ class Router:
     # --- routing ---
 
     def route_steps(self, batch: RecordBatch, budget: PublishBudget) -> Steps[RoutedBatch]:
-        """Ask where each of the batch's records goes, in steps between which others may have their turn.
+        """Find the topics of each of the batch's records, in steps between which other tasks may run.
 
-        Bindings may change meanwhile: each record goes where they lead at the moment at which it is asked about.
+        Bindings may change meanwhile: each record is routed by the bindings at the moment when it is looked at.
 
         Raises:
             BatchMalformed: its routes or columns can't be read. TopicError: an exchange failed.
@@ -156,12 +158,12 @@ class Router:
                 return routed
 
     def route(self, batch: RecordBatch, budget: PublishBudget | None = None) -> list[tuple[str, RecordBatch]]:
-        """The batch for each topic, found without a pause: for tools. Raises as `route_steps`."""
+        """Find the batch for each topic without a pause: for tools. Raises as `route_steps`."""
         budget = budget or PublishBudget()
         return run_steps(run_steps(self.route_steps(batch, budget)).part_steps(budget))
 
     def _refresh(self) -> None:
-        """Forget all answers where something has changed since they were given."""
+        """Clear the cache if a binding has changed since its answers were given."""
         graph = self._graph
         if self._version == graph.version:
             return
@@ -184,7 +186,7 @@ class Router:
         self.remembered_characters = 0
 
     def look_for_fields(self) -> frozenset[str]:
-        """What the exchange's bindings look at now, beside routing key and labels. Raises TopicError."""
+        """Ask the exchange which fields its bindings look at, besides routing key and labels. Raises TopicError."""
         try:
             fields = frozenset(self._exchange.fields())
             check_fields(fields)
@@ -227,7 +229,7 @@ class Router:
     def _ask_contents(
         self, batch: RecordBatch, fields: ContentFields, time: _Time, budget: PublishBudget
     ) -> Steps[RoutedBatch | None]:
-        """Ask about each distinct (pair, content). None: bindings look at something else by now."""
+        """Ask about each distinct (pair, content). None: bindings look at other fields by now."""
         budget.look_into(batch)
         exact, which = [_exact(pair) for pair in batch.pairs()], batch.route_index
         answers: list[Destinations] = []
@@ -271,7 +273,7 @@ class Router:
         return known
 
     def _remember(self, key: tuple[object, ...], answer: Destinations, pair: Pair, content: Content) -> Destinations:
-        """Keep an answer, if it is not too large; it, or an equal one that is kept already."""
+        """Cache an answer unless it is too large; returns it, or an equal one that is already cached."""
         size = _size_of(pair)
         if content:
             size += sum([len(value) for value in content if type(value) is bytes])
@@ -306,9 +308,9 @@ class Router:
         content: Content,
         time: _Time,
     ) -> Steps[Destinations]:
-        """The topics for one subject, remembered under `key`.
+        """Find the topics for one subject, and cache them under `key`.
 
-        Raises LimitExceeded where the batch has had its time.
+        Raises LimitExceeded if the batch has used up its time.
         """
         monotonic, version = self._graph.monotonic, self._graph.version
         asking = self._asked(subject)
@@ -329,8 +331,8 @@ class Router:
         return self._remember(key, answer, pair, content) if self._graph.version == version else answer
 
     def _asked(self, subject: Subject) -> Steps[Destinations]:
-        """The topics for one subject, through all exchanges on the way, nearest first."""
-        # What an exchange has not asked for it is not shown, even where another on the way has.
+        """Find the topics for one subject through all exchanges on the path, nearest first."""
+        # An exchange is shown only the fields that it has asked for, even if another on the path asked for more.
         plain = subject if self._fields is None else Subject(subject.routing_key, subject.labels)
         topics: dict[str, None] = {}
         seen = {self.name}
@@ -345,14 +347,14 @@ class Router:
         return tuple(topics)
 
     def target_steps(self, subject: Subject) -> Steps[Sequence[Target]]:
-        """Where this exchange alone sends a subject: its alternate where nothing matches. Raises TopicError."""
+        """The targets in this exchange alone: its alternate if nothing matches. Raises TopicError."""
         matched = yield from self._match_steps(subject)
         if not matched and self.alternate is not None:
             return [Target(self.alternate, is_exchange=True)]
         return [binding.target for binding in matched]
 
     def match(self, subject: Subject) -> Sequence[Binding]:
-        """The bindings that match. Raises TopicError where the exchange fails, LinnErrors of its own as they are."""
+        """The matching bindings. Raises TopicError if the exchange fails; its own LinnErrors pass unchanged."""
         return run_steps(self._match_steps(subject))
 
     def _match_steps(self, subject: Subject) -> Steps[Sequence[Binding]]:
@@ -366,7 +368,7 @@ class Router:
             raise self._failure(error) from error
 
     def explain(self, subject: Subject, binding: Binding) -> Explanation:
-        """Why one of its bindings matches a subject or not. Raises as `match`."""
+        """Explain why one of its bindings matches a subject or not. Raises as `match`."""
         try:
             return explain(self._exchange, subject, binding)
         except LinnError:
@@ -381,7 +383,7 @@ class Router:
 
 
 def _checked(answer: object) -> Sequence[Binding]:
-    """What an exchange answered. Raises TypeError where that isn't bindings."""
+    """Check an exchange's answer. Raises TypeError if it isn't bindings."""
     if not isinstance(answer, list | tuple):
         raise TypeError(f"match() returned a {type(answer).__name__}, not a list or tuple of bindings")
     if not set(map(type, answer)) <= _BINDINGS:

@@ -1,7 +1,7 @@
-"""What exchanges look at in the records of one batch, by column, where routing keys and labels are not enough.
+"""The fields of a batch's records that exchanges look at, by column, beyond routing keys and labels.
 
 Law: the body is opened once per batch, and only columns that were asked for are read. There is a Python loop over
-records, because a binding asked for something that each of them has.
+records, because a binding asked for a field that each of them has.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from linn.core.batch.body import Body, HeaderColumn
 from linn.core.routing.exchange import NO_HEADERS, Subject
 
 HEADER = "header:"
-"""What a field begins with that asks for a header; its name follows."""
+"""Prefix of a field that asks for a header; its name follows."""
 Content = tuple[Any, ...]
 """One record's values of the fields, in the order of `ContentFields.names`."""
 
 
 class ContentFields:
-    """Some fields, in a fixed order."""
+    """Fields in a fixed order."""
 
     def __init__(self, names: Collection[str]) -> None:
-        """`names` passed `check_fields`."""
+        """`names` must have passed `check_fields`."""
         self.names = tuple(sorted(names))
 
     def rows(self, batch: RecordBatch) -> list[Content]:
@@ -39,7 +39,7 @@ class ContentFields:
         return list(zip(*columns, strict=True))
 
     def subject(self, routing_key: str, labels: Mapping[str, Any], content: Content) -> Subject:
-        """What an exchange is shown of a record with this content."""
+        """The subject that an exchange is shown for a record with this content."""
         known = dict(zip(self.names, content, strict=True))
         headers = {
             name.removeprefix(HEADER): value
@@ -50,7 +50,7 @@ class ContentFields:
 
 
 def check_fields(names: Collection[str]) -> None:
-    """Raises ValueError where a name is no field."""
+    """Check names of fields. Raises ValueError if one is not a field."""
     for name in names:
         if name not in _SIMPLE and not name.startswith(HEADER):
             raise ValueError(f"fields() names {name!r}, which is none of key, size and header:NAME")
@@ -69,7 +69,7 @@ _SIMPLE: Mapping[str, Callable[[Body, int], Sequence[Any]]] = {"key": _keys, "si
 
 
 def _headers(column: HeaderColumn | None, names: Sequence[str], count: int) -> dict[str, list[bytes | None]]:
-    """The value of each of these headers by record; of a name that repeats, the last."""
+    """The values of each of these headers by record; for a name that repeats, the last."""
     found: dict[str, list[bytes | None]] = {name: [None] * count for name in names}
     if column is None or not names:
         return found

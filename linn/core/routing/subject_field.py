@@ -1,7 +1,7 @@
-"""The fields of a message that routing can look at, as one writes them: `label.region`, `header["my kind"]`, `key`.
+"""The fields of a message that routing can look at, in their notation: `label.region`, `header["my kind"]`, `key`.
 
-`size` is the bytes of the value. Names with other characters than ASCII letters, digits, `_`, `-` and dots between them
-stand in brackets and quotes. `labels` and `headers` are other words for `label` and `header`.
+`size` is the size of the value in bytes. Names with characters other than ASCII letters, digits, `_`, `-` and dots
+between them stand in brackets and quotes. `labels` and `headers` are synonyms of `label` and `header`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 
 
 class SubjectField(NamedTuple):
-    """One field; two that are equal look at the same thing."""
+    """One field; equal ones look at the same thing."""
 
     kind: FieldKind
     name: str = ""
-    """Of the label or header; else empty."""
+    """The name of the label or header; otherwise empty."""
 
     @property
     def asks(self) -> str | None:
-        """What the exchange port calls it; None for what every exchange is given unasked."""
+        """The field's name in the exchange port; None if every exchange is given it anyway."""
         if self.kind == "header":
             return f"header:{self.name}"
         return self.kind if self.kind in ("key", "size") else None
 
     @property
     def holds(self) -> str:
-        """What its values are, in words for an error."""
+        """The type of its values, worded for an error."""
         if self.kind == "label":
             return "text, a number, true or false"
         return "a number" if self.kind == "size" else "text"
 
     def reader(self) -> Callable[[Subject], FieldValue | None]:
-        """A function that reads the field; it gives None where the message has none."""
+        """Make a function that reads the field; it returns None if the message has none."""
         name = self.name
         if self.kind == "label":
             return lambda subject: subject.labels.get(name)
@@ -50,7 +50,7 @@ class SubjectField(NamedTuple):
         return attrgetter(self.kind)
 
     def as_read(self, value: str | int | float | bool) -> FieldValue:
-        """A literal as the reader would give it: headers and keys are bytes, and are compared as UTF-8."""
+        """A literal in the type that the reader returns: headers and keys are bytes, and are compared as UTF-8."""
         return value.encode() if isinstance(value, str) and self.kind in ("key", "header") else value
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class SubjectField(NamedTuple):
 
 
 def quoted(text: str) -> str:
-    """Text as a predicate's literal: in double quotes, with escapes for what would not be seen."""
+    """Text as a predicate's literal: in double quotes, with escapes for invisible characters."""
     return '"' + "".join(_ESCAPED.get(character) or _printable(character) for character in text) + '"'
 
 

@@ -1,1 +1,1 @@
-"""Topics: partitions, and what the kind of a topic makes of them."""
+"""Topics: partitions, and the subscriptions that the topic's kind gives them."""

@@ -13,7 +13,7 @@ from linn.core.topics.topic import Topic
 
 
 class Catalog:
-    """What there is at this moment."""
+    """The topics and exchanges that exist at this moment."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.topics: dict[str, Topic] = {}

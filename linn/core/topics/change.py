@@ -1,6 +1,7 @@
-"""What new settings of a topic need: made and opened beside it while it works on, and then taken on at once.
+"""Changes of a topic's settings: the new parts are made and opened while it works, and then taken over at once.
 
-Law: whatever needs room on the disk is done before the settings are saved, so a full disk refuses a change whole.
+Law: everything that needs room on the disk is done before the settings are saved, so a full disk refuses a change
+completely.
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ logger = logging.getLogger("linn.topic")
 
 
 class TopicChange:
-    """Made by `Topic.prepare`; ended by `Topic.switch` or by `abandon`."""
+    """A prepared change. Made by `Topic.prepare`; ended by `Topic.switch` or by `abandon`."""
 
     def __init__(self, settings: TopicSettings, semantics: DeliverySemantics, spawn: Spawn) -> None:
         self.settings = settings
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
-        """Those that are new."""
+        """The new partitions."""
         self.queue: Queue | None = None
-        """The topic's queue afterwards, new or as it is."""
+        """The topic's queue after the change, new or unchanged."""
         self.dispatches: list[PartitionQueue] = []
-        """Those that the queue gets."""
+        """The queue's new dispatches."""
         self.groups: Groups | None = None
-        """New ones, where there are none yet."""
+        """New groups, if there are none yet."""
         self._spawn = spawn
         self._chores: list[Callable[[], Awaitable[None]]] | None = []
-        """Kept back, because they deliver, trim and copy; None: the change holds."""
+        """Background tasks, held back because they deliver, trim and copy; None: the change is in effect."""
 
     def spawn(self, chore: Callable[[], Awaitable[None]]) -> None:
-        """The `Spawn` of what was prepared."""
+        """Start a background task of a prepared part, or hold it back; a `Spawn`."""
         if self._chores is None:
             self._spawn(chore)
         else:
             self._chores.append(chore)
 
     def begin(self) -> None:
-        """The change holds: let what was prepared do its chores."""
+        """Start the background tasks that were held back: the change is in effect."""
         chores, self._chores = self._chores or [], None
         for chore in chores:
             self._spawn(chore)
 
     async def abandon(self) -> None:
-        """Take new partitions away again and close state logs, in which nothing has changed. Raises SyncFailed.
+        """Delete new partitions and close unchanged state logs. Raises SyncFailed.
 
-        What can't be taken away is harmless: an empty log, which the next try goes on with.
+        A partition that can't be deleted is harmless: an empty log, which the next try reuses.
         """
         for dispatch in self.dispatches:
             await dispatch.close()
@@ -66,12 +67,12 @@ class TopicChange:
             if state is not None:
                 await close_log(state.partition)
         for partition in self.partitions.values():
-            # A log that was ever written to is none of ours, whoever put it there.
+            # A log that has ever been written to is not new, whatever its origin.
             await (close_log(partition) if partition.log.bounds()[1] else _tolerate(partition, partition.delete))
 
 
 async def close_log(partition: Partition) -> None:
-    """Close a log that is not needed now; what hinders its sync or its index is logged. Raises SyncFailed."""
+    """Close a log that is not needed now; a failure to sync it or to write its index is logged. Raises SyncFailed."""
     await _tolerate(partition, partition.close)
 
 

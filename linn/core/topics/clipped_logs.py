@@ -1,7 +1,7 @@
-"""State logs that speak of records which a power failure took, on a disk without room to replace them.
+"""State logs that are ahead of their data log after a power loss, on a disk without room to replace them.
 
-Law: until they are replaced the topic stores nothing. After another crash they would say of new records, at the offsets
-of those that are gone, that they are settled.
+Law: until they are replaced the topic stores nothing. After another crash they would mark new records as settled, at
+the offsets of those that are gone.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from linn.core.errors.tree import DiskFull
 
 
 class StateHolder(Protocol):
-    """Who has a state log, and replaces it."""
+    """The holder of a state log, which can replace it."""
 
     clipped: bool
-    """Whether the log says more than the records allow; it was read without that."""
+    """Whether the log is ahead of the records; events about lost records were ignored when it was read."""
 
 
 class ClippedLogs:
-    """Those of one topic. `len` is how many are left, as of the last `check`."""
+    """The clipped logs of one topic. `len` is the number left at the last `check`."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
         self._holders: list[StateHolder] = []
 
     def add(self, holders: Iterable[StateHolder | None]) -> None:
-        """Look after those that are clipped."""
+        """Add the holders whose logs are clipped."""
         self._holders += [holder for holder in holders if holder is not None and holder.clipped]
 
     def check(self) -> None:
-        """Raises DiskFull while one is left."""
+        """Check that no clipped log is left. Raises DiskFull."""
         self._holders = [holder for holder in self._holders if holder.clipped]
         if self._holders:
             raise DiskFull(f"topic {self._topic} stores nothing before the disk has room for its state logs")

@@ -1,7 +1,7 @@
-"""How what is stored of a topic goes: the logs that are open, and whatever else there is.
+"""Deletion of a topic's storage: its open logs, and everything else.
 
-Law: it can be broken off anywhere, by an error or a crash, and begun again; nothing is opened to be deleted where the
-engine can do without.
+Law: it can be interrupted anywhere, by an error or a crash, and repeated; nothing is opened in order to be deleted if
+the engine can do without.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger("linn.topic")
 
 
 class TopicDeletion:
-    """One topic's; it remembers what is gone already."""
+    """The deletion of one topic, which remembers its progress."""
 
     def __init__(self, engine: StorageEngine, open: Callable[[PartitionId], Awaitable[Partition]]) -> None:
         self._engine = engine
@@ -26,9 +26,9 @@ class TopicDeletion:
         self._gone: set[PartitionId] = set()
 
     async def delete_open(self, logs: Sequence[Partition]) -> None:
-        """Delete logs that are open, each of them whatever becomes of the others. Raises SyncFailed.
+        """Delete open logs, each one regardless of failures of the others. Raises SyncFailed.
 
-        One that can't be deleted takes no more work, and goes with the rest.
+        One that can't be deleted takes no more work, and is deleted with the rest.
         """
         for log in logs:
             if log.id in self._gone:
@@ -43,9 +43,9 @@ class TopicDeletion:
                 logger.warning("%(partition)s is deleted in a second attempt: %(error)s", about)
 
     async def delete_rest(self, ids: Sequence[PartitionId]) -> None:
-        """Delete what is left of these logs, none of which is open, and of others of the same topics.
+        """Delete the rest of these logs, none of which is open, and of other logs of the same topics.
 
-        In this order: what is large comes first, because opening what is not there takes room. Raises StorageError.
+        In this order: large files come first, because opening a missing log takes room. Raises StorageError.
         """
         engine = self._engine
         topics = dict.fromkeys(id.topic for id in ids)

@@ -1,4 +1,4 @@
-"""Folders of topics, as a start finds them before it has opened anything."""
+"""Folders of topics, as found by a start before it has opened anything."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def foreign_topic_folders(disk: Disk, config: Config) -> Iterator[str]:
-    """The folders of topics that the TOML file does not name: those topics were made live, or taken out of it.
+    """The folders of topics that the TOML file does not name: those topics were made live, or removed from the file.
 
-    A first start that was interrupted leaves folders of the others only, and of what is linn's own beside them.
+    An interrupted first start leaves only folders of topics in the file, and linn's own.
     """
     for engine in config.storage:
         folder = f"{config.broker.data_dir}/{engine}"

@@ -1,8 +1,7 @@
-"""Settings of topics that were set live, beside those that the configuration file names.
+"""Settings of topics that were set live, in addition to those that the configuration file names.
 
-Laws: a setting that was asked for live keeps its value over restarts, unless the file names its key; then the file's
-value counts from the next start on, and the log says what it replaces. Partitions never shrink: of two numbers the
-larger one counts.
+Laws: a live setting keeps its value over restarts, unless the file names its key; then the file's value applies from
+the next start on, and the log says what it replaces. Partitions never shrink: of two numbers the larger one applies.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _TRIMMING = ("retention", "retention_bytes")
 
 
 def live_keys_after(before: Iterable[str], changes: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys that are set live once `changes` are made; null takes the value of a key back, unless it is a value."""
+    """The keys that are set live after `changes`; null resets a key, unless null is a value of it."""
     keys = dict.fromkeys([*before, *changes])
     return tuple(key for key in keys if changes.get(key, key) is not None or "none" in extra_of(_FIELDS[key]))
 
 
 def live_keys_problem(keys: object) -> str | None:
-    """What keeps a stored value from being the keys of settings, in words for the end of one line."""
+    """The reason why a stored value can't be a list of setting keys, worded as the end of a line; None if it can."""
     if not isinstance(keys, list) or not all(isinstance(key, str) and key in _FIELDS for key in keys):
         return "its live_keys are no keys of a topic"
     return None
@@ -38,7 +37,7 @@ def live_keys_problem(keys: object) -> str | None:
 def merged(
     configured: TopicSettings, before: TopicSettings, live_keys: Collection[str], named: Collection[str]
 ) -> tuple[TopicSettings, tuple[str, ...]]:
-    """The settings at a start, and the keys whose live value counts. `named`: the keys that the file names."""
+    """The settings at a start, and the keys whose live value applies. `named`: the keys that the file names."""
     kept = []
     for key in live_keys:
         value, file_value = _value(before, key), _value(configured, key)
@@ -49,7 +48,7 @@ def merged(
 
 
 def replaced(name: str, config: Config, before: TopicSettings, live_keys: Collection[str]) -> list[str]:
-    """A line for each setting for which a start has the file's value in place of a live one, or the other way round."""
+    """A line for each setting that a start takes from the file instead of a live one, or the other way round."""
     configured, lines = config.topics[name], []
     for key in live_keys:
         old, new = _value(before, key), _value(configured, key)
@@ -65,7 +64,7 @@ def replaced(name: str, config: Config, before: TopicSettings, live_keys: Collec
 
 
 def warnings_of(name: str, config: Config, settings: TopicSettings, keys: Iterable[str]) -> list[dict[str, Any]]:
-    """What `topic.alter` says of keys that the file names with another value than `settings` now have."""
+    """The warnings of `topic.alter` about keys to which the file gives another value than `settings` now have."""
     found: list[dict[str, Any]] = []
     named = config.topic_lines.get(name, {})
     for key in keys:
@@ -78,7 +77,7 @@ def warnings_of(name: str, config: Config, settings: TopicSettings, keys: Iterab
 
 
 def warnings_of_deletion(name: str, config: Config) -> list[dict[str, Any]]:
-    """What `topic.delete` says of a topic that the file names."""
+    """The warnings of `topic.delete` about a topic that the file names."""
     if name not in config.topics:
         return []
     text = f"{config.file} has a topic {name}: the next start makes it again, empty"
@@ -86,7 +85,7 @@ def warnings_of_deletion(name: str, config: Config) -> list[dict[str, Any]]:
 
 
 def differences(existing: TopicSettings, asked: TopicSettings) -> str:
-    """The settings in which two topics differ, for the end of an error's line."""
+    """The settings in which two topics differ, as the end of an error's line."""
     found = []
     for key in _FIELDS:
         has, wanted = _value(existing, key), _value(asked, key)
@@ -106,7 +105,7 @@ def _place(config: Config, name: str, key: str) -> str:
 
 
 def _shown(key: str, value: Any, nothing: str = "its default") -> str:
-    """A value as one writes it in TOML, `nothing` where it is not written, or the number of bindings."""
+    """A value in TOML's notation, `nothing` if it is not written, or the number of bindings."""
     if key == "bindings":
         return f"[{counted(len(value), 'binding')}]"
     encoded = encode_value(_FIELDS[key], value)
@@ -114,5 +113,5 @@ def _shown(key: str, value: Any, nothing: str = "its default") -> str:
 
 
 def _drops(configured: TopicSettings, key: str, old: int | None, new: int | None) -> bool:
-    """Whether a stream keeps less than before."""
+    """Whether a stream would keep less than before."""
     return key in _TRIMMING and configured.kind != "queue" and new is not None and (old is None or new < old)

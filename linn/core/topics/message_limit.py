@@ -1,4 +1,4 @@
-"""The limit on the bytes of one message, its value, key and headers together, held against a whole batch."""
+"""The limit on one message's bytes, its value, key and headers together, checked for a whole batch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from linn.core.errors.tree import MessageTooLarge
 from linn.core.routing.budget import PublishBudget
 
 _QUICK_BYTES_MAX = 1 << 30
-"""Of a body whose sizes are added up as 31-bit digits: there are two columns of them."""
+"""Largest body whose sizes are added up as 31-bit digits: there are two columns of them."""
 
 
 def check_steps(batch: RecordBatch, limit: int | None, budget: PublishBudget) -> Steps[None]:
-    """Find that no message of a verified batch is over the limit; once for a batch that goes to many topics, or waits.
+    """Check that no message of a verified batch is over the limit; done once for a batch with many topics, or that
+    waits.
 
     Raises MessageTooLarge, BatchMalformed; LimitExceeded: it is over the budget.
     """
-    # Where the whole body is not over the limit no message is.
+    # If the whole body is not over the limit, no message is.
     if limit is None or batch.body_bytes <= limit or batch.format != Format.NATIVE:
         return
     if batch.messages_within is None or batch.messages_within > limit:
@@ -32,7 +33,9 @@ def check_steps(batch: RecordBatch, limit: int | None, budget: PublishBudget) ->
 
 
 def _is_plainly_within(body: Body, limit: int) -> bool:
-    """Found without a loop over the records: a few bytes that are compressed may hold a million."""
+    """Whether all sizes are within the limit, without a loop over records: a few compressed bytes may hold
+    a million.
+    """
     columns = [body.values.offsets] if body.keys is None else [body.values.offsets, body.keys.offsets]
     headers_bytes = len(body.headers.names.data) + len(body.headers.values.data) if body.headers is not None else 0
     if headers_bytes > limit:

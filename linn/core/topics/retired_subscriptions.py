@@ -1,8 +1,8 @@
-"""What a topic keeps of the subscriptions that it has no more since its kind changed, until it has them again.
+"""State of subscriptions that a topic lost in a change of its kind, kept until another change brings them back.
 
-Law: a state log that is put away speaks of no record that a power failure could take. A start holds the logs of the
-subscriptions that there are against the records, and takes from them what is said of others; one that was put away is
-read at the next change of kind only, when new records may have the offsets of those that were taken.
+Law: a retired state log refers to no record that a power failure could take. A start checks the logs of existing
+subscriptions against the records, and drops events about missing ones; a retired log is read only at the next change of
+kind, when new records may have the offsets of lost ones.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ logger = logging.getLogger("linn.topic")
 
 
 class RetiredSubscriptions:
-    """Those of one topic. Call `prepare` before new settings are saved, the others once they hold."""
+    """The retired subscriptions of one topic. Call `prepare` before new settings are saved, the others after."""
 
     def __init__(self) -> None:
         self.places: Mapping[str, Sequence[GroupEvent]] = {}
-        """By group, what groups knew that no log has."""
+        """State of groups, by name, that no log has."""
         self._left_off: list[Sequence[SubscriptionEvent]] = []
-        """By partition, the same of a queue."""
+        """The same of a queue, by partition."""
 
     def left_off(self, partition: int) -> Sequence[SubscriptionEvent]:
-        """What a queue knew of a partition that no log has."""
+        """The state of a queue's partition that no log has."""
         return self._left_off[partition] if partition < len(self._left_off) else ()
 
     @staticmethod
@@ -42,7 +42,7 @@ class RetiredSubscriptions:
             await partition.log.sync()
 
     async def retire_queue(self, queue: Queue, partitions: Iterable[Partition]) -> None:
-        """Close a queue and put its state logs away. Raises SyncFailed."""
+        """Close a queue and retire its state logs. Raises SyncFailed."""
         await queue.close()
         await _sync_last(partitions)
         self._left_off = [dispatch.left_off() for dispatch in queue.dispatches]
@@ -51,7 +51,7 @@ class RetiredSubscriptions:
                 await close_log(dispatch.state.partition)
 
     async def retire_groups(self, groups: Groups, partitions: Iterable[Partition]) -> None:
-        """End groups and put their state log away. Raises SyncFailed."""
+        """End groups and retire their state log. Raises SyncFailed."""
         groups.end_members()
         await _sync_last(partitions)
         if groups.state is not None:
@@ -60,7 +60,7 @@ class RetiredSubscriptions:
 
 
 async def _sync_last(partitions: Iterable[Partition]) -> None:
-    """Sync what came after `prepare`. There is no way back: what hinders it, but for the sync itself, is logged."""
+    """Sync records appended after `prepare`. There is no way back: errors other than a failed sync are logged."""
     for partition in partitions:
         try:
             await partition.log.sync()

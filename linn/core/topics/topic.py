@@ -1,7 +1,7 @@
-"""One topic: its partitions, and what its kind makes of them: a queue, consumer groups, or both.
+"""One topic: its partitions, and the subscriptions of its kind: a queue, consumer groups, or both.
 
-Law: a change of kind changes which subscriptions there are and what retention keeps; it moves no data. A topic that
-becomes a queue begins it at the oldest record that is kept, or where its queue left off when it was one before.
+Law: a change of kind changes which subscriptions exist and what retention keeps; it moves no data. A topic that becomes
+a queue starts it at the oldest record, or where its queue stopped if it was one before.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ GROUP_STATE = "__g."
 """Internal topics with this prefix hold the offsets of consumer groups."""
 
 DROP_HEAD_SHARE = 16
-"""With `overflow = "drop-head"` this part of `bytes_max` is dropped at once, so that it need not be for each batch."""
+"""Fraction of `bytes_max`, as 1/n, that `overflow = "drop-head"` drops at once, so that it need not for each batch."""
 
 
 class Topic:
-    """Made by `open_topic`."""
+    """A topic, made and opened by `open_topic`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Topic:
         self.groups: Groups | None = None
         self.live_bindings: list[BindingSettings] = []
         self.live_keys: tuple[str, ...] = ()
-        """Settings that were asked for live, see `linn.core.topics.live_settings`."""
+        """Settings that were set live, see `linn.core.topics.live_settings`."""
         """Bindings that were made while the broker ran, beside those of the settings."""
         self.interceptors: tuple[BoundInterceptor, ...] = ()
         self.readers: dict[StreamReader, None] = {}
@@ -88,9 +88,9 @@ class Topic:
         self._spawn = spawn
         self._copy_dead_letters = copy_dead_letters
         self.publish_errors = 0
-        """Publishes to this topic, by its name, that failed."""
+        """Failed publishes to this topic by its name."""
         self.dropped_records = 0
-        """By `overflow = "drop-head"`; of a queue only what was not settled."""
+        """Records dropped by `overflow = "drop-head"`; of a queue only unsettled ones."""
         self._retired = RetiredSubscriptions()
         self._clipped = ClippedLogs(name)
         self._deletion = TopicDeletion(engine, self._open_log)
@@ -101,9 +101,9 @@ class Topic:
     # --- opening and changing ---
 
     async def open(self) -> None:
-        """Open all logs and rebuild what is kept in memory.
+        """Open all logs and rebuild the state in memory.
 
-        Raises LogCorrupt, StorageError: what was opened is closed again.
+        Raises LogCorrupt, StorageError: opened logs are closed again.
         """
         change = TopicChange(self.settings, self.semantics, self._spawn)
         change.begin()  # Nothing can refuse it any more.
@@ -118,7 +118,7 @@ class Topic:
         await self._take_on(change)
 
     async def make_durable(self) -> None:
-        """Put the names of new logs on stable storage. Raises StorageError."""
+        """Make the names of new logs durable. Raises StorageError."""
         await _sync_names(self.partitions.values(), self.state_logs())
 
     async def _open_log(self, id: PartitionId) -> Partition:
@@ -130,9 +130,9 @@ class Topic:
         return StateLog(await self._open_log(PartitionId(prefix + self.name, index)), self._clock)
 
     async def prepare(self, settings: TopicSettings, semantics: DeliverySemantics) -> TopicChange:
-        """Make and open what new settings need, checked before with `what_changed`. The topic works on as it is.
+        """Make and open the parts for new settings, which `what_changed` has checked. The topic works on unchanged.
 
-        Raises StorageError, LogCorrupt: what was made is taken away again.
+        Raises StorageError, LogCorrupt: new parts are deleted again.
         """
         self._clipped.check()
         change = TopicChange(settings, semantics, self._spawn)
@@ -151,7 +151,7 @@ class Topic:
         return change
 
     async def _prepare(self, change: TopicChange) -> None:
-        """Open the subscriptions that there are to be and are not yet."""
+        """Open the subscriptions of the new kind that do not exist yet."""
         kind, partitions = change.settings.kind, self.partitions | change.partitions
         if kind != "stream":
             change.queue = self.queue if self.queue is not None else Queue(self.name)
@@ -177,10 +177,10 @@ class Topic:
         await self._copy_dead_letters(self, dispatch)
 
     async def switch(self, change: TopicChange) -> None:
-        """Take on what was prepared, all at once; this needs no room. Raises SyncFailed."""
+        """Put a prepared change into effect, all at once; this needs no room. Raises SyncFailed."""
         await self._take_on(change)
         self._room.notify_all()
-        # At once: who shortens retention may have a full disk.
+        # Now: the reason for a shorter retention may be a full disk.
         self._spawn(self.enforce_retention)
 
     async def _take_on(self, change: TopicChange) -> None:
@@ -198,7 +198,7 @@ class Topic:
         elif groups is not None and change.partitions:
             groups.grow()
         change.begin()
-        # Everybody sees the topic as it is to be; what it has no more is closed behind it.
+        # Subscriptions see the new topic at once; those that it no longer has are closed afterwards.
         if queue is not None and self.queue is None:
             await self._retired.retire_queue(queue, self.partitions.values())
         if groups is not None and self.groups is None:
@@ -213,7 +213,7 @@ class Topic:
         queue.extend(dispatches)
 
     def read(self) -> StreamReader:
-        """A new reader without a group."""
+        """Make a reader without a group."""
         reader = StreamReader(self.name, self.partitions, self._reader_closed)
         self.readers[reader] = None
         return reader
@@ -228,7 +228,7 @@ class Topic:
     # --- publishing ---
 
     def partition(self, index: int) -> Partition:
-        """Raises PartitionUnknown."""
+        """The partition of that number. Raises PartitionUnknown."""
         partition = self.partitions.get(index)
         if partition is None:
             has = counted(len(self.partitions), "partition")
@@ -236,7 +236,7 @@ class Topic:
         return partition
 
     def admit(self, batch: RecordBatch, budget: PublishBudget) -> RecordBatch | None:
-        """What is to be stored of a verified batch, whatever room there is; None: nothing, an interceptor dropped it.
+        """The batch to store for a verified one, regardless of room; None: an interceptor dropped it.
 
         Raises:
             MessageTooLarge, FeatureUnsupported, BatchMalformed, InterceptorFailed.
@@ -251,7 +251,7 @@ class Topic:
         if limit is not None and batch.body_bytes > limit:
             run_steps(check_steps(batch, limit, budget))
         if batch.attributes or batch.producer_id or batch.transaction:
-            # Nobody would deduplicate or hold them back: what a producer asks for by them would not happen.
+            # Nothing would deduplicate or hold them back: the producer would not get what it asks for.
             raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
         if batch.is_plain or self.queue is None:
             return batch
@@ -264,7 +264,7 @@ class Topic:
     def has_room(self, batch: RecordBatch) -> bool:
         """Whether the batch may be appended now; False: wait with `wait_room`, and ask again.
 
-        Raises TopicFull where the topic rejects what it has no room for.
+        Raises TopicFull if the topic rejects batches for which it has no room.
         """
         bytes_max = self.settings.bytes_max
         if bytes_max is None:
@@ -284,7 +284,7 @@ class Topic:
         await self._room.wait()
 
     def tell_room(self) -> None:
-        """Let all who wait for room look again."""
+        """Wake all publishes that wait for room."""
         self._room.notify_all()
 
     def append(self, partition: Partition, batch: RecordBatch) -> int:
@@ -299,14 +299,14 @@ class Topic:
         return base_offset
 
     def held_bytes(self) -> int:
-        """Bytes of records that are kept: for a queue, its share that is not settled."""
+        """Size of the kept records; for a queue, of its unsettled share."""
         held = 0
         for index, partition in self.partitions.items():
             size = partition.log.size_bytes()
             start, end = partition.log.bounds()
             dispatches = self.queue.dispatches if self.settings.kind == "queue" and self.queue is not None else []
             if dispatches and end > start:
-                # In between are records that were settled and not trimmed yet, as large as others on the average.
+                # Between them are records that are settled and not trimmed yet, on average as large as others.
                 unsettled = end - max(start, dispatches[index].subscription.settled_before())
                 size = size * unsettled // (end - start)
             held += size
@@ -315,7 +315,7 @@ class Topic:
     # --- keeping ---
 
     async def _drop_head(self) -> None:
-        """Make room by dropping the oldest records, as the overflow setting says."""
+        """Make room by dropping the oldest records, as `overflow` says."""
         self._dropping = False
         bytes_max = self.settings.bytes_max
         if bytes_max is None:
@@ -335,13 +335,13 @@ class Topic:
 
     @property
     def missed_records(self) -> int:
-        """Records that retention or overflow took before the queue settled them."""
+        """The number of records that retention or overflow dropped before the queue settled them."""
         return sum(dispatch.missed_records for dispatch in self.queue.dispatches) if self.queue is not None else 0
 
     async def enforce_retention(self) -> None:
-        """Drop what a stream no longer keeps, and let all logs do their housekeeping.
+        """Drop records that a stream no longer keeps, and let all logs do their housekeeping.
 
-        A queue's settled records are trimmed as they are settled, state logs when they are compacted.
+        A queue's records are trimmed as they are settled, state logs when they are compacted.
         """
         now_ms, is_queue = self._clock.now_ms(), self.settings.kind == "queue"
         age_ms = None if is_queue else self.settings.retention_ms
@@ -354,7 +354,7 @@ class Topic:
         self._room.notify_all()
 
     def state_logs(self) -> list[StateLog]:
-        """The state logs that are open."""
+        """The open state logs."""
         logs = [dispatch.state for dispatch in self.queue.dispatches] if self.queue is not None else []
         logs.append(self.groups.state if self.groups is not None else None)
         return [log for log in logs if log is not None]
@@ -384,9 +384,9 @@ class Topic:
         self._room.notify_all()
 
     async def delete(self) -> None:
-        """Close, and remove everything that was stored. What was published is confirmed before.
+        """Close the topic, and remove everything stored. Published records are confirmed before.
 
-        Also of a topic that was never opened. Where an error breaks it off, another call goes on.
+        Also for a topic that was never opened. After an error, another call continues.
 
         Raises StorageError.
         """
@@ -408,7 +408,7 @@ class Topic:
 
 
 async def _sync_names(logs: Iterable[Partition], states: Iterable[StateLog]) -> None:
-    """Put the names of new logs on stable storage: the sync of one says it of all of the same topic."""
+    """Make the names of new logs durable: a sync of one covers all of the same topic."""
     of_topics = {log.id.topic: log for log in (*logs, *(state.partition for state in states))}
     for log in of_topics.values():
         await log.log.sync()

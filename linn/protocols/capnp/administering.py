@@ -1,7 +1,7 @@
 """Describing and changing topics and exchanges over the native protocol.
 
-Law: verbs of one connection are carried out one at a time, in the order in which they came; the next one begins when
-the connection has room for its answer. Arguments that wait for their turn are text, and counted in `received`.
+Law: the verbs of one connection are carried out one at a time, in the order in which they came; the next one begins
+when the connection has room for its answer. Waiting arguments are kept as text, and counted in `received`.
 """
 
 from __future__ import annotations
@@ -22,41 +22,42 @@ if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
 
 DESCRIBED_MAX = 4_096
-"""Names in one describe: each takes 20 us, known or not."""
+"""Limit of the names in one describe: each takes 20 us, known or not."""
 DESCRIBED_AT_ONCE_MAX = 128
-"""Topics and partitions in a description that is made in one go, in about half a millisecond; longer ones are made in
-turns, of each connection one at a time."""
+"""Topics and partitions in a description that is made without a pause, in about half a millisecond; longer ones are
+made in turns, one of each connection at a time.
+"""
 DESCRIPTIONS_MAX = 2
-"""Long ones of one connection: the one that is made, and one behind it with up to 4,096 names."""
+"""Long descriptions of one connection: the one in progress, and one waiting with up to 4,096 names."""
 WAITING_BYTES_MAX = 2 * ARGUMENTS_BYTES_MAX
-"""Of arguments of one connection: of the verb that is carried out, and of one behind it."""
+"""Limit of one connection's arguments: those of the verb in progress, and of one waiting."""
 
 
 class Administering:
-    """What one connection asks of the broker as a whole."""
+    """The requests of one connection that concern the broker as a whole."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._last: trio.Event | None = None
-        """Set when the verb that came last has been carried out; None where none came yet."""
+        """Set when the latest verb has been carried out; None if there was none yet."""
         self._waiting_bytes = 0
         self._describing = trio.Lock()
         self._descriptions = 0
-        """Long ones, that is made and that wait."""
+        """Long descriptions, in progress and waiting."""
 
     def is_full(self) -> bool:
-        """Whether so much waits that no more should be read; where memory is short, that is little."""
+        """Whether so much waits that no more should be read; little, if memory is short."""
         waiting, session = self._waiting_bytes, self._session
         if waiting >= WAITING_BYTES_MAX or self._descriptions >= DESCRIPTIONS_MAX:
             return True
         return waiting > RESERVE_BYTES and session.gateway.memory.received.is_over and not session.consumes
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Drop waiting requests: the connection is gone."""
         del self._session
 
     def describe(self, event: Event) -> None:
-        """Answer with kinds, partitions and bounds of topics; one that is named twice is described once."""
+        """Answer with kinds, partitions and bounds of topics; a repeated name is described once."""
         describe = event.message
         assert isinstance(describe, m.Describe)
         if len(describe.topics) > DESCRIBED_MAX:
@@ -86,7 +87,7 @@ class Administering:
         session.in_task(event, work)
 
     def administer(self, event: Event) -> None:
-        """Carry out a verb of `linn.core.admin.administration`, behind those that came before it."""
+        """Carry out a verb of `linn.core.admin.administration`, after earlier ones."""
         administer = event.message
         assert isinstance(administer, m.Administer)
         session, gateway = self._session, self._session.gateway

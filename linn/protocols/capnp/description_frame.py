@@ -1,4 +1,4 @@
-"""A description of topics as it goes on the wire, written in steps: they may have many thousands of partitions."""
+"""Encoding of a description of topics in steps: they may have many thousands of partitions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from linn.core.topics.topic import Topic
 
 PARTITION_BYTES = 24
-"""Of one partition in a description."""
+"""Size of one partition in a description."""
 
 
 def description_frame(
     gateway: Gateway, topics: Mapping[str, Topic], names: Sequence[str], correlation: int
 ) -> Steps[bytes]:
-    """The frame of a `messages.Description`. A topic is described as it is when its turn comes."""
+    """Encode the frame of a `messages.Description`. A topic is described as it is when its turn comes."""
     frame = schema.load("protocol").Frame.new_message()
     frame.correlation = correlation
     description = frame.init("description")
@@ -40,7 +40,7 @@ def _write_topic(target: Any, topic: Topic) -> Steps[None]:
     settings = topic.settings
     target.kind, target.delivery, target.partitioner = settings.kind, settings.delivery or "", settings.partitioner
     target.messageBytesMax = min(settings.message_bytes_max or 0, m.LIMIT_MAX)
-    # At one moment: who describes the topic in turns must not meet its end half-way.
+    # Taken at one moment: a description in turns must not meet the topic's deletion halfway.
     bounds = [(partition.start_offset, partition.high_watermark) for _, partition in sorted(topic.partitions.items())]
     yield
     for info, (start_offset, high_watermark) in zip(target.init("partitions", len(bounds)), bounds, strict=True):

@@ -1,4 +1,4 @@
-"""Hello and welcome: how a connection begins, or is refused."""
+"""The handshake: hello and welcome at the beginning of a connection, or its refusal."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from linn.wire.connection import Connection, Event, agree, frames_of
 
 DISCARD_BYTES = 64 << 10
 REST_S = 1.0
-"""How long a client that is closed may go on sending what nobody wants."""
+"""Time during which input of a closed client is still read and discarded."""
 
 
 class Handshake:
-    """The broker's side of one."""
+    """The broker's side of one handshake."""
 
     def __init__(self, stream: AcceptedStream, connection: Connection, turn: TurnSlot) -> None:
         self._turn = turn
         self._stream = stream
         self._connection = connection
         self.client = ""
-        """What the client calls itself."""
+        """The client's name for itself."""
         self.received_bytes = 0
         self.sent_bytes = 0
 
     async def shake(self, welcome: Callable[[int, list[str]], m.Welcome], timeout_s: float) -> None:
         """Wait for hello, and answer with the welcome for a version and features.
 
-        Raises LinnError after telling the client why, unless it has not said a word.
+        Raises LinnError after telling the client why, unless it has sent nothing at all.
         """
         try:
             event = await self._first_event(timeout_s)
@@ -57,7 +57,7 @@ class Handshake:
             raise RequestTimeout(f"{self._stream.peer} did not say hello in time") from None
 
     async def _received(self) -> Event | None:
-        """Hello, in a turn of its own; None where the client leaves without one."""
+        """The hello, read in a turn of its own; None if the client leaves without one."""
         while True:
             await self._turn.next_turn(self._stream.wait_readable)
             count = self._stream.receive_nowait(self._connection.frames.buffers())
@@ -75,7 +75,9 @@ class Handshake:
 
 
 async def discard_rest(stream: AcceptedStream) -> None:
-    """Read what still comes, for a while. With unread bytes a close is a reset, which takes away what was sent last."""
+    """Read and discard input for a while. Closing with unread bytes resets the connection, which loses the
+    last output.
+    """
     scratch = memoryview(bytearray(DISCARD_BYTES))
     with trio.move_on_after(REST_S), suppress(ConnectionLost):
         while await stream.receive_into(scratch):

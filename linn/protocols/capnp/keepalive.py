@@ -1,7 +1,7 @@
-"""What is done for all sessions of one listener by three tasks, so that a session that is idle has only its own.
+"""Keepalive, flushing and shutdown for all sessions of one listener in three tasks, so that an idle session has one.
 
-Laws: each session is looked at once per keepalive interval, a slice of them at a time, so that many of them hold up
-nobody. A bug that one session's care meets ends that session alone. Without sessions there is nothing to do.
+Laws: each session is visited once per keepalive interval, a slice of them at a time, so that many sessions block
+nothing. A bug met while visiting one session ends that session alone. Without sessions the tasks do nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("linn.capnp")
 
 SLICES = 16
-"""Of a keepalive interval: with 10,000 sessions less than a millisecond of work each time."""
+"""Slices of a keepalive interval: with 10,000 sessions each takes less than a millisecond."""
 SESSIONS_IN_A_ROW_MAX = 256
-"""Sessions that are served before others get their turn."""
+"""Sessions that are visited before other tasks run."""
 DRAIN_POLL_S = 0.01
 DRAIN_POLL_S_MAX = 0.25
-"""A thousand sessions that wait look less and less often, or looking were all that is done."""
+"""Longest interval of a wait's polls: a thousand waiting sessions poll less and less often, or would
+do nothing else.
+"""
 
 
 async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: float) -> None:
-    """Return when something does not wait any more, or after so long.
+    """Return when a condition has become false, or after `wait_max_s`.
 
     Cancellation: nothing happens.
     """
@@ -45,14 +47,14 @@ async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: floa
 
 
 class Keepalive:
-    """For the sessions of one listener. Its tasks begin with the first of them, in the broker's nursery."""
+    """The care for the sessions of one listener. Its tasks start with the first session, in the broker's nursery."""
 
     def __init__(self, keepalive_s: float) -> None:
         self.keepalive_s = keepalive_s
         self.free_buffers = ReceiveBuffers(SHARED_BYTES_MAX)
         self._slices: list[dict[Session, None]] = [{} for _ in range(SLICES)]
         self._slice = 0
-        """The one that was looked at last: who joins it is looked at when nearly a whole interval has passed."""
+        """The slice visited last: a session that joins it is visited after nearly a whole interval."""
         self._count = 0
         self._works = False
         self._draining = False
@@ -76,13 +78,13 @@ class Keepalive:
             session.say_goodbye()
 
     def leave(self, session: Session) -> None:
-        """The session has ended. Idempotent; nothing happens to one that never joined."""
+        """Remove a session that has ended. Idempotent; also for one that never joined."""
         if session in session.slice:
             del session.slice[session]
             self._count -= 1
 
     def send_soon(self, session: Session) -> None:
-        """Have the session's outbox flushed once all who may run now have put what they have."""
+        """Flush the session's outbox once all runnable tasks have added their output."""
         self._unsent.append(session)
         if self._put is not None:
             self._put.set()
@@ -97,7 +99,7 @@ class Keepalive:
             await self._each(unsent, lambda session: session.flush())
 
     async def _watch(self, gateway: Gateway) -> None:
-        """End who has been silent for too long."""
+        """End sessions that have been silent for too long."""
         while True:
             await self._wait_joined()
             await gateway.env.clock.sleep(self.keepalive_s / SLICES)
@@ -105,7 +107,7 @@ class Keepalive:
             await self._each([*self._slices[self._slice]], lambda session: session.watch())
 
     async def _see_off(self, gateway: Gateway) -> None:
-        """When the broker stops: let go at once who has nothing under way, and the others when they are done."""
+        """End idle sessions at once when the broker stops, and the others when they are done."""
         await gateway.connections.draining.wait()
         self._draining = True
         await self._each(self._everybody(), lambda session: session.say_goodbye())

@@ -1,4 +1,4 @@
-"""What waits to be sent on one connection: frames in order, within a bound that slows their makers down."""
+"""The output queue of one connection: frames in order, within a bound that slows their producers down."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from linn.core.env.file_region import Sendable, behind
 from linn.core.loop.memory_budget import MemoryShare
 
 FRAME_BYTES = 256
-"""What a frame takes in memory beside its bytes, or a batch that is sent from its file: 130 bytes of objects, their
-places in lists, and what the allocator adds to them."""
+"""Memory of a frame, or of a batch sent from its file, besides its bytes: 130 bytes of objects, their places in lists,
+and the allocator's overhead.
+"""
 READ_AHEAD_BYTES_MAX = 1 << 20
-"""Output that may wait while more is read from a log for the same client: it has a socket buffer of about as much to
-take before it notices."""
+"""Output that may wait while more is read from a log for the same client, which has a socket buffer of about the same
+size to empty before it notices.
+"""
 
 
 class Sender(Protocol):
-    """Who does what an outbox can't do without a task. Neither is called again before `flush` or `run` has begun."""
+    """Callbacks of an outbox for work that needs a task. Neither is repeated before `flush` or `run` has begun."""
 
     def send_soon(self) -> None:
-        """Have `flush` called when others have had their turn."""
+        """Schedule a call of `flush` after other tasks have run."""
 
     def begin_sending(self) -> None:
-        """Have `run` called, in a task of its own."""
+        """Start a task that calls `run`."""
 
 
 class Outbox:
-    """Frames go in from any task without waiting. What the stream does not take at once is sent by a task.
+    """A queue of frames that any task fills without waiting. Frames that the stream does not take at once are sent by a
+    task.
 
-    Laws: `put` never loses or reorders. Whoever reads from a log for this client (a subscription, a fetch) calls
-    `wait_room` first, so that about one answer waits in memory however many are asked for; whoever must answer puts,
-    and the reader of requests waits for `is_full` to end. A connection whose client reads has no task for this.
+    Laws: `put` never loses or reorders. A reader of a log for this client (a subscription, a fetch) calls `wait_room`
+    first, so that about one answer waits in memory however many are requested; an answer that is due is put at once,
+    and the reader of requests waits for `is_full` to end. A connection whose client keeps up has no task for this.
     """
 
     __slots__ = (
@@ -56,7 +59,7 @@ class Outbox:
     )
 
     def __init__(self, stream: AcceptedStream, bytes_max: int, sender: Sender, memory: MemoryShare) -> None:
-        """`memory`: where what waits in memory is counted, but for answers that the stream takes at once."""
+        """`memory` counts the waiting bytes, except those of answers that the stream takes at once."""
         self._stream = stream
         self._bytes_max = bytes_max
         self._ahead_bytes_max = min(bytes_max, READ_AHEAD_BYTES_MAX)
@@ -67,7 +70,7 @@ class Outbox:
         self._bytes = 0
         self._sending_bytes = 0
         self._is_due = False
-        """Whether the sender was asked to have `flush` called."""
+        """Whether `flush` has been scheduled."""
         self._has_task = False
         self._closed = False
         self.sent_bytes = 0
@@ -76,11 +79,11 @@ class Outbox:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that are not handed to the stream yet."""
+        """Bytes that are not yet handed to the stream."""
         return self._bytes + self._sending_bytes
 
     def put(self, frames: Sequence[Sendable]) -> None:
-        """Send frames after all earlier ones, soon."""
+        """Queue frames after all earlier ones, to be sent soon."""
         if not self._has_task:
             self._count(memory_bytes(frames))
         self.hold(frames)
@@ -89,7 +92,7 @@ class Outbox:
             self._sender.send_soon()
 
     def hold(self, frames: Sequence[Sendable]) -> None:
-        """As `put`, but nothing is sent before somebody calls `flush` or `put`: for one who answers many at once."""
+        """Queue frames without sending them before the next `flush` or `put`: for many answers at once."""
         self._frames += frames
         for frame in frames:
             self._bytes += len(frame)
@@ -102,7 +105,7 @@ class Outbox:
             self._memory.used_bytes += more
 
     def flush(self) -> None:
-        """Send at once what the stream takes without waiting; a task does the rest. Raises ConnectionLost."""
+        """Send as much as the stream takes without waiting; a task does the rest. Raises ConnectionLost."""
         self._is_due = False
         if not self._frames or self._has_task or self._closed:
             return
@@ -122,26 +125,26 @@ class Outbox:
         self._sender.begin_sending()
 
     def close(self) -> None:
-        """Send nothing more: the connection is ending. Idempotent."""
+        """Discard the output: the connection is ending. Idempotent."""
         if not self._closed:
             self._count(-self._counted_bytes)
             self._closed = True
             del self._sender
 
     def has_room(self) -> bool:
-        """Whether more may be read for this client; where memory is short, only when nothing waits."""
+        """Whether more may be read for this client; if memory is short, only when nothing waits."""
         waiting, memory = self._bytes + self._sending_bytes, self._memory
         return waiting < self._ahead_bytes_max and (not waiting or memory.used_bytes < memory.bytes_max)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that requests should too."""
+        """Whether so much output waits that requests should wait too."""
         waiting, memory = self._bytes + self._sending_bytes, self._memory
         return waiting >= self._bytes_max or (waiting > 0 and memory.used_bytes >= memory.bytes_max)
 
     @property
     def is_short(self) -> bool:
-        """Whether memory is, so that what is produced should be small."""
+        """Whether memory is short, so that answers should be small."""
         return self._memory.is_over
 
     async def wait_room(self) -> None:
@@ -171,7 +174,7 @@ class Outbox:
 
 
 def memory_bytes(frames: Sequence[Sendable]) -> int:
-    """What frames keep in memory: each buffer that they are views of, once, and a little for each frame."""
+    """The memory that frames keep alive: each buffer that they are views of, once, and a little for each frame."""
     buffers: dict[int, int] = {}
     for frame in frames:
         if isinstance(frame, Buffer):

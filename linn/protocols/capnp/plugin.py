@@ -19,10 +19,10 @@ class CapnpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     keepalive_s: Annotated[
         float,
-        msgspec.Meta(gt=0, description="How often a client lets itself be heard; after three times this it is gone."),
+        msgspec.Meta(gt=0, description="Longest silence of a client; after three times this it is disconnected."),
     ] = msgspec.field(default=20.0, name="keepalive")
     hello_timeout_s: Annotated[
-        float, msgspec.Meta(gt=0, description="How long a new connection may take to say hello.")
+        float, msgspec.Meta(gt=0, description="How long a new connection may take to send hello.")
     ] = msgspec.field(default=10.0, name="hello_timeout")
 
 
@@ -36,5 +36,5 @@ def _refusal(error: LinnError) -> bytes:
 
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
-    """The native protocol."""
+    """Register the native protocol."""
     return ProtocolKind("capnp", CapnpSettings, _make, refusal=_refusal)

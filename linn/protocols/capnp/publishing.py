@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from linn.protocols.capnp.session import Session
 
 _ACKS: tuple[Acks, ...] = ("none", "leader", "all")
-"""By their number in the schema."""
+"""Acks by their number in the schema."""
 LEAVE_S = 2.5
-"""For what waits on a connection whose client has said all: work in turns takes no longer."""
+"""Time for waiting publishes of a client that has finished sending: work in turns takes no longer."""
 
 
 class Publishing:
-    """The publishes of one connection: a `PublishLane`, and what it is told."""
+    """The publishes of one connection: a `PublishLane`, and the receiver of its outcomes."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -39,13 +39,13 @@ class Publishing:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of batches that wait: they count against the connection's budget, and the broker's."""
+        """Bytes of waiting batches: they count against the connection's budget, and the broker's."""
         return self._lane.waiting_bytes
 
     def is_full(self) -> bool:
-        """Whether so much waits that no more should be read; where memory is short, that is little.
+        """Whether so much waits that no more should be read; little, if memory is short.
 
-        A connection with subscriptions is read on then, up to its own limit: its settlements make room.
+        A connection with subscriptions is then read further, up to its own limit: its settlements make room.
         """
         waiting, session = self._lane.waiting_bytes, self._session
         if waiting >= session.settings.connection_bytes_max:
@@ -53,16 +53,16 @@ class Publishing:
         return waiting > RESERVE_BYTES and self._memory.is_over and not session.consumes
 
     def close(self) -> None:
-        """The connection is gone, and what waited with it."""
+        """Drop waiting publishes: the connection is gone."""
         self._lane.close()
         del self._session
 
     async def wait_done(self) -> None:
-        """Wait until no publish waits, but not for long: of one without room that may be never."""
+        """Wait until no publish waits, but not for long: one without room may wait for ever."""
         await wait_while(lambda: self._lane.is_waiting, self._session.gateway.env.clock, LEAVE_S)
 
     def publish(self, event: Event) -> None:
-        """Carry out a publish, or put it behind those that wait."""
+        """Carry out a publish, or queue it behind those that wait."""
         publish = event.message
         assert isinstance(publish, m.Publish)
         wants_returned = publish.mandatory and publish.to_exchange
@@ -79,7 +79,7 @@ class Publishing:
 
     @staticmethod
     def _check(publish: m.Publish, batches: Sequence[RecordBatch], wants_returned: bool) -> None:
-        """Raises LinnError."""
+        """Check a publish. Raises LinnError."""
         if not batches:
             raise ProtocolError("a publish without batches")
         if publish.acks >= len(_ACKS):

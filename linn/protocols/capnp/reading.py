@@ -1,6 +1,6 @@
-"""Reading over the native protocol: fetches of a partition by offset, and where a time begins.
+"""Reading over the native protocol: fetches of a partition by offset, and looking up the offset of a time.
 
-Law: however many fetches wait, they hold nothing but themselves; what they answer is read one after another.
+Law: waiting fetches hold nothing but themselves, however many there are; their answers are read one after another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
 FETCH_BYTES_MIN_MAX = 1 << 20
-"""What a fetch waits for at most: it is read once to be counted, by each fetch that waits."""
+"""Largest minimum that a fetch may wait for: it is read once to be counted, by each fetch that waits."""
 WAIT_MS_MAX = 60_000
 """Longest wait of a fetch or pull: connections are kept alive by other means."""
 
@@ -37,13 +37,13 @@ class Reading:
         self._draining = False
 
     def end_waits(self) -> None:
-        """Answer at once what waits for records, now and from now on."""
+        """Answer at once every wait for records, now and from now on."""
         self._draining = True
         for deadline in self._waits:
             deadline.end()
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Drop waiting fetches: the connection is gone."""
         del self._session
 
     def fetch(self, event: Event) -> None:
@@ -77,7 +77,9 @@ class Reading:
         self._session.in_task(event, work)
 
     def _fetch_nowait(self, correlation: int, partition: Partition, offset: int, bytes_max: int) -> bool:
-        """Answer with what is at hand, so that who reads is served as soon as who publishes; whether there was any."""
+        """Answer with available batches, so that readers are served as soon as publishers; returns whether there were
+        any.
+        """
         session, outbox = self._session, self._session.outbox
         if self._fetching.locked() or outbox.is_short or not outbox.has_room():
             return False
@@ -90,7 +92,7 @@ class Reading:
         return True
 
     async def _wait(self, wait_max_ms: int, something: Callable[[], Awaitable[None]]) -> None:
-        """Wait for something, as long as the client wants to and the broker goes on."""
+        """Wait for something, up to the client's limit and the broker's stop."""
         deadline = WaitDeadline(0 if self._draining else min(wait_max_ms, WAIT_MS_MAX) / 1000)
         self._waits[deadline] = None
         try:
@@ -99,7 +101,7 @@ class Reading:
             del self._waits[deadline]
 
     async def _wait_bytes(self, partition: Partition, offset: int, bytes_min: int) -> None:
-        """Wait until there are so many bytes from `offset` on. Each is looked at once, and nothing of it is held."""
+        """Wait until there are so many bytes from `offset` on. Each byte is looked at once, and none is held."""
         missing = bytes_min
         while missing > 0:
             if offset == partition.high_watermark:
@@ -111,13 +113,13 @@ class Reading:
                 missing -= size
 
     async def _look(self, partition: Partition, offset: int, bytes_max: int) -> tuple[int, int]:
-        """(bytes of the next batches, offset behind them). One fetch at a time has them in memory."""
+        """(bytes of the next batches, offset after them). One fetch at a time has them in memory."""
         async with self._fetching:
             batches = await partition.read(offset, bytes_max)
             return sum(batch.size for batch in batches), batches[-1].end_offset if batches else offset
 
     def find_offset(self, event: Event) -> None:
-        """Answer with the offset at which a time begins."""
+        """Answer with the first offset at or after a time."""
         find = event.message
         assert isinstance(find, m.FindOffset)
 

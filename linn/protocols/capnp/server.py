@@ -1,4 +1,4 @@
-"""The broker's side of the native protocol; `session` is what runs for each connection."""
+"""The broker's side of the native protocol; `session` is the part that runs for each connection."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class CapnpServer:
         self._hello_timeout_s = hello_timeout_s
 
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
-        """Speak with one client until either side ends it. Raises LinnError where the client did something wrong."""
+        """Serve one client until either side ends the connection. Raises LinnError if the client broke the protocol."""
         await Session(stream, gateway, self._keepalive, self._hello_timeout_s).run()

@@ -1,13 +1,13 @@
 """A session: the broker's side of one connection of the native protocol.
 
-One task reads and carries requests out in order; each subscription, each waiting request and what the client does not
-take at once has its own while there is such. What an idle session needs, the listener's `Keepalive` does for all of
-them. A request that must wait (for a sync, for records, for room) does not hold up those behind it, but for publishes,
-which keep their order.
+One task reads and carries requests out in order; each subscription, each waiting request and output that the client is
+slow to take have tasks of their own while needed. The needs of an idle session are met by the listener's `Keepalive`
+for all of them. A request that must wait (for a sync, for records, for room) does not delay later ones, except
+publishes, which keep their order.
 
 Laws: backpressure is reading less: with too much unsent output, too many unanswered requests or too many bytes in
 publishes that wait for room, the session stops reading. A malformed stream is answered with one error and closed; a
-request that fails is answered with its error and the connection goes on.
+request that fails is answered with its error and the connection continues.
 """
 
 from __future__ import annotations
@@ -44,17 +44,19 @@ logger = logging.getLogger("linn.capnp")
 
 KEEPALIVES_MISSED_MAX = 3
 RECEIVES_IN_A_ROW_MAX = 8
-"""With batches of 256 KiB this is 2 MiB, about a millisecond, in which other connections wait."""
+"""Receives without a pause: with batches of 256 KiB this is 2 MiB, about a millisecond, in which other connections
+wait.
+"""
 REQUESTS_IN_A_ROW_MAX = 64
-"""Small requests are carried out in about as long; what came behind them waits until the others had their turn."""
+"""Small requests carried out without a pause, in about the same time; further ones wait until other tasks have run."""
 LAST_WORDS_S = 5.0
-"""How long a connection that is closed for an error may take to be told why."""
+"""Time that a client has to take the error for which its connection is closed."""
 HEARD_BYTES_MIN = 16 << 10
-"""A client that sends no whole message lets itself be heard by this much of one; less is as good as silence."""
+"""Part of a message that counts as a sign of life, if no whole one arrives; less counts as silence."""
 
 
 class Session:
-    """One connection. What requests do is in the handlers' own modules; this reads, answers and ends."""
+    """One connection. Requests are handled in modules of their own; this class reads, answers and ends."""
 
     __slots__ = (
         "_administering",
@@ -97,7 +99,7 @@ class Session:
         self.outbox = Outbox(stream, self.settings.connection_bytes_max, self, gateway.memory.unsent)
         self.nursery: trio.Nursery
         self.slice: dict[Session, None] = {}
-        """The keepalive's, where this session is in."""
+        """The slice of the keepalive that this session is in."""
         self._connection = Connection(keepalive.free_buffers, from_client=True)
         self._reservation = ReceiveReservation(gateway.memory.received)
         self._turn = TurnSlot(gateway.turns)
@@ -116,7 +118,7 @@ class Session:
     # --- life ---
 
     async def run(self) -> None:
-        """The whole life of the connection."""
+        """Run the connection from handshake to end."""
         self.gateway.connections.report(self.stream, self._traffic)
         try:
             await self._shake_hands()
@@ -130,20 +132,20 @@ class Session:
                     await self._until_sent()
                     self.end()
                 finally:
-                    # While what is under way ends, nobody may begin anything.
+                    # While work in progress ends, nothing may begin.
                     self._keepalive.leave(self)
                     self.outbox.close()
         except BaseExceptionGroup as group:
             raise_once(group)
         finally:
             self._reservation.release()
-            # What a session and its parts know of each other is cut, or it would be kept until the collector looks.
+            # References between a session and its parts are cut; as cycles they would live until the collector runs.
             for part in (self.outbox, self._connection, self._publishing, self._reading, self._administering):
                 part.close()
             await self._subscribing.leave()
 
     def end(self) -> None:
-        """Drop the connection, and all that is under way."""
+        """Drop the connection, and all its work in progress."""
         self.nursery.cancel_scope.cancel()
 
     def _traffic(self) -> Traffic:
@@ -174,7 +176,7 @@ class Session:
             self.end()
 
     def flush(self) -> None:
-        """Send what the client takes now."""
+        """Send as much as the client takes now."""
         try:
             self.outbox.flush()
         except ConnectionLost:
@@ -183,7 +185,7 @@ class Session:
     # --- hello and goodbye ---
 
     async def _shake_hands(self) -> None:
-        """Hello and welcome. Raises LinnError after telling the client why."""
+        """Exchange hello and welcome. Raises LinnError after telling the client why."""
         handshake = Handshake(self.stream, self._connection, self._turn)
         try:
             await handshake.shake(self._welcome, self._hello_timeout_s)
@@ -207,8 +209,8 @@ class Session:
         )
 
     def watch(self) -> None:
-        """Once per keepalive interval: end a connection that has been silent for too long."""
-        # A client that is not read from, because the broker owes it something or its turn, can't be heard.
+        """End the connection if it has been silent for too long; called once per keepalive interval."""
+        # A client is not read from, and can't be heard, while the broker owes it output or its turn.
         held_up = self._turn.waits or (not self.outbox.is_full and self._is_over_budget())
         heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
         self._missed = 0 if heard else self._missed + 1
@@ -219,18 +221,20 @@ class Session:
             self.end()
 
     def say_goodbye(self) -> None:
-        """The broker is stopping."""
+        """Tell the client that the broker is stopping."""
         self.outbox.put(frames_of(m.Goodbye("the broker is stopping")))
         self._end_waits()
 
     def leave_if_done(self) -> None:
-        """After goodbye: end if nothing is under way. Who still holds leases may settle them until the time is up."""
+        """End after goodbye if the session is idle. A client that still holds leases may settle them until the time is
+        up.
+        """
         waits = self._inflight or self._publishing.is_waiting or self._subscribing.is_holding()
         if not (waits or self._connection.has_more or self.outbox.waiting_bytes):
             self.end()
 
     def _end_waits(self) -> None:
-        """Push nothing more, and answer at once what waits for records."""
+        """Push nothing more, and answer at once every wait for records."""
         self.draining = True
         self._reservation.give_way()
         self._subscribing.pause()
@@ -245,7 +249,7 @@ class Session:
         self.end()
 
     async def _say_why(self, error: LinnError) -> None:
-        """Answer the requests that are under way, then tell the client why the connection ends."""
+        """Answer requests in progress, then tell the client why the connection ends."""
         self._end_waits()
         await wait_while(lambda: self._inflight, self.gateway.env.clock, LAST_WORDS_S)
         self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
@@ -255,7 +259,7 @@ class Session:
 
     async def _read(self) -> None:
         try:
-            if self._connection.has_more:  # It came behind hello in the same packet.
+            if self._connection.has_more:  # It arrived after hello in the same packet.
                 await self._turn.next_turn(None)
                 self._handle(0)
             while True:
@@ -280,10 +284,10 @@ class Session:
             raise
 
     async def _receive(self) -> int:
-        """Some bytes; a few times in a row without giving others their turn, where more is there already."""
+        """Receive some bytes; a few times in a row without a pause, if more has arrived."""
         stream, connection = self.stream, self._connection
         if self._is_drained:
-            self.outbox.flush()  # The client has sent all, and more likely than not waits for the answers.
+            self.outbox.flush()  # The client has sent everything, and probably waits for the answers.
         while True:
             is_over = self._in_a_row >= RECEIVES_IN_A_ROW_MAX or (self._in_a_row > 0 and self._turn.is_over())
             if not is_over:
@@ -301,7 +305,7 @@ class Session:
             await self._turn.next_turn(None if is_over else stream.wait_readable)
 
     def _handle(self, count: int) -> None:
-        """Carry out the requests that are whole now; their answers are sent before the session waits for more."""
+        """Carry out the requests that are complete; their answers are sent before the session waits for more."""
         self._heard_bytes += count
         self._received_bytes += count
         self._handling = True
@@ -311,7 +315,9 @@ class Session:
             self._handling = False
 
     def answer(self, frames: Sequence[Sendable]) -> None:
-        """Send what answers a request: with the answers to those around it, while the session carries requests out."""
+        """Queue an answer; it is sent with the answers to neighbouring requests, while the session carries requests
+        out.
+        """
         if self._handling:
             self.outbox.hold(frames)
         else:
@@ -381,7 +387,7 @@ class Session:
         self.budget_changed()
 
     def budget_changed(self) -> None:
-        """Something that keeps the session from reading has become less."""
+        """Wake the reader: something that kept the session from reading has decreased."""
         if self._answered is not None:
             self._answered.set()
             self._answered = None
@@ -391,7 +397,7 @@ class Session:
         self.nursery.start_soon(task)
 
     def in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
-        """Carry out a request that waits in a task of its own."""
+        """Carry out a request that waits, in a task of its own."""
         self._inflight += 1
         self.nursery.start_soon(self._run_request, event.correlation, work)
 
@@ -406,14 +412,14 @@ class Session:
             self._end()
 
     def fail_unforeseen(self, correlation: int, error: Exception) -> None:
-        """A bug, of linn or of a plugin: the log says whose, and the client that there was one."""
+        """Report a bug, of linn or of a plugin: the log says whose, and the client gets an error."""
         blamed = self.gateway.blamed(error)
         about = {"connection": self.stream.peer, "blamed": blamed, "code": InternalError.code}
         logger.error("%(connection)s: a request failed in %(blamed)s", about, exc_info=error)
         self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))
 
     def when_committed(self, awaits: Sequence[tuple[Partition, int]], correlation: int, answer: m.Message) -> None:
-        """Answer once everything is committed; at once where it is already."""
+        """Answer once everything is committed; at once if it is already."""
         missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]
         if not missing:
             self.reply(correlation, answer)
@@ -435,13 +441,13 @@ class Session:
         self.answer(frames_of(m.Pong(), event.correlation))
 
     def _nothing(self, event: Event) -> None:
-        """Being heard is all."""
+        """Do nothing: receiving it is a sign of life already."""
 
     def _unknown(self, event: Event) -> None:
         raise RequestUnknown("a request of a kind that this version does not know")
 
     def _goodbye(self, event: Event) -> None:
-        """The client will close when it has its answers."""
+        """Do nothing: the client will close when it has its answers."""
         self._subscribing.pause()
 
 
@@ -461,4 +467,4 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.Goodbye: ("", Session._goodbye),
     m.Unknown: ("", Session._unknown),
 }
-"""What carries out a request, and which part of its session it belongs to; one table for all sessions."""
+"""The handler of each request, and the part of the session that it belongs to; one table for all sessions."""

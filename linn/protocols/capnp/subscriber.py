@@ -1,7 +1,7 @@
 """One subscription of one connection: credit in, deliveries out.
 
-Credit is spent by what is pushed and granted again by the client. Where there are leases nobody grants: credit is how
-many records the client may hold, so that it comes back when a lease ends, however it ends.
+Pushed records use up credit, and the client grants more. With leases nothing is granted: credit is the number of
+records that the client may hold, so that it comes back when a lease ends, however it ends.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from linn.wire.connection import frames_of, frames_to
 
 CREDIT_MAX = 1 << 31
 RELEASE_LINGER_S = 0.005
-"""How long fewer records than half the credit wait for others to be released, or each ack would bring one record."""
+"""Time for which fewer records than half the credit wait for more releases, or each ack would push a single record."""
 
 
 class Subscriber:
-    """Pushes while there is credit and room, and answers pulls; one at a time asks the consumer."""
+    """A subscription that pushes while there is credit and room, and answers pulls; one task at a time asks the
+    consumer.
+    """
 
     consumer: Consumer
 
     def __init__(self, id: int, outbox: Outbox, delivery_bytes: Callable[[], int], partitions: int) -> None:
-        """`partitions`: how many of them it is expected to read; of a group's member the share is known later."""
+        """`partitions`: the number it is expected to read; a group member's share is known later."""
         self.id = id
         self.partitions = partitions
-        """How many it reads. Each takes memory, and time when it ends."""
+        """The number of partitions it reads. Each takes memory, and time at the end."""
         self.topic = self.group = ""
         self._outbox = outbox
         self._delivery_bytes = delivery_bytes
@@ -48,14 +50,14 @@ class Subscriber:
         self._assigned: m.Assigned | None = None
 
     def assigned(self, generation: int, partitions: Sequence[int]) -> None:
-        """The group's share changed; the client hears of it behind its answer to subscribe."""
+        """Record a change of the group's share; the client is told after its answer to subscribe."""
         self.partitions = len(partitions)
         self._assigned = m.Assigned(self.id, generation, list(partitions))
         if self._begun:
             self._outbox.put(frames_of(self._assigned))
 
     def begin(self, credit: int) -> None:
-        """The client knows the subscription now."""
+        """Start: the client knows the subscription now."""
         self._begun = True
         self.consumer.takes_stored = True
         self.consumer.on_ended = self._wake
@@ -66,7 +68,7 @@ class Subscriber:
         self.grant(credit)
 
     def grant(self, records: int) -> None:
-        """Allow this many more records to be pushed, or so many to be held where there are leases."""
+        """Allow so many more records to be pushed or, with leases, to be held."""
         if self._paused:
             return
         before = 0 if self.consumer.lease_ms else self._credit
@@ -81,11 +83,11 @@ class Subscriber:
         await self._credited.wait()
 
     def _left(self) -> int:
-        """How many records may be pushed now."""
+        """The number of records that may be pushed now."""
         return self._credit - self.consumer.held
 
     async def _linger(self) -> None:
-        """Wait a moment until half of the credit is left, or more."""
+        """Wait a moment until half of the credit is available, or more."""
         with trio.move_on_after(RELEASE_LINGER_S):
             while 0 < 2 * self._left() < self._credit:
                 await self._until_woken()
@@ -94,7 +96,7 @@ class Subscriber:
         self._outbox.put(frames_of(m.LeaseEnded(self.id, partition, delivery_id)))
 
     def pause(self) -> None:
-        """Push nothing more, and answer pulls at once with what there is not."""
+        """Push nothing more, and answer pulls at once, with or without records."""
         self._paused = True
         self._credit = 0
         self._credited = trio.Event()
@@ -110,7 +112,7 @@ class Subscriber:
         self._scope.cancel()
 
     def end(self) -> StreamReader | None:
-        """Give back all that is leased, and deliver nothing more. A reader that is returned is to be closed yet."""
+        """Return all leases, and deliver nothing more. A returned reader is still to be closed."""
         self._closed = True
         self.pause()
         self.cancel()
@@ -121,7 +123,7 @@ class Subscriber:
         return None
 
     async def run(self) -> None:
-        """Push until cancelled. Raises LinnError where the consumer can't go on."""
+        """Push until cancelled. Raises LinnError if the consumer fails."""
         with self._scope:
             while True:
                 if self.consumer.ended:
@@ -160,7 +162,7 @@ class Subscriber:
         self._deliver(correlation, delivery if not self._closed else NOTHING)
 
     async def _may_ask(self, deadline: WaitDeadline) -> bool:
-        """Wait until nobody else asks the consumer; False where the deadline came first."""
+        """Wait until no other task asks the consumer; False if the deadline came first."""
         if not self._asking.locked():
             await self._asking.acquire()
             return True

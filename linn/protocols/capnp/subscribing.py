@@ -25,8 +25,9 @@ DELIVERY_BYTES_MIN = 16 << 10
 DELIVERY_BYTES_MAX = 1 << 20
 """Batches of one delivery: a few socket buffers' worth, so that others get their turn."""
 PARTITIONS_READ_MAX = 32_768
-"""That the readers and members of groups of one connection read together: eight of the widest topics. Each takes 350
-bytes in memory, so that all of them are 11 MiB, and leaving them takes 50 ms."""
+"""Limit of the partitions that the readers and group members of one connection read together: eight of the widest
+topics. Each takes 350 bytes, so that all of them are 11 MiB, and leaving them takes 50 ms.
+"""
 
 
 class Subscribing:
@@ -37,11 +38,11 @@ class Subscribing:
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_ids = 0
         self._left: list[StreamReader] = []
-        """Readers that have ended, and are still known to their partitions."""
+        """Readers that have ended, and are still registered with their partitions."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Whether there are no subscriptions."""
         return not self._subscribers
 
     def pause(self) -> None:
@@ -85,7 +86,7 @@ class Subscribing:
         self._session.nursery.start_soon(self._run_subscriber, subscriber)
 
     def _partitions_read(self, subscribe: m.Subscribe) -> int:
-        """How many partitions a new subscription reads; of a queue none. Raises TopicUnknown, LimitExceeded."""
+        """The number of partitions that a new subscription reads; 0 for a queue. Raises TopicUnknown, LimitExceeded."""
         topic = self._session.gateway.topic(self._session.principal, subscribe.topic)
         more = 0
         if subscribe.group and topic.groups is not None:
@@ -104,7 +105,9 @@ class Subscribing:
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
-        """Bytes of one delivery, such that one for each subscription fits into half of the outbox; few where short."""
+        """Bytes of one delivery, such that one for each subscription fits into half of the outbox; few if memory is
+        short.
+        """
         if self._session.outbox.is_short:
             return DELIVERY_BYTES_MIN
         share = self._session.settings.connection_bytes_max // (2 * len(self._subscribers) + 1)
@@ -124,7 +127,7 @@ class Subscribing:
         return subscriber
 
     def unsubscribe(self, event: Event) -> None:
-        """End a subscription; what it holds is returned. Raises SubscriptionUnknown."""
+        """End a subscription; its leases are returned. Raises SubscriptionUnknown."""
         unsubscribe = event.message
         assert isinstance(unsubscribe, m.Unsubscribe)
         subscriber = self._subscriber(unsubscribe.subscription)
@@ -138,13 +141,13 @@ class Subscribing:
             reader.close()
 
     def close(self) -> None:
-        """End all subscriptions. What takes long of it is left to `leave`."""
+        """End all subscriptions, except for the slow part, which is left to `leave`."""
         subscribers, self._subscribers = self._subscribers, {}
         ended = [subscriber.end() for subscriber in subscribers.values()]
         self._left += [reader for reader in ended if reader is not None]
 
     async def leave(self) -> None:
-        """End all subscriptions, and what readers have to do for each of their partitions, in turns. Not cancelled."""
+        """End all subscriptions, and unregister readers from each of their partitions, in turns. Not cancelled."""
         self.close()
         if self._left:
             with trio.CancelScope(shield=True):
@@ -156,7 +159,7 @@ class Subscribing:
             yield from self._left.pop().leaving()
 
     def credit(self, event: Event) -> None:
-        """Let more records be pushed. Raises SubscriptionUnknown."""
+        """Grant credit for more records. Raises SubscriptionUnknown."""
         credit = event.message
         assert isinstance(credit, m.Credit)
         self._subscriber(credit.subscription).grant(credit.records)

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them, a piece at a time."""
+"""Metrics in Prometheus's text format, a piece at a time."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from linn.core.metrics.registry import Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLES_AT_ONCE = 250
-"""A piece takes about three milliseconds, in which everything else waits."""
+"""Samples of one piece, which takes about three milliseconds, in which everything else waits."""
 
 
 class FamilyCollector(Collector):
-    """One family of linn's registry, for prometheus-client."""
+    """A collector of one family of linn's registry, for prometheus-client."""
 
     def __init__(self, family: Family) -> None:
         self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        """The family as prometheus-client's."""
+        """Convert the family to prometheus-client's type."""
         metric, samples = self._family
         if metric.kind == "histogram":
             histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
@@ -46,7 +46,7 @@ def _bound(bound: float) -> str:
 
 
 def exposed(family: Family) -> Iterator[bytes]:
-    """A family as text, its help and type first, in pieces that are made when they are asked for."""
+    """A family as text, its help and type first, in pieces that are made on demand."""
     metric, samples = family
     for first in range(0, max(1, len(samples)), SAMPLES_AT_ONCE):
         text = generate_latest(FamilyCollector(Family(metric, samples[first : first + SAMPLES_AT_ONCE])))

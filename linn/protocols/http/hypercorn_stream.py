@@ -1,7 +1,7 @@
-"""A connection of linn's as the stream that hypercorn's `TCPServer` works on.
+"""An adapter from a connection of linn's to the stream that hypercorn's `TCPServer` works on.
 
-Laws: hypercorn gets no socket, so what it sends and receives goes through Env. A client that does not read is given up
-after `SEND_S_MAX`, and at once when the connection is cancelled: hypercorn shields its sends from that.
+Laws: hypercorn gets no socket, so all its input and output goes through Env. A client that does not read is dropped
+after `SEND_S_MAX`, and at once when the connection is cancelled, from which hypercorn shields its sends.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from linn.core.env.env import AcceptedStream
 from linn.core.errors.tree import ConnectionLost
 
 RECEIVE_BYTES = 16 << 10
-"""At a time: a request of a monitoring system is far smaller."""
+"""Size of one receive: a request of a monitoring system is far smaller."""
 SEND_S_MAX = 10.0
-"""How long a client may take to take one piece of an answer; a scraper has given up by then."""
+"""Time that a client has to take one piece of an answer; a scraper has given up by then."""
 _LEFT_UNREAD_TRIES = 8
 
 
 class NoSocket:
-    """What hypercorn asks of a socket: whose it is, which it then does not show to anybody."""
+    """A stand-in for the socket that hypercorn asks for addresses, which it then shows to nobody."""
 
     family = None
 
     def getpeername(self) -> None:
-        """Unknown."""
+        """Return None: the address is unknown."""
 
     def getsockname(self) -> None:
-        """Unknown."""
+        """Return None: the address is unknown."""
 
 
 class HypercornStream:
@@ -39,7 +39,7 @@ class HypercornStream:
     socket = NoSocket()
 
     def __init__(self, stream: AcceptedStream, on_end: Callable[[], Awaitable[None]]) -> None:
-        """`on_end` is told that the client will send nothing more."""
+        """`on_end` is called when the client has finished sending."""
         self._stream = stream
         self._on_end = on_end
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -49,11 +49,11 @@ class HypercornStream:
         self._aborted = False
 
     def traffic(self) -> Traffic:
-        """For the metrics."""
+        """The traffic of the connection, for the metrics."""
         return Traffic(self._received_bytes, self._sent_bytes)
 
     async def receive_some(self, bytes_max: int) -> bytes:
-        """Some bytes; none at the end. Raises trio.BrokenResourceError."""
+        """Receive some bytes; none at the end. Raises trio.BrokenResourceError."""
         try:
             count = await self._stream.receive_into(self._buffer[:bytes_max])
         except ConnectionLost as error:
@@ -65,7 +65,7 @@ class HypercornStream:
         return bytes(self._buffer[:count])
 
     async def send_all(self, data: bytes) -> None:
-        """Send. Raises trio.BrokenResourceError where the client is gone, or too slow, or the broker ends."""
+        """Send all data. Raises trio.BrokenResourceError if the client is gone or too slow, or the broker ends."""
         try:
             with trio.move_on_after(SEND_S_MAX) as self._sending:
                 if self._aborted:
@@ -80,13 +80,13 @@ class HypercornStream:
             raise trio.BrokenResourceError("the client does not read")
 
     def abort(self) -> None:
-        """Send nothing more, and let go of what is being sent."""
+        """Send nothing more, and drop the data being sent."""
         self._aborted = True
         if self._sending is not None:
             self._sending.cancel()
 
     async def aclose(self) -> None:
-        """Close. What has come and was not read is taken first: else the close would take away what was sent last."""
+        """Close, after reading unread input: otherwise the close would lose the last output."""
         try:
             for _ in range(_LEFT_UNREAD_TRIES):
                 if not self._stream.receive_nowait([self._buffer]):

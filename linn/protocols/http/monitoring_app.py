@@ -1,7 +1,7 @@
-"""What monitoring systems ask, as an ASGI application: `/metrics`, `/health` and `/ready`.
+"""An ASGI application for monitoring systems: `/metrics`, `/health` and `/ready`.
 
-Laws: a page is made and sent piece by piece, and between the pieces the broker's other tasks have their turn; over all
-requests one piece is made at a time. A request's body is thrown away.
+Laws: a page is made and sent piece by piece, and the broker's other tasks run between the pieces; over all requests one
+piece is made at a time. A request's body is discarded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _METHODS = ("GET", "HEAD")
 
 
 class MonitoringApp:
-    """One per listener."""
+    """The application of one listener."""
 
     def __init__(self, *, per_connection: bool) -> None:
         self._per_connection = per_connection
@@ -74,9 +74,9 @@ class MonitoringApp:
 
 
 async def _discard(receive: Receive) -> None:
-    """Take what the client still sends, for it would hold up the answer.
+    """Discard further input of the client, which would delay the answer.
 
-    One that has finished sending may still read: the answer goes on until it can't be sent.
+    A client that has finished sending may still read: the answer continues until it can't be sent.
     """
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""Metrics over HTTP as a plugin: `protocol = "metrics"`. What it needs is loaded when a listener uses it."""
+"""Metrics over HTTP as a plugin: `protocol = "metrics"`. Its dependencies are loaded when a listener uses it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from linn.core.plugins.hookspecs import hookimpl
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Settings of a listener that shows metrics."""
+    """Settings of a listener that serves metrics."""
 
     per_connection: Annotated[
-        bool, msgspec.Meta(description="Whether each connection has samples of its own: many, where clients are many.")
+        bool,
+        msgspec.Meta(description="Whether each connection has samples of its own: many, if there are many clients."),
     ] = False
     idle_timeout_s: Annotated[
-        float, msgspec.Meta(gt=0, description="How long a connection may be open without a whole request.")
+        float, msgspec.Meta(gt=0, description="How long a connection may be open without a complete request.")
     ] = msgspec.field(default=10.0, name="idle_timeout")
     connection_age_max_s: Annotated[
         float,
         msgspec.Meta(
             gt=0,
-            description="When a connection ends, whatever it does: what hangs does not add up. A scraper comes back.",
+            description="Longest life of a connection, so that stuck ones do not accumulate. A scraper reconnects.",
         ),
     ] = msgspec.field(default=60.0, name="connection_age_max")
 
@@ -46,5 +47,5 @@ def _make(settings: MetricsSettings) -> ProtocolServer:
 
 @hookimpl
 def linn_register_protocol() -> ProtocolKind:
-    """Metrics for Prometheus, and whether the broker is alive and ready."""
+    """Register metrics for Prometheus, with health and readiness."""
     return ProtocolKind("metrics", MetricsSettings, _make, watches=True, url_scheme="http")

@@ -1,4 +1,4 @@
-"""The broker's side of the protocol "metrics": hypercorn, one connection at a time, on linn's own streams.
+"""The broker's side of the protocol "metrics": hypercorn on linn's own streams, connection by connection.
 
 hypercorn's `TCPServer` is the part of it that serves one connection; linn accepts, counts and ends connections itself,
 as for any protocol. docs/adr says why.
@@ -25,9 +25,9 @@ from linn.protocols.http.monitoring_app import MonitoringApp
 logger = logging.getLogger("linn.http")
 
 HEAD_BYTES_MAX = 16 << 10
-"""Of a request's head."""
+"""Limit of a request's head."""
 STREAMS_MAX = 4
-"""Requests at a time on a connection that speaks HTTP/2."""
+"""Concurrent requests on an HTTP/2 connection."""
 
 
 class MetricsServer:
@@ -39,7 +39,7 @@ class MetricsServer:
         self._connection_age_max_s = connection_age_max_s
 
     async def serve(self, stream: AcceptedStream, gateway: Gateway) -> None:
-        """Answer requests until the client is gone, idle, or there for too long, or the broker has drained."""
+        """Answer requests until the client is gone, idle or too old, or the broker has drained."""
         context = WorkerContext(None)
         adapter = HypercornStream(stream, context.terminated.set)
         gateway.connections.report(stream, adapter.traffic)
@@ -66,7 +66,7 @@ def _config(idle_timeout_s: float) -> Config:
 
 
 async def _leave_when_drained(gateway: Gateway, context: WorkerContext) -> None:
-    """Close at once what is idle, and the rest behind its answer."""
+    """Close an idle connection at once, and a busy one after its answer."""
     await gateway.connections.drained.wait()
     await context.terminated.set()
 

@@ -1,4 +1,4 @@
-"""The engine `dram`: logs in memory, with scratch files for what does not fit."""
+"""The engine `dram`: logs in memory, with scratch files for batches that do not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linn.storage_engines.dram.settings import DramSettings
 
 
 class DramEngine(StorageEngine):
-    """Opens logs; `folder` is for scratch files only and is not made before one is needed."""
+    """An engine whose `folder` is for scratch files only and is not made before one is needed."""
 
     def __init__(self, folder: str, settings: DramSettings, env: Env) -> None:
         self._settings = settings
@@ -24,15 +24,15 @@ class DramEngine(StorageEngine):
         self.capabilities = Capabilities(survives_restart=False)
 
     def count_in(self, share: MemoryShare) -> None:
-        """As the port says."""
+        """See `StorageEngine.count_in`."""
         self._memory = share
 
     async def open(self, partition: PartitionId) -> DramLog:
-        """An empty log. The first one opened deletes what an earlier process left in the folder."""
+        """Open an empty log. The first one opened deletes the scratch files of an earlier process."""
         if not self._cleared:
             self._scratch.clear()
             self._cleared = True
         return DramLog(str(partition), self._settings, self._env, self._scratch, self._memory, self.capabilities)
 
     async def close(self) -> None:
-        """Nothing is held beside the logs."""
+        """Do nothing: nothing is held besides the logs."""

@@ -1,8 +1,8 @@
-"""The latest timestamp of each batch of a run, and which batch is the first that has one from some time on.
+"""The latest timestamp of each batch of a run, with a search for the first one from a given time on.
 
-Timestamps are the producers' own and need not ascend, and batches are forgotten from the front: a running maximum would
-still speak of those that are gone. So there is the maximum of each 64 batches, of each 64 of these, and so on, and only
-those that lie behind the place where the search begins are looked at.
+Timestamps are the producers' own and need not ascend, and batches are dropped from the front: a running maximum would
+still include dropped ones. So the maximum of each 64 batches is kept, of each 64 of these, and so on, and only those
+after the start of the search are looked at.
 
 Laws: a search looks at no more than 128 numbers on each level, an append costs O(1) amortised.
 """
@@ -12,11 +12,11 @@ from __future__ import annotations
 from array import array
 
 _BLOCK = 64
-"""Numbers under one of the next level."""
+"""Numbers summed up by one of the next level."""
 
 
 class LatestTimes:
-    """One number per batch, in order."""
+    """One timestamp per batch, in order."""
 
     __slots__ = ("_levels", "_times")
 
@@ -26,14 +26,14 @@ class LatestTimes:
         """The times, and on each further level the maxima of the whole blocks of the level before."""
 
     def append(self, time_ms: int) -> None:
-        """The time of one batch more."""
+        """Append the time of one batch."""
         times = self._times
         times.append(time_ms)
         if not len(times) % _BLOCK:
             self._sum_up()
 
     def _sum_up(self) -> None:
-        """The last block is whole, perhaps on several levels."""
+        """Add the maximum of the last block, now complete, perhaps on several levels."""
         levels = self._levels
         for level, times in enumerate(levels):
             if len(times) % _BLOCK:
@@ -43,7 +43,7 @@ class LatestTimes:
             levels[level + 1].append(max(times[-_BLOCK:]))
 
     def first_from(self, place: int, time_ms: int) -> int | None:
-        """The first batch at `place` or behind it whose time is `time_ms` or later."""
+        """The first batch at or after `place` whose time is `time_ms` or later."""
         levels, level = self._levels, 0
         while True:
             times = levels[level]
@@ -61,7 +61,7 @@ class LatestTimes:
                 return place
 
     def forget(self, count: int) -> None:
-        """Forget so many from the front: the others are counted from 0 again. Linear in those that are left."""
+        """Drop so many from the front: the others are counted from 0 again. Linear in the number left."""
         del self._times[:count]
         del self._levels[1:]
         for level in self._levels:

@@ -1,9 +1,9 @@
 """DramLog: a partition's log in memory, spilling to scratch files. Read on: `memory`, `scratch`.
 
 Laws: the log is a list of runs in order of their offsets, each in memory or in one scratch file; an append goes to the
-last run or begins a new one, so spilling never changes the order. Once memory is full, the log's own or the share of
-the broker's that all such logs have, everything new is spilled until half of it is free again, so that runs are long.
-Nothing is durable beyond the process, hence everything is at once.
+last run or begins a new one, so spilling never changes the order. Once memory is full, the log's own or the broker's
+share for all such logs, new batches are spilled until half of it is free again, so that runs are long. Nothing outlives
+the process, so nothing ever waits to become durable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Run = MemoryRun | ScratchRun
 
 
 class DramLog(PartitionLog):
-    """One partition's log. See `linn.core.log.storage.PartitionLog` for what each method promises."""
+    """One partition's log. See `linn.core.log.storage.PartitionLog` for the promises of each method."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class DramLog(PartitionLog):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch) -> int:
-        """As the port says. Keeps the batch's buffer, or a copy where that is more than twice the batch."""
+        """Append as the port says. Keeps the batch's buffer, or a copy if that is more than twice the batch."""
         if self._refusal is not None:
             self._check_usable()
         now_ms = max(self._clock.now_ms(), self._append_time_ms)
@@ -110,7 +110,7 @@ class DramLog(PartitionLog):
         return self._end
 
     async def sync(self) -> None:
-        """Nothing is to be done, so nothing is waited for."""
+        """Do nothing but a checkpoint: there is nothing to sync."""
         self._check_usable()
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -124,7 +124,9 @@ class DramLog(PartitionLog):
         return self._size_bytes
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """As the port says. Batches in memory are returned as they are, without waiting; those on disk are checked."""
+        """Read as the port says. Batches in memory are returned unchanged, without waiting; those on disk are
+        checked.
+        """
         self._check_usable()
         self._check_range(offset)
         end = self._end
@@ -142,7 +144,7 @@ class DramLog(PartitionLog):
         return batches[:READ_BATCHES_MAX]
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """As the port says, of one run in memory."""
+        """Read as the port says, from one run in memory."""
         self._check_usable()
         if not self._start <= offset < self._end:
             return ()
@@ -157,7 +159,7 @@ class DramLog(PartitionLog):
             raise OffsetOutOfRange(f"{self._name} begins at offset {self._start} and ends at {self._end}, not {offset}")
 
     async def offset_at(self, timestamp_ms: int) -> int:
-        """As the port says. Of a run in memory it takes a few hundred steps at most, whatever its timestamps are."""
+        """See the port. A run in memory takes a few hundred steps at most, whatever its timestamps."""
         self._check_usable()
         for run in tuple(self._runs):
             if run.end_offset > self._start:
@@ -169,7 +171,7 @@ class DramLog(PartitionLog):
     # --- forgetting --------------------------------------------------------------------------------------------------
 
     async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
-        """As the port says. `before` gives memory back at once and disk space by whole scratch files."""
+        """Trim as the port says. `before` frees memory at once and disk space by whole scratch files."""
         self._check_usable()
         if before is not None:
             if before > self._end:
@@ -201,7 +203,7 @@ class DramLog(PartitionLog):
         run.drop()
 
     async def _forget_after(self, after: int) -> None:
-        """Nothing may be appended meanwhile, which `_refusal` sees to. Cancellation: the log takes no more work."""
+        """Drop batches from an offset on; appends are refused meanwhile. Cancellation: the log takes no more work."""
         if after == self._end:
             return
         place = self._place(after)
@@ -224,7 +226,7 @@ class DramLog(PartitionLog):
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
     ) -> int:
-        """As the port says: by single batches in memory, and by whole scratch files."""
+        """Drop batches as the port says: single ones in memory, and whole scratch files."""
         self._check_usable()
         bound = Bound(now_ms - age_ms if age_ms is not None else None, before)
         excess = self._size_bytes - bytes_max if bytes_max is not None else 0
@@ -241,11 +243,11 @@ class DramLog(PartitionLog):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Forget everything and delete the scratch files. Idempotent."""
+        """Drop everything and delete the scratch files. Idempotent."""
         self._refusal = self._refusal or "it is closed"
         while self._runs:
             self._drop(len(self._runs) - 1)
 
     async def delete(self) -> None:
-        """As `close`: nothing outlives it."""
+        """Close: nothing outlives that."""
         await self.close()

@@ -1,4 +1,4 @@
-"""The part of a dram log that is in memory."""
+"""The part of a dram log in memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from linn.core.log.storage import READ_BATCHES_MAX
 from linn.storage_engines.dram.latest_times import LatestTimes
 
 BATCH_OVERHEAD_BYTES = 2048
-"""What a RecordBatch holds beside its bytes: numbers and a view per column (measured: 1.3 KiB), and growing lists."""
+"""Memory of a RecordBatch besides its bytes: numbers and a view per column (measured: 1.3 KiB), and growing lists."""
 _COMPACT_FROM = 64
 _FORGOTTEN = cast(RecordBatch, None)
-"""Stands where a batch was; nothing looks there."""
+"""Placeholder of a dropped batch; never read."""
 
 
 def owned(batch: RecordBatch) -> RecordBatch:
-    """`batch`, or a copy where it would keep alive a buffer of more than twice its size."""
+    """Return `batch`, or a copy if it would keep alive a buffer of more than twice its size."""
     if memoryview(batch.message.obj).nbytes > 2 * batch.size:
         return RecordBatch(bytearray(batch.message))
     return batch
@@ -27,19 +27,19 @@ def owned(batch: RecordBatch) -> RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What retention drops, apart from what exceeds a size."""
+    """The bounds of retention other than size."""
 
     oldest_ms: int | None
     before: int | None
 
     def is_over(self, append_ms: int, end_offset: int) -> bool:
-        """Whether something that was appended then and ends there is dropped."""
+        """Whether a part appended at that time and ending there is dropped."""
         old = self.oldest_ms is not None and append_ms < self.oldest_ms
         return old or (self.before is not None and end_offset <= self.before)
 
 
 class MemoryRun:
-    """Batches that follow one another. Forgetting from the front is O(1) per batch, amortised."""
+    """Consecutive batches. Dropping from the front is O(1) per batch, amortised."""
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
@@ -50,15 +50,15 @@ class MemoryRun:
         self._bases: list[int] = []
         self._times = LatestTimes()
         self._first = 0
-        """Index of the first batch that is kept; those before it are forgotten already."""
+        """Index of the first kept batch; those before it are already dropped."""
 
     @property
     def held_bytes(self) -> int:
-        """The memory that the run takes."""
+        """The memory that the run uses."""
         return self.size_bytes + BATCH_OVERHEAD_BYTES * (len(self._bases) - self._first)
 
     def append(self, batch: RecordBatch) -> None:
-        """Keep a stamped batch."""
+        """Append a stamped batch."""
         batch.forget_views()
         self._batches.append(owned(batch))
         self._bases.append(batch.base_offset)
@@ -72,7 +72,7 @@ class MemoryRun:
         return self._from(offset, bytes_max, at_least_one)
 
     def read_nowait(self, offset: int, bytes_max: int) -> list[RecordBatch]:
-        """The batches themselves, from the one that begins at `offset`; none where none does."""
+        """The batches themselves, from the one that begins at `offset`; empty if none does."""
         batches = self._from(offset, bytes_max, at_least_one=True)
         return batches if batches and batches[0].base_offset == offset else []
 
@@ -96,7 +96,7 @@ class MemoryRun:
         return max(self._bases[found], start) if found is not None else None
 
     def forget(self, before: int) -> None:
-        """Forget the batches that lie wholly before offset `before`."""
+        """Drop the batches that lie wholly before offset `before`."""
         place = self._first
         while place < len(self._batches) and self._batches[place].end_offset <= before:
             self.size_bytes -= self._batches[place].size
@@ -110,7 +110,7 @@ class MemoryRun:
             self._first = 0
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
-        """The offset up to which batches are over a bound; if this is the `newest` run, its last is never in excess."""
+        """The offset up to which batches exceed a bound; in the `newest` run the last batch never counts as excess."""
         end = self.base_offset
         last = len(self._batches) - 1 if newest else len(self._batches)
         for place in range(self._first, len(self._batches)):
@@ -123,7 +123,7 @@ class MemoryRun:
         return end
 
     async def cut(self, after: int) -> None:
-        """Drop the batches from offset `after` on, where one begins. Raises OffsetOutOfRange."""
+        """Drop the batches from offset `after` on, which must be a boundary. Raises OffsetOutOfRange."""
         place = bisect_right(self._bases, after, self._first) - 1
         if place < self._first or self._bases[place] != after:
             raise OffsetOutOfRange(f"no batch begins at offset {after}")
@@ -133,7 +133,7 @@ class MemoryRun:
         self.end_offset = after
 
     def drop(self) -> None:
-        """Forget all."""
+        """Drop all batches."""
         self._batches.clear()
         self._bases.clear()
         self._times.cut(0)

@@ -10,5 +10,5 @@ from linn.storage_engines.dram.settings import DramSettings
 
 @hookimpl
 def linn_register_engine() -> EngineKind:
-    """Batches in memory, gone with the broker."""
+    """Register the engine `dram`: batches in memory, gone with the broker."""
     return EngineKind("dram", DramSettings, DramEngine)

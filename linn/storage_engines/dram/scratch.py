@@ -1,4 +1,4 @@
-"""Scratch files: what of a dram log did not fit into memory. Never synced, and never read by another process."""
+"""Scratch files for batches of a dram log that did not fit into memory. Never synced, and read by no other process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INDEX_INTERVAL_BYTES = 64 << 10
 
 
 class ScratchFolder:
-    """Where the scratch files of an engine lie, numbered through."""
+    """The folder of an engine's numbered scratch files."""
 
     def __init__(self, folder: str, disk: Disk, numbers: Iterator[int]) -> None:
         self._folder = folder
@@ -22,13 +22,13 @@ class ScratchFolder:
         self._numbers = numbers
 
     def clear(self) -> None:
-        """Delete what an earlier process left. Raises StorageError."""
+        """Delete the files of an earlier process. Raises StorageError."""
         if self._disk.exists(self._folder):
             for name in self._disk.list_dir(self._folder):
                 self._disk.unlink(f"{self._folder}/{name}")
 
     def begin(self, base_offset: int) -> ScratchRun:
-        """An empty run in a file of its own. Raises DiskFull, DiskReadOnly, StorageError."""
+        """Begin an empty run in a file of its own. Raises DiskFull, DiskReadOnly, StorageError."""
         self._disk.make_dir(self._folder)
         path = f"{self._folder}/{next(self._numbers):020d}"
         run = ScratchRun(self._disk, path, base_offset)
@@ -37,10 +37,10 @@ class ScratchFolder:
 
 
 class ScratchRun:
-    """Batches that follow one another, in one file."""
+    """Consecutive batches in one file."""
 
     held_bytes = 0
-    """Of memory; the file's index is not worth counting."""
+    """Memory of the run; the file's index is too small to count."""
 
     def __init__(self, disk: Disk, path: str, base_offset: int) -> None:
         self._disk = disk
@@ -72,23 +72,25 @@ class ScratchRun:
         self._segment.append(batch)
 
     async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:
-        """As `Segment.read`."""
+        """See `Segment.read`."""
         return await self._segment.read(offset, bytes_max, at_least_one=at_least_one)
 
     async def offset_at(self, timestamp_ms: int, start: int) -> int | None:
-        """As `Segment.offset_at`."""
+        """See `Segment.offset_at`."""
         return await self._segment.offset_at(timestamp_ms, start)
 
     def forget(self, before: int) -> None:
-        """A file gives nothing back before it is dropped as a whole."""
+        """Do nothing: a file is freed only as a whole."""
 
     def droppable(self, bound: Bound, excess_bytes: int, *, newest: bool) -> int:
-        """The end if the whole run is over a bound (in excess only if it isn't the log's `newest`), else the base."""
+        """The end if the whole run exceeds a bound (of size only if it isn't the log's `newest`), otherwise
+        the base.
+        """
         over = excess_bytes > 0 and not newest
         return self.end_offset if over or bound.is_over(self.last_append_ms, self.end_offset) else self.base_offset
 
     async def cut(self, after: int) -> None:
-        """Drop the batches from offset `after` on, where one begins. Raises OffsetOutOfRange, StorageError."""
+        """Drop the batches from offset `after` on, which must be a boundary. Raises OffsetOutOfRange, StorageError."""
         head = await self._segment.head_of(after)
         if head.base_offset != after:
             raise OffsetOutOfRange(f"no batch begins at offset {after}")

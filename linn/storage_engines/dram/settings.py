@@ -1,4 +1,4 @@
-"""`[storage.dram]`."""
+"""Settings of `[storage.dram]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class DramSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much a partition keeps in memory, and how it spills the rest."""
+    """Memory limits of a partition, and the way it spills the rest."""
 
     memory_bytes_max: Annotated[
         int,
@@ -22,6 +22,6 @@ class DramSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scratch_bytes_max: Annotated[
         int,
         msgspec.Meta(
-            ge=4096, le=1 << 40, description="Size of one scratch file: the step in which disk space is given back."
+            ge=4096, le=1 << 40, description="Size of one scratch file: the unit in which disk space is freed."
         ),
     ] = 64 << 20

@@ -1,9 +1,9 @@
 """The checkpoint of a log: the few facts that its segments alone can't prove, in a file of two slots.
 
-Laws: a write goes to the slot that is not the newest and is synced, so one whole slot is always there; the file is not
-renamed or grown after its birth, so it can be written on a full disk. A file without a whole slot was damaged. A log
-that was never synced has "checkpoint.new" in its place, whatever that holds. Where there is a checkpoint, the names of
-the folders that lead to it are durable.
+Laws: a write goes to the slot that is not the newest and is synced, so one whole slot always exists; the file is never
+renamed or grown after it was made, so it can be written on a full disk. A file without a whole slot was damaged. A log
+that was never synced has "checkpoint.new" instead, with any content. If there is a checkpoint, the names of the folders
+that lead to it are durable.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Checkpoint:
     """Facts about a log."""
 
     start: int
-    """The first offset that is kept; what lies before in the files is forgotten."""
+    """The first kept offset; earlier batches in the files are dropped."""
     durable: int
-    """Everything before this offset was on stable storage (or is forgotten)."""
+    """The offset before which everything was on stable storage (or is dropped)."""
     cut: int | None = None
-    """A `trim(after=cut)` was under way: finish it."""
+    """The offset of a `trim(after=cut)` in progress, which is to be finished."""
 
 
 class CheckpointFile:
@@ -47,10 +47,10 @@ class CheckpointFile:
         self._sequence = 0
 
     async def read(self) -> Checkpoint | None:
-        """The newest facts, or None where there is no file. Raises LogCorrupt, SyncFailed, StorageError.
+        """Read the newest facts; None if there is no file. Raises LogCorrupt, SyncFailed, StorageError.
 
-        A process that was killed may have left facts in the page cache only. Nothing may be deleted because of facts
-        that a power loss would take back, so they are synced before they are believed in.
+        A killed process may have left facts in the page cache only. Nothing may be deleted because of facts that a
+        power loss would take back, so they are synced before they are used.
         """
         if not self._disk.exists(self._path):
             return Checkpoint(0, 0) if self._disk.exists(self._new_path) else None
@@ -68,13 +68,14 @@ class CheckpointFile:
 
     @property
     def is_made(self) -> bool:
-        """Whether there is a file."""
+        """Whether the file exists."""
         return self._sequence > 0
 
     def prepare(self) -> None:
-        """Take the room for the file of a new log, which begins at 0, without a sync: `create` makes the file of it.
+        """Reserve the room for the file of a new log, which begins at 0, without a sync; `create` turns it into the
+        file.
 
-        Raises DiskFull, StorageError: nothing was taken.
+        Raises DiskFull, StorageError: nothing was reserved.
         """
         self.forget()
         file = self._disk.open(self._new_path, create=True)
@@ -87,11 +88,11 @@ class CheckpointFile:
             file.close()
 
     def forget(self) -> None:
-        """Take back what `prepare` did."""
+        """Undo `prepare`."""
         self._disk.unlink(self._new_path)
 
     async def create(self, checkpoint: Checkpoint) -> None:
-        """Make the file, whole or not at all, once the way to it is durable.
+        """Make the file, completely or not at all, once its folders are durable.
 
         Raises DiskFull, StorageError, SyncFailed.
         """

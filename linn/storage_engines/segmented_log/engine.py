@@ -15,7 +15,7 @@ from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 
 
 class SegmentedLogEngine(StorageEngine):
-    """Opens logs in `folder`/TOPIC/INDEX. What `folder` lies in, the broker made before, durably."""
+    """An engine of logs in `folder`/TOPIC/INDEX. The broker has made the parent of `folder` before, durably."""
 
     def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env) -> None:
         self._folder = folder
@@ -29,7 +29,7 @@ class SegmentedLogEngine(StorageEngine):
         )
 
     async def open(self, partition: PartitionId) -> SegmentedLog:
-        """As the port says. Cancellation: the log is opened or not; either way it can be opened again."""
+        """Open as the port says. Cancellation: the log is open or not; in either case it can be opened again."""
         folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
         await trio.lowlevel.checkpoint()  # A new log waits for nothing, and there may be thousands of them.
         if not self._env.disk.exists(folder):
@@ -42,14 +42,14 @@ class SegmentedLogEngine(StorageEngine):
         return SegmentedLog.examined(folder, self._settings, self._env, self.capabilities)
 
     async def examine_topic(self, topic: str) -> list[int]:
-        """As the port says."""
+        """See `StorageEngine.examine_topic`."""
         found = self._indexes(topic)
         for index in found:
             self._examined[PartitionId(topic, index)] = await self._examine(f"{self._topic_folder(topic)}/{index}")
         return found
 
     async def damaged_tail(self, partition: PartitionId, *, cut: bool) -> DamagedTail | None:
-        """As the port says."""
+        """See `StorageEngine.damaged_tail`."""
         folder = f"{self._topic_folder(partition.topic)}/{partition.index}"
         if not self._env.disk.exists(folder):
             return None
@@ -57,7 +57,7 @@ class SegmentedLogEngine(StorageEngine):
         return await log.damaged_tail(cut=cut)
 
     def partitions(self) -> list[PartitionId]:
-        """As the port says."""
+        """See `StorageEngine.partitions`."""
         disk = self._env.disk
         topics = disk.list_dir(self._folder) if disk.exists(self._folder) else ()
         return [PartitionId(topic, index) for topic in sorted(topics) for index in self._indexes(topic)]
@@ -73,7 +73,7 @@ class SegmentedLogEngine(StorageEngine):
         return f"{self._folder}/{topic}"
 
     async def delete_topic(self, topic: str) -> bool:
-        """As the port says."""
+        """See `StorageEngine.delete_topic`."""
         disk, folder = self._env.disk, self._topic_folder(topic)
         if not disk.exists(folder):
             return True
@@ -84,4 +84,4 @@ class SegmentedLogEngine(StorageEngine):
         return True
 
     async def close(self) -> None:
-        """Nothing is held beside the logs."""
+        """Do nothing: nothing is held besides the logs."""

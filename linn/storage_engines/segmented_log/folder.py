@@ -8,10 +8,11 @@ from linn.core.env.env import Disk
 
 
 async def delete_folder(disk: Disk, folder: str, *, holds_records: bool = True) -> None:
-    """Delete a partition's folder with the files in it; the checkpoint last, so that what is left is known.
+    """Delete a partition's folder with its files; the checkpoint goes last, so that an interrupted deletion is
+    recognised.
 
-    Durably, in this order, where it holds records. Raises StorageError. Cancellation or a crash: some are gone, and it
-    can be done again.
+    Durably, in this order, if it holds records. Raises StorageError. Cancellation or a crash: some files are gone, and
+    it can be repeated.
     """
     for name in disk.list_dir(folder):
         if name != "checkpoint":
@@ -25,7 +26,7 @@ async def delete_folder(disk: Disk, folder: str, *, holds_records: bool = True) 
 
 
 async def sync_way_to(disk: Disk, folder: str) -> None:
-    """Put the names on stable storage that lead to a log's folder: its own, its topic's and the engine's.
+    """Sync the names that lead to a log's folder: its own, its topic's and the engine's.
 
     Raises SyncFailed, StorageError.
     """

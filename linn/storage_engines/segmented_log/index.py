@@ -1,7 +1,7 @@
 """The sparse index of a segment, in memory and as a file beside it.
 
-Laws: an index is never needed for correctness, only for speed: what is missing or damaged is rebuilt from the segment.
-A whole index file does prove one thing: the part of the segment that it summarises was on stable storage.
+Laws: an index is never needed for correctness, only for speed: a missing or damaged one is rebuilt from the segment. A
+whole index file does prove one thing: the part of the segment that it summarises was on stable storage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crc32c import crc32c
 from linn.core.batch.flat_message import Buffer
 
 NO_TIME = -(1 << 63)
-"""Before all timestamps."""
+"""A value before all timestamps."""
 _MAGIC = b"LINNIDX1"
 _HEADER = struct.Struct("<8sqqqqqqqIII4x")
 HEADER_BYTES = _HEADER.size
@@ -36,7 +36,7 @@ class SparseIndex:
         self.times_ms = array("q")
 
     def add(self, offset: int, position: int, greatest_before_ms: int) -> None:
-        """Add the entry of a batch behind all others."""
+        """Add the entry of a batch after all others."""
         self.offsets.append(offset)
         self.positions.append(position)
         self.times_ms.append(greatest_before_ms)
@@ -47,7 +47,7 @@ class SparseIndex:
         return (self.offsets[place], self.positions[place]) if place >= 0 else (-1, 0)
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """Where to begin looking for the first batch with a timestamp of at least `timestamp_ms`."""
+        """The position from which to search for the first batch with a timestamp of at least `timestamp_ms`."""
         place = bisect_left(self.times_ms, timestamp_ms) - 1
         return self.positions[place] if place >= 0 else 0
 
@@ -57,13 +57,13 @@ class SparseIndex:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What an index file says of the first `size_bytes` bytes of its segment."""
+    """The facts in an index file about the first `size_bytes` bytes of its segment."""
 
     base_offset: int
     end_offset: int
     size_bytes: int
     last_position: int
-    """Where the last batch begins."""
+    """The position of the last batch."""
     max_timestamp_ms: int
     first_append_ms: int
     last_append_ms: int
@@ -71,15 +71,15 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class IndexImage:
-    """An index file that is yet to be written."""
+    """An index file before it is written."""
 
     covered_bytes: int
-    """Of the segment."""
+    """Bytes of the segment that it covers."""
     data: bytes
 
 
 def encode_index(summary: Summary, index: SparseIndex) -> bytes:
-    """An index file: the header, then three columns of little-endian Int64."""
+    """Encode an index file: the header, then three columns of little-endian Int64."""
     columns = b"".join(_little(column).tobytes() for column in (index.offsets, index.positions, index.times_ms))
     header = _HEADER.pack(
         _MAGIC,
@@ -99,7 +99,7 @@ def encode_index(summary: Summary, index: SparseIndex) -> bytes:
 
 
 def decode_summary(header: Buffer) -> Summary | None:
-    """The summary in the first HEADER_BYTES of an index file, or None where it is no whole one."""
+    """Decode the summary in the first HEADER_BYTES of an index file; None if it is not whole."""
     if len(header) < HEADER_BYTES:
         return None
     magic, *numbers, _, _, crc = _HEADER.unpack_from(header)
@@ -109,7 +109,7 @@ def decode_summary(header: Buffer) -> Summary | None:
 
 
 def decode_entries(data: Buffer) -> SparseIndex | None:
-    """The entries of a whole index file, or None where it is damaged."""
+    """Decode the entries of a whole index file; None if it is damaged."""
     if decode_summary(data) is None:
         return None
     count, crc = _HEADER.unpack_from(data)[8:10]
@@ -124,7 +124,7 @@ def decode_entries(data: Buffer) -> SparseIndex | None:
 
 
 def _little(column: array[int]) -> array[int]:
-    """Swap the bytes of a column where this machine's order is not the file's."""
+    """Swap the bytes of a column if this machine's order is not the file's."""
     if sys.byteorder == "big":
         column.byteswap()
     return column

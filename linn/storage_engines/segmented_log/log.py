@@ -2,16 +2,16 @@
 
 Laws:
 
-- `append` writes once, to the page cache, and starts a new segment without waiting for the old one's sync; so more than
-  one segment may lie behind `durable`. `sync` and `enforce_retention` sync those, oldest first, and seal them: their
-  index files and then the checkpoint say that they are whole.
-- `enforce_retention` also indexes the active segment as it grows: what an opening scans after a crash does not depend
-  on the log's size, nor on that of a segment.
-- What changes files other than by appending holds `_lock`.
+- `append` writes once, to the page cache, and starts a new segment without waiting for the old one's sync; so several
+  segments may be ahead of `durable`. `sync` and `enforce_retention` sync those, oldest first, and seal them: their
+  index files and then the checkpoint record that they are whole.
+- `enforce_retention` also indexes the active segment as it grows: the part that an opening scans after a crash does not
+  depend on the log's size, nor on that of a segment.
+- Changes of files other than appends hold `_lock`.
 - A log to which nothing was ever appended is an empty folder: the first append makes its segment, the next sync the
-  rest, with the names of the folder and of those around it. A log that has been idle for a while, and is synced, has no
-  open descriptor.
-- After a failed sync nothing that was not synced is believed in, and the log takes no more work.
+  rest, with the names of the folder and of those around it. A log that has been idle for a while, and is synced, has
+  no open descriptor.
+- After a failed sync nothing that was not synced is trusted, and the log takes no more work.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ logger = logging.getLogger("linn.storage")
 _OPEN_SEGMENTS_MAX = 8
 """Sealed segments that stay open for readers, per log: readers far behind are few, and descriptors are scarce."""
 _SCAN_BYTES_MAX = 2 << 20
-"""Of the active segment, what may be left to scan after a crash before an index file covers it: with 1,000 partitions
-that are all written to, two seconds of scanning at the worst."""
+"""Bytes of the active segment that may be left to scan after a crash before an index file covers them: with 1,000
+partitions that are all written to, two seconds of scanning at worst.
+"""
 _SCAN_SHARE = 8
-"""A large active segment is indexed again when this part of it is new, so that writing indexes costs little."""
+"""A large active segment is indexed again when 1/n of it is new, so that writing indexes costs little."""
 
 
 class SegmentedLog(PartitionLog):
-    """One partition's log. See `linn.core.log.storage.PartitionLog` for what each method promises."""
+    """One partition's log. See `linn.core.log.storage.PartitionLog` for the promises of each method."""
 
     def __init__(self, folder: str, settings: SegmentedLogSettings, env: Env, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -64,13 +65,13 @@ class SegmentedLog(PartitionLog):
         self._closed = False
         self._open_segments: OrderedDict[Segment, None] = OrderedDict()
         self._noted: Checkpoint | None = None
-        """What the checkpoint was last made to say by this log."""
+        """The content of the checkpoint as this log last wrote it."""
 
     @classmethod
     async def examined(
         cls, folder: str, settings: SegmentedLogSettings, env: Env, capabilities: Capabilities
     ) -> SegmentedLog:
-        """The log in an existing folder, looked at and not open yet. Nothing is changed.
+        """Examine the log in an existing folder, without opening or changing it.
 
         Raises LogCorrupt, SyncFailed, StorageError.
         """
@@ -80,7 +81,7 @@ class SegmentedLog(PartitionLog):
         return log
 
     async def begin(self) -> None:
-        """Open the log that was examined; an empty folder becomes an empty log.
+        """Open the examined log; an empty folder becomes an empty log.
 
         Raises LogCorrupt, DiskFull, DiskReadOnly, SyncFailed, StorageError.
         """
@@ -92,7 +93,7 @@ class SegmentedLog(PartitionLog):
         return Recovery(self._disk, self._folder, self._checkpoint_file, self._settings.index_interval_bytes)
 
     async def damaged_tail(self, *, cut: bool) -> DamagedTail | None:
-        """What keeps the log from being opened, and cut it off. See `StorageEngine.damaged_tail`."""
+        """Find the damage that keeps the log from being opened, and cut it off. See `StorageEngine.damaged_tail`."""
         recovery = self._new_recovery()
         tail = await recovery.tail()
         if cut and tail is not None:
@@ -124,7 +125,7 @@ class SegmentedLog(PartitionLog):
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch) -> int:
-        """As the port says: one write, no loop over records."""
+        """Append as the port says: one write, no loop over records."""
         if self._refusal is not None:
             self._check_usable()
         now_ms = self._clock.now_ms()
@@ -147,7 +148,7 @@ class SegmentedLog(PartitionLog):
         return offset
 
     def _make(self) -> None:
-        """Make the files of a new log. Raises DiskFull, StorageError: there are none."""
+        """Make the files of a new log. Raises DiskFull, StorageError: none exist then."""
         self._checkpoint_file.prepare()
         try:
             self._active.create()
@@ -162,7 +163,7 @@ class SegmentedLog(PartitionLog):
             raise LogClosed(f"{self._folder}: {self._refusal}")
 
     def _roll(self) -> Segment:
-        """Begin a new segment behind the active one. Raises DiskFull, StorageError: nothing has changed."""
+        """Begin a new segment after the active one. Raises DiskFull, StorageError: nothing has changed."""
         segment = Segment(
             self._disk, f"{self._folder}/{self._end:020d}", self._end, self._settings.index_interval_bytes
         )
@@ -180,14 +181,14 @@ class SegmentedLog(PartitionLog):
         return self._durable
 
     async def sync(self) -> None:
-        """As the port says; appends go on meanwhile. Cancellation: `durable()` says how far it came."""
+        """Sync as the port says; appends continue meanwhile. Cancellation: `durable()` tells how far it got."""
         async with self._working():
             await self._sync_all()
             await self._seal_finished()
 
     @asynccontextmanager
     async def _working(self) -> AsyncIterator[None]:
-        """Hold the lock of a log that takes work; a failed sync ends that. Raises LogClosed."""
+        """Hold the lock of a usable log; a failed sync makes it unusable. Raises LogClosed."""
         if self._lock.locked():
             await self._lock.acquire()
         else:
@@ -215,7 +216,7 @@ class SegmentedLog(PartitionLog):
             self._durable = end
 
     async def _sync_names(self) -> None:
-        """Put what the folder holds on stable storage, and of a new log the folder's own name."""
+        """Sync the folder and, for a new log, the folder's own name."""
         if not self._is_made:
             await sync_way_to(self._disk, self._folder)
             return
@@ -232,7 +233,7 @@ class SegmentedLog(PartitionLog):
         return self._segments[first:place]
 
     async def _seal_finished(self) -> None:
-        """Write the index files of finished segments that are durable, and then say so in the checkpoint."""
+        """Write the index files of finished, durable segments, and then record that in the checkpoint."""
         finished = [s for s in self._finished_unsealed(self._active) if s.end_offset <= self._durable]
         if not finished:
             return
@@ -253,7 +254,7 @@ class SegmentedLog(PartitionLog):
         return active.size_bytes - active.indexed_bytes >= max(few, active.size_bytes // _SCAN_SHARE)
 
     async def _index_active(self, active: Segment, image: IndexImage) -> None:
-        """Write what was the active segment's index before the sync, unless a segment before it waits to be sealed."""
+        """Write the active segment's index of before the sync, unless an earlier segment waits to be sealed."""
         if self._finished_unsealed(active):
             return
         try:
@@ -265,7 +266,7 @@ class SegmentedLog(PartitionLog):
             logger.warning("%(folder)s: the active segment can't be indexed now: %(error)s", self._about(error))
 
     def _about(self, error: StorageError) -> dict[str, object]:
-        """Fields of a log line."""
+        """The fields of a log line."""
         return {"folder": self._folder} | log_fields(error)
 
     async def _write_checkpoint(self) -> None:
@@ -281,15 +282,15 @@ class SegmentedLog(PartitionLog):
         return self._start, self._end
 
     def size_bytes(self) -> int:
-        """Bytes from the start on, rounded up by less than what lies between two entries of the index."""
+        """Bytes from the start on, rounded up by less than the distance of two index entries."""
         return self._size_bytes - (self._dead_bytes if self._dead_in is self._segments[0] else 0)
 
     def statistics(self) -> LogStatistics:
-        """As the port says."""
+        """See `PartitionLog.statistics`."""
         return LogStatistics(len(self._segments), self._cut_bytes)
 
     async def _count_dead(self) -> None:
-        """Find how much of the first segment lies before the start, so that nobody takes it for kept."""
+        """Find how much of the first segment lies before the start, so that it does not count as kept."""
         first, start = self._segments[0], self._start
         dead = first.size_bytes
         if start <= first.base_offset:
@@ -300,7 +301,7 @@ class SegmentedLog(PartitionLog):
         self._dead_in, self._dead_bytes = first, dead
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """As the port says."""
+        """Read as the port says."""
         self._check_usable()
         end = self._end
         self._check_range(offset)
@@ -321,7 +322,7 @@ class SegmentedLog(PartitionLog):
         return batches
 
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
-        """As the port says, of one segment."""
+        """Read as the port says, from one segment."""
         self._check_usable()
         if not self._start <= offset < self._end:
             return ()
@@ -336,7 +337,7 @@ class SegmentedLog(PartitionLog):
             )
 
     def _touch(self, segment: Segment) -> None:
-        """Note the use of a segment by a reader; the sealed one that was used longest ago is shut."""
+        """Record a reader's use of a segment; the least recently used sealed one is shut."""
         if segment is self._active or segment.retired:
             return
         self._open_segments[segment] = None
@@ -345,7 +346,7 @@ class SegmentedLog(PartitionLog):
             self._open_segments.popitem(last=False)[0].unload()
 
     async def offset_at(self, timestamp_ms: int) -> int:
-        """As the port says: two bisections and the heads of a few batches."""
+        """See the port; costs two bisections and the heads of a few batches."""
         self._check_usable()
         for segment in tuple(self._segments):
             if segment.max_timestamp_ms >= timestamp_ms and not segment.retired:
@@ -358,11 +359,11 @@ class SegmentedLog(PartitionLog):
     # --- forgetting --------------------------------------------------------------------------------------------------
 
     async def trim(self, *, before: int | None = None, after: int | None = None) -> None:
-        """As the port says.
+        """Trim as the port says.
 
         `before` moves the start at once; that is durable when a whole segment could be dropped, or on `close`: after a
         crash the start may lie further back, in the first segment that is left. `after` is durable on return; meanwhile
-        the log is closed to everybody else, and remains so if this is cancelled.
+        the log is closed to all other callers, and remains so if this is cancelled.
         """
         if before is not None:
             await self._trim_before(before)
@@ -380,7 +381,7 @@ class SegmentedLog(PartitionLog):
         await self._count_dead()
 
     async def _drop(self, count: int) -> None:
-        """Delete the first `count` segments, which lie before the start. The checkpoint says so before it happens."""
+        """Delete the first `count` segments, which lie before the start, after recording that in the checkpoint."""
         if count <= 0:
             return
         await self._write_checkpoint()
@@ -415,7 +416,9 @@ class SegmentedLog(PartitionLog):
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None
     ) -> int:
-        """As the port says. Seals what `append` left behind first, so that only little is scanned after a crash."""
+        """Drop segments as the port says. Seals finished segments first, so that only little is scanned after
+        a crash.
+        """
         async with self._working():
             self._roll_if_old(now_ms, age_ms)
             active = self._active
@@ -436,7 +439,7 @@ class SegmentedLog(PartitionLog):
             return self._start
 
     async def _rest_if_idle(self) -> None:
-        """Shut the active segment if nothing was appended since the last look."""
+        """Shut the active segment if nothing was appended since the last call."""
         if self._idle_since == self._end and not self._active.is_shut:
             await self._sync_all()
             if self._idle_since == self._end:
@@ -477,7 +480,7 @@ class SegmentedLog(PartitionLog):
                 self._shut_all()
 
     async def _seal_active(self) -> None:
-        """Note how far the log goes, so that the next opening scans nothing and misses what is cut off meanwhile."""
+        """Record the log's end, so that the next opening scans nothing and notices anything cut off meanwhile."""
         try:
             if self._active.indexed_bytes != self._active.size_bytes:
                 await self._active.write_index()
@@ -489,7 +492,7 @@ class SegmentedLog(PartitionLog):
             logger.warning("%(folder)s: closed without its index: %(error)s", self._about(error))
 
     async def delete(self) -> None:
-        """Close and remove everything. Cancellation or a crash: all that is left is forgotten by the next opening."""
+        """Close and remove everything. Cancellation or a crash: the next opening drops what is left."""
         async with self._lock:
             self._refusal, self._closed = "it is deleted", True
             self._shut_all()

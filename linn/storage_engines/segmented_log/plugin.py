@@ -10,5 +10,5 @@ from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 
 @hookimpl
 def linn_register_engine() -> EngineKind:
-    """Batches in files, kept over restarts."""
+    """Register the engine `segmented-log`: batches in files, kept over restarts."""
     return EngineKind("segmented-log", SegmentedLogSettings, SegmentedLogEngine)

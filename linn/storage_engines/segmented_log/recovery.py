@@ -1,15 +1,15 @@
-"""Opening a log: what is whole is kept, a torn tail is cut off and set aside, and any other damage is refused.
+"""Recovery of a log at its opening: a torn tail is cut off and set aside, and any other damage is refused.
 
 Laws:
 
-- A torn tail is damage with nothing whole behind it. Damage with a whole batch behind it is refused, because cutting
-  there would lose that batch; so is damage to what is known to have been on stable storage. The proofs of that are the
+- A torn tail is damage with nothing whole after it. Damage followed by a whole batch is refused, because cutting there
+  would lose that batch; so is damage to bytes known to have been on stable storage. The proofs of that are the
   checkpoint, an index file, and the durable offset that every later batch carries.
-- `examine` changes nothing. `mend` does what it found to be right, and only then is anything cut, moved or deleted.
-- What is cut is set aside in the log's folder, in files whose names end with ".cut", and never deleted with less than
-  the log.
-- Whatever is done here can be interrupted at any point and done again.
-- What was opened once is on stable storage, and the checkpoint says so.
+- `examine` changes nothing. `mend` carries out its result, and only then is anything cut, moved or deleted.
+- Cut bytes are set aside in the log's folder, in files whose names end with ".cut", and are never deleted before the
+  log is.
+- Every operation can be interrupted at any point and repeated.
+- A log that was opened once is on stable storage, and the checkpoint says so.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("linn.storage")
 _DIGITS = 20
 _OVERLAP_BYTES = -(-HEAD_BYTES // 8) * 8
 CUT_SUFFIX = ".cut"
-"""Ends the names of files with what was cut off; a number follows where there is such a file already."""
+"""Suffix of files with cut bytes; a number follows if such a file exists already."""
 
 OnWhole = Callable[[int, Head], bool]
 
@@ -40,20 +40,20 @@ OnWhole = Callable[[int, Head], bool]
 class Recovered:
     """A log as it was found and mended. All of it is on stable storage, and its last segment can be appended to.
 
-    A folder without anything becomes a log whose one segment, and whose checkpoint, are not made yet.
+    An empty folder becomes a log whose one segment, and whose checkpoint, are not made yet.
     """
 
     segments: list[Segment]
     start: int
     cut_bytes: int
-    """Of a torn tail."""
+    """Size of the torn tail."""
     is_new: bool = False
-    """Whether there was nothing."""
+    """Whether the folder was empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why damage is no torn tail."""
+    """The reason why damage is no torn tail."""
 
     damage: Damage
     proof: str
@@ -77,10 +77,10 @@ class Recovery:
         self._refusal: _Refusal | None = None
         self._cut_bytes = 0
         self._claims: dict[int, int] = {}
-        """By base offset: the end that a segment's index file proves, where the segment itself did not bear it out."""
+        """The end that an index file proves, by base offset, if the segment itself is shorter."""
 
     async def examine(self) -> None:
-        """Look at the log; nothing is changed.
+        """Examine the log; nothing is changed.
 
         Raises:
             LogCorrupt: it is damaged, and not only by a torn tail.
@@ -106,7 +106,7 @@ class Recovery:
         self._refusal = self._refused_claim() or await self._refused_damage()
 
     async def mend(self) -> Recovered:
-        """Do what `examine` found to be right; makes the log where there is none.
+        """Carry out the result of `examine`; makes the log if there is none.
 
         Raises:
             LogCorrupt: damage that `examine` could not see, because a trim had been interrupted.
@@ -152,7 +152,7 @@ class Recovery:
     # --- cutting because somebody says so ----------------------------------------------------------------------------
 
     async def tail(self) -> DamagedTail | None:
-        """What would have to go for the log to be opened; None where it can be opened. Changes nothing.
+        """The tail that keeps the log from being opened; None if it can be opened. Changes nothing.
 
         Raises SyncFailed, StorageError.
         """
@@ -174,11 +174,11 @@ class Recovery:
         return tail
 
     async def cut(self) -> None:
-        """Set aside what `tail` found, so that the log can be opened. Raises DiskFull, SyncFailed, StorageError."""
+        """Set aside the result of `tail`, so that the log can be opened. Raises DiskFull, SyncFailed, StorageError."""
         assert self._refusal is not None
         damage, end = self._refusal.damage, self._end()
         await self._move_tail(damage, must_keep=True)
-        # What the checkpoint and the indexes said of the rest holds no longer.
+        # The checkpoint and the indexes no longer hold for the rest.
         if self._whole:
             self._disk.unlink(self._whole[-1].index_path)
         await self._disk.sync_dir(self._folder)
@@ -221,7 +221,7 @@ class Recovery:
     # --- work that a crash interrupted -------------------------------------------------------------------------------
 
     async def _finish_cut(self, cut: int) -> None:
-        """Drop everything from offset `cut` on: the trim that the checkpoint says was under way."""
+        """Drop everything from offset `cut` on: the trim in progress according to the checkpoint."""
         while self._found and self._found[-1].base_offset >= cut:
             self._found.pop().unlink()
         if self._found:
@@ -247,7 +247,9 @@ class Recovery:
     # --- what is whole -----------------------------------------------------------------------------------------------
 
     async def _take_whole(self) -> Damage | None:
-        """Move segments from `_found` to `_whole`, in order, up to and with the first damaged one; its damage."""
+        """Move segments from `_found` to `_whole`, in order, up to and including the first damaged one; returns its
+        damage.
+        """
         if self._found and self._found[0].base_offset > self._start:
             return Damage(0, self._start, "the first segment is missing")
         while self._found:
@@ -262,12 +264,12 @@ class Recovery:
                 continue
             if damage.certain or not self._found or self._found[0].base_offset != damage.offset:
                 return damage
-            # The next segment goes on right there, so these bytes are no records: a write that failed left them.
+            # The next segment continues at this point, so these bytes are no records: a failed write left them.
             self._overhanging.append(segment)
         return None
 
     async def _examine(self, segment: Segment) -> Damage | None:
-        """Believe the segment's index for what it covers and scan the rest."""
+        """Trust the segment's index for the part that it covers and scan the rest."""
         summary = await segment.read_summary()
         if summary is not None and not await segment.adopt(summary):
             self._claims[segment.base_offset] = summary.end_offset
@@ -280,7 +282,7 @@ class Recovery:
     # --- judging damage ----------------------------------------------------------------------------------------------
 
     def _refused_claim(self) -> _Refusal | None:
-        """Why the log may not end here: it is known to have been longer."""
+        """The reason why the log may not end here: it is known to have been longer."""
         end, durable = self._end(), self._durable
         if self._whole:
             durable = max(durable, self._claims.get(self._whole[-1].base_offset, 0))
@@ -298,14 +300,14 @@ class Recovery:
         return self._whole[-1].size_bytes if self._whole else 0
 
     def _places(self, damage: Damage) -> list[tuple[Segment, int]]:
-        """The segments with what lies behind the damage, and where it begins in each."""
+        """The segments with bytes after the damage, and the position of these in each."""
         places = [(segment, 0) for segment in self._found]
         if self._whole:
             places.insert(0, (self._whole[-1], damage.position))
         return places
 
     async def _refused_damage(self) -> _Refusal | None:
-        """Why the damage can't be a torn tail."""
+        """The reason why the damage can't be a torn tail, or None."""
         damage = self._damage
         if damage is None:
             return None
@@ -333,9 +335,10 @@ class Recovery:
         return None
 
     async def _look_behind(self, damage: Damage, segment: Segment, position: int, on_whole: OnWhole) -> None:
-        """Call `on_whole` for each batch of a segment that lies behind the damage and is whole, or a proof against it.
+        """Call `on_whole` for each batch of a segment that lies after the damage and is whole, or proves it no torn
+        tail.
 
-        It says whether that is enough.
+        It returns whether to stop.
         """
         offset, file = damage.offset, segment.file()
         size = file.size()
@@ -379,10 +382,10 @@ class Recovery:
         logger.warning(text, about | {"kept": kept})
 
     async def _move_tail(self, damage: Damage, *, must_keep: bool) -> list[str]:
-        """Set aside what lies behind the damage; returns the names of the files that hold it now.
+        """Set aside the bytes after the damage; returns the names of the files that hold them now.
 
-        From the end, so that what is left after an interruption is a log with a shorter damaged tail. Raises DiskFull
-        where it must be kept and there is no room.
+        From the end, so that an interruption leaves a log with a shorter damaged tail. Raises DiskFull if the bytes
+        must be kept and there is no room.
         """
         names = []
         for segment in reversed(self._found):
@@ -401,9 +404,9 @@ class Recovery:
         return [name.rpartition("/")[2] for name in names]
 
     async def _set_aside(self, segment: Segment, position: int, *, must_keep: bool) -> str:
-        """Copy what lies behind `position` into a file of its own; its name, or "" where there is nothing but zeros.
+        """Copy the bytes after `position` into a file of its own; returns its name, or "" if there are only zeros.
 
-        Raises DiskFull, StorageError: there is no such file. Where it need not be kept, a full disk is no error.
+        Raises DiskFull, StorageError: the file does not exist. If the bytes need not be kept, a full disk is no error.
         """
         file, size = segment.file(), segment.file().size()
         name = self._free_name(f"{self._folder}/{segment.end_offset:0{_DIGITS}d}")
@@ -431,7 +434,7 @@ class Recovery:
             self._disk.unlink(f"{name}.tmp")
 
     def _free_name(self, path: str) -> str:
-        """A name of a file that is not there yet."""
+        """A file name that is not in use."""
         name, number = f"{path}{CUT_SUFFIX}", 1
         while self._disk.exists(name):
             number += 1
@@ -439,7 +442,7 @@ class Recovery:
         return name
 
     async def _begin_again(self, is_young: bool) -> None:
-        """Go on at the start, behind everything that is left: all of it is forgotten."""
+        """Continue at the start, after all remaining batches, which are dropped."""
         if not self._whole and not is_young:
             text = "%(folder)s: there is no segment; the log goes on empty at offset %(offset)d"
             logger.warning(text, {"folder": self._folder, "offset": self._start})
@@ -451,7 +454,7 @@ class Recovery:
         self._whole = [first]
 
     def _sweep(self) -> None:
-        """Delete what interrupted work left beside the segments."""
+        """Delete files that interrupted work left beside the segments."""
         kept = {segment.index_path for segment in self._whole}
         for name in self._disk.list_dir(self._folder):
             path = f"{self._folder}/{name}"
@@ -459,7 +462,7 @@ class Recovery:
                 self._disk.unlink(path)
 
     async def _make_durable(self) -> None:
-        """Sync what a process that was killed may have left in the page cache only, and note that."""
+        """Sync bytes that a killed process may have left in the page cache only, and record that."""
         if self._end() == self._durable:
             return
         for segment in self._whole:
@@ -474,7 +477,7 @@ class Recovery:
             logger.warning("%(folder)s: the checkpoint can't be made now: %(error)s", about)
 
     async def _seal_finished(self) -> None:
-        """Write the index files that are missing, so that no opening scans these segments again."""
+        """Write missing index files, so that no opening scans these segments again."""
         unsealed = [segment for segment in self._whole[:-1] if segment.indexed_bytes != segment.size_bytes]
         try:
             for segment in unsealed:

@@ -1,4 +1,4 @@
-"""Which segments retention drops. Pure: it looks at numbers and does nothing."""
+"""The choice of segments that retention drops. Pure: it looks at numbers only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def count_to_drop(
     before: int | None,
     dead_bytes: int = 0,
 ) -> int:
-    """How many of `parts`, oldest first, are over a bound. Age counts from the last append, by the broker's clock.
+    """The number of `parts`, oldest first, that exceed a bound. Age counts from the last append, by the broker's clock.
 
-    `dead_bytes` of the first part lie before the start of the log: they are not what has to fit into `bytes_max`.
+    `dead_bytes` of the first part lie before the start of the log and do not count against `bytes_max`.
     """
     total = sum(part.size_bytes for part in parts) - dead_bytes
     count = 0

@@ -1,7 +1,7 @@
-"""A segment: one file of batches, exactly as they came over the wire, and what is known of it.
+"""A segment: one file of batches, exactly as they came over the wire, with the known facts about it.
 
 Laws: a segment is appended to at its end and nowhere else; `size_bytes` is the end of the last whole batch and nothing
-behind it is ever read; a damaged batch is reported as `LogCorrupt`, never skipped.
+after it is ever read; a damaged batch is reported as `LogCorrupt`, never skipped.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ from linn.storage_engines.segmented_log.stored_batch import HEAD_BYTES, Head, ba
 logger = logging.getLogger("linn.storage")
 
 SCAN_BYTES = 4 << 20
-"""Read at a time while scanning: large enough to keep a disk busy, small enough to hold for every partition at once."""
+"""Bytes per read while scanning: large enough to keep a disk busy, small enough to hold for every partition at once."""
 _PIECE_BYTES = 64 << 10
-"""What is read of a segment before it is known how large its batches are there."""
+"""Bytes per read of a segment before the size of its batches is known."""
 REGION_BYTES_MIN = 16 << 10
-"""Of a batch that is sent from the file: below it, reading many at once costs less than looking at each one's head."""
+"""Smallest batch that is sent from the file: below it, reading many at once costs less than looking at
+each one's head.
+"""
 _CACHED_BYTES_MAX = 64 << 10
-"""Of small batches that are read at once, while nobody else is served: 20 us where they have a hundred records, 350 us
-where they have one of a hundred bytes."""
+"""Bytes of small batches that are read without a pause: 20 us if they have a hundred records, 350 us if they have one
+of a hundred bytes.
+"""
 _HINTS_MAX = 256
-"""Places where readers stopped that a segment remembers; with more readers than that, some use the index again."""
+"""Positions of readers that a segment remembers; with more readers, some use the index again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Where a segment stops making sense, and why."""
+    """The first unreadable position of a segment, and the reason."""
 
     position: int
     offset: int
@@ -68,7 +71,7 @@ class Segment:
         self.retired = False
         """Whether its files were deleted."""
         self.indexed_bytes = 0
-        """How much of the segment its index file on stable storage covers; all of it once the segment is sealed."""
+        """Bytes of the segment that its index file on stable storage covers; all of them once the segment is sealed."""
         self._forget()
 
     def _forget(self) -> None:
@@ -93,7 +96,7 @@ class Segment:
             raise StorageError(f"{self.path} is there already and isn't empty")
 
     def file(self) -> File:
-        """The open file, opened again where it was shut.
+        """The open file, reopened if it was shut.
 
         Raises:
             OffsetOutOfRange: the segment was dropped meanwhile.
@@ -117,7 +120,7 @@ class Segment:
             self._file = None
 
     def unload(self) -> None:
-        """Shut the file and forget what its index file holds as well."""
+        """Shut the file and drop everything that its index file has as well."""
         self.shut()
         self._hints.clear()
         if self.indexed_bytes == self.size_bytes:
@@ -127,18 +130,18 @@ class Segment:
         """Delete the segment's files. Raises StorageError."""
         self.retired = True
         self.shut()
-        # The index goes first: left alone, it would be taken for a proof about the next segment of that name.
+        # The index goes first: left alone, it would pass for a proof about the next segment of that name.
         self._disk.unlink(self.index_path)
         self._disk.unlink(self.path)
 
     async def sync(self) -> None:
-        """Put everything in it on stable storage. Raises SyncFailed."""
+        """Sync all its bytes. Raises SyncFailed."""
         await self.file().sync()
 
     # --- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, batch: RecordBatch) -> None:
-        """Write a stamped batch behind the last one. Raises DiskFull, StorageError: nothing has changed."""
+        """Write a stamped batch after the last one. Raises DiskFull, StorageError: nothing has changed."""
         file = self._file
         if file is None:
             file = self.file()
@@ -163,7 +166,9 @@ class Segment:
     # --- scanning ----------------------------------------------------------------------------------------------------
 
     async def scan(self) -> Damage | None:
-        """Note every whole, valid batch behind those already known; what stopped that before the end of the file."""
+        """Record every whole, valid batch after the known ones; returns the damage that stopped it before the end of
+        the file.
+        """
         file = self.file()
         file_bytes = file.size()
         wanted = SCAN_BYTES
@@ -184,7 +189,7 @@ class Segment:
         return None
 
     def _note_batches(self, view: memoryview) -> Damage | None:
-        """Note the whole batches in `view`. Raises BatchMalformed, BatchCorrupt at the first bad one."""
+        """Record the whole batches in `view`. Raises BatchMalformed, BatchCorrupt at the first bad one."""
         at = 0
         while at + HEAD_BYTES <= len(view) and at + (size := batch_bytes(view, at)) <= len(view):
             batch = RecordBatch(view[at : at + size])
@@ -201,7 +206,7 @@ class Segment:
     async def read(
         self, offset: int, bytes_max: int, *, at_least_one: bool, batches_max: int = READ_BATCHES_MAX
     ) -> list[RecordBatch]:
-        """Whole batches from the one that holds `offset`, checked, up to `bytes_max` bytes and `batches_max` batches.
+        """Read whole batches from the one with `offset` on, checked, up to `bytes_max` bytes and `batches_max` batches.
 
         Raises:
             LogCorrupt: the first batch is damaged.
@@ -229,7 +234,7 @@ class Segment:
     async def _read_piece(
         self, position: int, bytes_max: int, batches_max: int, at_least_one: bool
     ) -> list[RecordBatch]:
-        """Whole batches from `position` on, over one buffer; all of the first where there must be one."""
+        """Read whole batches from `position` on, over one buffer; all of the first if one is required."""
         view = await self._view(position, max(bytes_max, HEAD_BYTES))
         try:
             size = batch_bytes(view, 0)
@@ -244,8 +249,8 @@ class Segment:
     def read_nowait(self, offset: int, bytes_max: int) -> Sequence[RecordBatch | StoredBatch]:
         """Batches from the one that begins at `offset`, up to `bytes_max` bytes: large ones in place, small ones read.
 
-        Nothing where a reader hasn't come to `offset` before, where there is much of small batches, and where they are
-        not in the page cache. What is damaged is left to `read`. Raises StorageError.
+        Empty if no reader has stopped at `offset` before, if there are many small batches, or if they are not in the
+        page cache. Damage is left to `read`. Raises StorageError.
         """
         position = 0 if offset == self.base_offset else self._hints.get(offset)
         file = self._file
@@ -259,7 +264,7 @@ class Segment:
         return self._in_place(file, position, head, bytes_max)
 
     def _in_place(self, file: File, position: int, head: Head | None, bytes_max: int) -> list[StoredBatch]:
-        """Large batches, the first of them with `head`, without reading more than their heads."""
+        """Return large batches, the first of them with `head`, without reading more than their heads."""
         batches: list[StoredBatch] = []
         while head is not None and head.size >= REGION_BYTES_MIN and len(batches) < READ_BATCHES_MAX:
             bytes_max -= head.size
@@ -274,7 +279,7 @@ class Segment:
         return batches
 
     def _cached(self, file: File, position: int, bytes_max: int) -> list[RecordBatch]:
-        """Small batches, where all that there is of them up to `bytes_max` is in the page cache."""
+        """Return small batches, if all of them up to `bytes_max` are in the page cache."""
         wanted = min(bytes_max, self.size_bytes - position)
         if wanted > _CACHED_BYTES_MAX or (data := file.read_cached(position, wanted)) is None:
             return []
@@ -288,7 +293,7 @@ class Segment:
         return batches
 
     def _cached_head(self, file: File, position: int, offset: int) -> Head | None:
-        """Of the batch at `position`, where there is one and it begins at `offset`."""
+        """The head of the batch at `position`, if there is one and it begins at `offset`."""
         if position >= self.size_bytes:
             return None
         data = file.read_cached(position, HEAD_BYTES)
@@ -301,13 +306,13 @@ class Segment:
         return head if head.base_offset == offset else None
 
     def _remember(self, offset: int, position: int) -> None:
-        """Keep where a reader will go on."""
+        """Remember where a reader will continue."""
         self._hints[offset] = position
         if len(self._hints) > _HINTS_MAX:
             del self._hints[next(iter(self._hints))]
 
     async def _view(self, position: int, bytes_max: int) -> memoryview:
-        """Up to `bytes_max` bytes, at least a head. Raises LogCorrupt where the file is shorter than it was."""
+        """Read up to `bytes_max` bytes, at least a head. Raises LogCorrupt if the file is shorter than it was."""
         wanted = min(bytes_max, self.size_bytes - position)
         view = memoryview(await self.file().read(position, wanted))
         if len(view) < max(wanted, HEAD_BYTES):
@@ -353,7 +358,7 @@ class Segment:
         return max(found[1].base_offset, start) if found is not None else None
 
     async def _walk(self, position: int, wanted: Callable[[Head], bool]) -> tuple[int, Head] | None:
-        """The first batch from `position` on whose head is `wanted`, with its place. Reads heads only."""
+        """The first batch from `position` on whose head is `wanted`, with its position. Reads heads only."""
         while position < self.size_bytes:
             view = await self._view(position, self._index_interval_bytes)
             at = 0
@@ -371,7 +376,7 @@ class Segment:
     # --- the index file ----------------------------------------------------------------------------------------------
 
     async def index(self) -> SparseIndex:
-        """The index, read or rebuilt where it isn't in memory. Raises LogCorrupt, StorageError."""
+        """The index, read or rebuilt if it isn't in memory. Raises LogCorrupt, StorageError."""
         if self._index is None:
             data = await self._index_file_bytes(self.size_bytes)
             self._index = decode_entries(data) or await self._rebuilt()
@@ -399,7 +404,7 @@ class Segment:
             file.close()
 
     async def write_index(self) -> None:
-        """Put an index file of what is in the segment, which is synced, in place; durable after `sync_dir`.
+        """Write the index file of the segment, which must be synced; durable after `sync_dir`.
 
         Raises DiskFull, StorageError, SyncFailed, LogCorrupt.
         """
@@ -407,7 +412,7 @@ class Segment:
         await self.put_index(self.index_image())
 
     def index_image(self) -> IndexImage:
-        """The index file of what is in the segment now. The index is in memory."""
+        """The index file of the segment's present content. The index is in memory."""
         assert self._index is not None, "the index of a growing segment is in memory"
         summary = Summary(
             self.base_offset,
@@ -421,7 +426,9 @@ class Segment:
         return IndexImage(self.size_bytes, encode_index(summary, self._index))
 
     async def put_index(self, image: IndexImage) -> None:
-        """Put an index file in place; what it covers was synced. Durable after `sync_dir`. Raises as `write_index`."""
+        """Put an index file in place; the bytes that it covers were synced. Durable after `sync_dir`. Raises as
+        `write_index`.
+        """
         temporary = f"{self.index_path}.tmp"
         self._disk.unlink(temporary)
         file = self._disk.open(temporary, create=True)
@@ -434,12 +441,12 @@ class Segment:
         self.indexed_bytes = image.covered_bytes
 
     async def read_summary(self) -> Summary | None:
-        """What the index file says, or None where there is no whole one of this segment."""
+        """Read the index file's summary; None if there is no whole one of this segment."""
         summary = decode_summary(await self._index_file_bytes(HEADER_BYTES))
         return summary if summary is not None and summary.base_offset == self.base_offset else None
 
     async def adopt(self, summary: Summary) -> bool:
-        """Believe `summary` if the file's size, its first and its last head agree with it. Raises StorageError."""
+        """Accept `summary` if the file's size, its first and its last head agree with it. Raises StorageError."""
         if self.file().size() < summary.size_bytes:
             return False
         self.size_bytes = summary.size_bytes
@@ -460,13 +467,13 @@ class Segment:
         return True
 
     async def grow(self) -> None:
-        """Get ready to be appended to: the index in memory, the file open. Raises LogCorrupt, StorageError."""
+        """Prepare for appends: the index in memory, the file open. Raises LogCorrupt, StorageError."""
         index = await self.index()
         self._entry_at = index.positions[-1] + self._index_interval_bytes if len(index) else 0
         self.file()
 
     async def cut(self) -> None:
-        """Drop everything behind the last whole batch, durably. Raises StorageError, SyncFailed."""
+        """Drop everything after the last whole batch, durably. Raises StorageError, SyncFailed."""
         file = self.file()
         file.truncate(self.size_bytes)
         await file.sync()

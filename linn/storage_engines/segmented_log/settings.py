@@ -1,4 +1,4 @@
-"""`[storage.segmented-log]`."""
+"""Settings of `[storage.segmented-log]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 class SegmentedLogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When batches are put on stable storage, and how a partition is cut into files."""
+    """Settings for syncing batches and splitting a partition into files."""
 
     fsync: Annotated[
         Literal["os", "interval", "always"],
@@ -20,7 +20,8 @@ class SegmentedLogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         ),
     ] = "os"
     flush_interval_ms: Annotated[
-        int, msgspec.Meta(ge=1, description="With fsync = interval: the most that a power loss may take.")
+        int,
+        msgspec.Meta(ge=1, description="With fsync = interval: the longest time of writes that a power loss may take."),
     ] = msgspec.field(default=100, name="flush_interval")
     segment_bytes_max: Annotated[
         int,
@@ -34,5 +35,5 @@ class SegmentedLogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         int, msgspec.Meta(ge=1, description="A segment whose first batch is this old is followed by a new one.")
     ] = msgspec.field(default=7 * 86_400_000, name="segment_age")
     index_interval_bytes: Annotated[
-        int, msgspec.Meta(ge=512, le=1 << 30, description="How far apart the entries of a segment's index are.")
+        int, msgspec.Meta(ge=512, le=1 << 30, description="Distance between the entries of a segment's index.")
     ] = 64 << 10

@@ -1,4 +1,4 @@
-"""What can be read of a stored batch without looking at all of it: its head, sealed by the CRC of its stamp.
+"""The head of a stored batch, sealed by the CRC of its stamp, which is read without reading the whole batch.
 
 The places of the numbers are those of schema/batch.capnp.
 """
@@ -40,9 +40,9 @@ class Head(NamedTuple):
 
 
 def batch_bytes(view: memoryview, at: int) -> int:
-    """The size that the batch at `at` says it has.
+    """The size that the batch at `at` claims.
 
-    Raises BatchMalformed where no batch says so. `view` holds at least 8 bytes there.
+    Raises BatchMalformed if there is no batch. `view` holds at least 8 bytes there.
     """
     segments, words = struct.unpack_from("<II", view, at)
     size = WORD + int(words) * WORD
@@ -64,7 +64,7 @@ def head_at(view: memoryview, at: int) -> Head:
 
 
 def stamps_in(data: bytearray) -> Iterator[tuple[int, Head]]:
-    """The heads with a right CRC in `data`, and their places. Their batches may themselves be torn.
+    """The heads with a correct CRC in `data`, and their places. Their batches may themselves be torn.
 
     Looks at word-aligned places only, where batches begin.
     """
@@ -98,7 +98,7 @@ def _stamp_at(view: memoryview, at: int) -> Head | None:
 
 
 def whole_batches(view: memoryview, bytes_max: int, batches_max: int) -> list[RecordBatch]:
-    """The whole batches in `view` that fit, up to a damaged one. Raises BatchError where that is the first."""
+    """The whole batches in `view` that fit, up to a damaged one. Raises BatchError if that is the first."""
     batches: list[RecordBatch] = []
     at, end = 0, min(len(view), bytes_max)
     try:

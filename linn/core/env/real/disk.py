@@ -1,8 +1,8 @@
 """RealDisk: the machine's file system, behind the ports of `linn.core.env.env`.
 
-Laws: an `OSError` never leaves this file, it becomes one line that names the path. What may wait for a disk runs in a
-thread, and a file's descriptor is not closed under a thread or a FileRegion that uses it. One handle at a time writes
-a file, because each keeps the file's end itself.
+Laws: an `OSError` never leaves this file; it becomes one line that names the path. Calls that may wait for a disk run
+in a thread, and a file's descriptor is not closed while a thread or a FileRegion uses it. A file has one writing handle
+at a time, because each handle tracks the file's end itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from linn.core.errors.tree import DataDirLocked, DescriptorsExhausted, DiskFull,
 
 T = TypeVar("T")
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-"""EFBIG: a file has the size that the process's limit (RLIMIT_FSIZE) or the file system allows one."""
+"""EFBIG: the file has reached the limit of the process (RLIMIT_FSIZE) or of the file system."""
 _NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
 _READ_ONLY = frozenset((errno.EROFS, errno.EACCES, errno.EPERM))
 
@@ -43,7 +43,7 @@ def _disk_error(error: OSError, deed: str, path: str) -> StorageError:
 
 
 class _Translated:
-    """An OSError in its block becomes a StorageError. A start makes ten of these per segment: no generator."""
+    """A block whose OSErrors become StorageErrors. A start enters ten of these per segment: no generator."""
 
     __slots__ = ("_deed", "_path")
 
@@ -60,7 +60,7 @@ class _Translated:
 
 
 class Descriptor:
-    """An open file's number. The file is closed when the last one that holds this lets go of it."""
+    """An open file descriptor, closed when its last holder drops it."""
 
     __slots__ = ("_freeing", "number")
 
@@ -75,7 +75,7 @@ class Descriptor:
 
 
 class RealFileRegion:
-    """Bytes of a file, which it holds open."""
+    """Bytes of a file that it keeps open."""
 
     __slots__ = ("_size", "descriptor", "position")
 
@@ -88,11 +88,11 @@ class RealFileRegion:
         return self._size
 
     def behind(self, count: int) -> RealFileRegion:
-        """What is left behind the first `count` bytes."""
+        """The region without its first `count` bytes."""
         return RealFileRegion(self.descriptor, self.position + count, self._size - count)
 
     def is_followed_by(self, other: Sendable) -> bool:
-        """Whether `other` begins in the same file where this ends."""
+        """Whether `other` continues in the same file where this one ends."""
         return (
             isinstance(other, RealFileRegion)
             and other.descriptor is self.descriptor
@@ -101,7 +101,7 @@ class RealFileRegion:
 
 
 class RealFile:
-    """A descriptor and where its file ends."""
+    """A descriptor and the position of its file's end."""
 
     def __init__(self, path: str, descriptor: Descriptor) -> None:
         self._path = path
@@ -127,7 +127,7 @@ class RealFile:
             buffers = without_first(buffers, written)
 
     def _take_back(self, error: OSError) -> StorageError:
-        """Cut off what a failed append left; the error to raise."""
+        """Cut off the remains of a failed append; returns the error to raise."""
         try:
             if os.fstat(self._descriptor).st_size > self._end:
                 os.ftruncate(self._descriptor, self._end)
@@ -151,7 +151,7 @@ class RealFile:
         self._end = size
 
     async def read(self, position: int, bytes_max: int) -> bytearray:
-        """As the port says. What the page cache holds is read without leaving the task, so this may not yield."""
+        """Read as the port says. Bytes in the page cache are read without leaving the task, so this may not yield."""
         await trio.lowlevel.checkpoint_if_cancelled()
         with _Translated("read", self._path):
             available = os.fstat(self._descriptor).st_size - position
@@ -192,7 +192,7 @@ class RealFile:
             raise SyncFailed(f"can't sync {self._path}: {reason(error)}") from error
 
     async def _in_thread(self, work: Callable[[int], T]) -> T:
-        """Run `work(descriptor)` in a thread, which a cancellation waits for."""
+        """Run `work(descriptor)` in a thread; a cancellation waits for it."""
         held = self._open
         if held is None:
             raise OSError(errno.EBADF, "closed")
@@ -203,7 +203,7 @@ class RealFile:
 
 
 def _read_fully(descriptor: int, buffer: bytearray, count: int, position: int) -> int:
-    """Fill `buffer`, whose first `count` bytes are there; the bytes in it, fewer only at the end of the file."""
+    """Fill `buffer` from its byte `count` on; returns the bytes in it, fewer only at the end of the file."""
     with memoryview(buffer) as view:
         while count < len(buffer):
             with view[count:] as rest:
@@ -252,7 +252,7 @@ class RealDisk:
         with _Translated("delete", path), contextlib.suppress(FileNotFoundError):
             held = self._held(path)
             os.unlink(path)
-            del held  # Not before: with the last that holds a file its disk space is freed.
+            del held  # Not before: the disk space is freed when the last holder of the file closes it.
 
     def _held(self, path: str) -> Descriptor | None:
         """Hold a file whose disk space should be freed in a thread when it is deleted; None for others."""
@@ -270,7 +270,7 @@ class RealDisk:
             await in_thread(lambda: _sync_folder(path))
         except OSError as error:
             if error.errno in _NO_DESCRIPTOR:
-                # Nothing was asked of the disk: this is no failed sync, and can be done again.
+                # The disk was not asked for anything: this is no failed sync, and can be repeated.
                 raise _disk_error(error, "open the folder", path) from error
             raise SyncFailed(f"can't sync the folder {path}: {reason(error)}") from error
 

@@ -1,6 +1,7 @@
-"""RealEnv: the world as it is, behind the ports of `linn.core.env.env`.
+"""RealEnv: the real world, behind the ports of `linn.core.env.env`.
 
-Laws: an `OSError` never leaves `real_disk` or `real_net`. Nothing blocks the loop but what the ports call synchronous.
+Laws: an `OSError` never leaves `real_disk` or `real_net`. Nothing blocks the loop except the calls that the ports
+document as synchronous.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A thread in which the space of deleted files is freed: ext4 takes a second for 1 GiB, and the loop would stand still.
+"""A thread that frees the space of deleted files: ext4 takes a second for 1 GiB, during which the loop would stop.
 
-Who deletes a large file holds it open while it is unlinked, and then gives its descriptor to this thread. While that is
-at work, small files go the same way: the file system makes whoever frees a little wait for whoever frees much.
+To delete a large file, the disk opens it before it is unlinked, and gives the descriptor to this thread. While the
+thread is busy, small files take the same way: the file system makes a small deletion wait for a large one.
 
-Laws: one thread, whatever is deleted, and none before the first large file. Nothing waits for it: what it has not freed
-when the process ends is freed by that. Where no thread can be had, files are closed where they are.
+Laws: there is at most one thread, and none before the first large file. Nothing waits for it: the end of the process
+frees the rest. If no thread can be started, files are closed in place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from queue import SimpleQueue
 
 FREED_AT_ONCE_BYTES_MAX = 4 << 20
-"""4 ms: a file of 1 GiB takes a second."""
+"""Largest file that is freed in place, in 4 ms: a file of 1 GiB takes a second."""
 
 
 class FreeingThread:
@@ -26,7 +26,7 @@ class FreeingThread:
         self._runs = self._works = False
 
     def wants(self, size_bytes: int) -> bool:
-        """Whether a file of this size that is deleted now should be held, and given to `close`."""
+        """Whether a file of this size should be kept open when it is unlinked, and given to `close`."""
         if size_bytes >= FREED_AT_ONCE_BYTES_MAX:
             return self._runs or self._start()
         return self._works or not self._descriptors.empty()
@@ -39,7 +39,7 @@ class FreeingThread:
         return self._runs
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor; in the thread, where that frees the space of a deleted file. Raises OSError."""
+        """Close a descriptor, in the thread if that frees the space of a deleted file. Raises OSError."""
         if self._runs:
             status = os.fstat(descriptor)
             if status.st_nlink == 0 and self.wants(status.st_size):

@@ -1,6 +1,6 @@
 """RealNet: the machine's network, TCP and Unix sockets, behind the ports of `linn.core.env.env`.
 
-Law: an `OSError` never leaves this file, it becomes one line that names the address.
+Law: an `OSError` never leaves this file; it becomes one line that names the address.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from linn.core.env.real.stream import RealStream
 from linn.core.errors.tree import AddressInUse, AddressInvalid, ConnectFailed, ConnectionLost, LimitExceeded
 
 BACKLOG = 4096
-"""Connections that the kernel holds for a listener, as many as net.core.somaxconn lets by default. Of a fleet that
-comes back at once, who finds no place waits for a second and longer before it tries again."""
+"""Connections that the kernel queues for a listener, the default of net.core.somaxconn. When many clients reconnect at
+once, one that finds no place waits for a second or longer before it tries again.
+"""
 _ACCEPT_PAUSE_S = 0.1
-"""How long a listener without descriptors waits for one to come free (as trio's `serve_listeners`)."""
+"""Pause of a listener that has run out of descriptors (as in trio's `serve_listeners`)."""
 FILES_SHARE = 16
 FILES_MIN = 32
-"""Of the descriptors that the process may have, the last part, or this many, are for files alone: what many
-connections must not stop is storing, and syncing, what those that are served send."""
+"""Descriptors reserved for files, unless a fraction of the process's limit is more: connections must never use up the
+descriptors that storing and syncing need.
+"""
 _ACCEPT_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _ACCEPT_PEER_GONE = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH))
 
@@ -61,7 +63,7 @@ class RealListener:
             return RealStream(_detached(socket), peer)
 
     async def _survive(self, error: OSError) -> None:
-        """Return if the next `accept` may succeed, after a pause where it would fail the same way at once."""
+        """Return if the next `accept` may succeed, after a pause if it would fail at once in the same way."""
         if error.errno in _ACCEPT_EXHAUSTED:
             await trio.sleep(_ACCEPT_PAUSE_S)
         elif error.errno not in _ACCEPT_PEER_GONE:
@@ -77,7 +79,7 @@ class RealListener:
 
 
 def _connections_end() -> int:
-    """The first descriptor that is no connection's. The system gives the lowest that is free, so few are left then."""
+    """The first descriptor that is reserved. The system assigns the lowest free one, so at this number few are left."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft - max(FILES_MIN, soft // FILES_SHARE) if soft != resource.RLIM_INFINITY else sys.maxsize
 
@@ -96,7 +98,7 @@ def _format(sockaddr: Any) -> str:
 
 
 def _detached(connected: trio.socket.SocketType) -> stdlib_socket.socket:
-    """The machine's socket, without trio's around it."""
+    """The operating system's socket, taken out of trio's wrapper."""
     return stdlib_socket.socket(fileno=connected.detach())
 
 
@@ -121,7 +123,7 @@ def _no_such_address_passed() -> Iterator[None]:
 
 
 async def _answers(path: str) -> bool:
-    """Whether something listens at a Unix socket's path, or something that is no socket lies there."""
+    """Whether a process listens at a Unix socket's path, or a file that is no socket lies there."""
     if not stat.S_ISSOCK(os.stat(path).st_mode):
         return True
     with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM) as probe:
@@ -133,7 +135,7 @@ async def _answers(path: str) -> bool:
 
 
 async def _bind(socket: trio.socket.SocketType, sockaddr: Any) -> None:
-    """Bind, taking the place of a Unix socket whose owner is gone. Raises OSError."""
+    """Bind, replacing a Unix socket whose owner is gone. Raises OSError."""
     socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_REUSEADDR, 1)
     try:
         await socket.bind(sockaddr)
@@ -152,7 +154,7 @@ class RealNet:
         try:
             ways = await _resolve(place)
             for way in ways[:-1]:
-                # "localhost" is often an IPv6 address that the machine doesn't have, before the one that it has.
+                # "localhost" often resolves first to an IPv6 address that the machine does not have.
                 with _no_such_address_passed():
                     return await self._listen(address, *way)
             return await self._listen(address, *ways[-1])
@@ -187,7 +189,7 @@ class RealNet:
         socket = trio.socket.socket(family, trio.socket.SOCK_STREAM)
         try:
             await socket.connect(sockaddr)
-            # A Unix socket whose listener's backlog is full looks connected to trio; this tells.
+            # To trio, a Unix socket whose listener's backlog is full looks connected; this call raises then.
             socket.getpeername()
             return RealStream(_detached(socket), address)
         except BaseException:

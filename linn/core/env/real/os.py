@@ -1,4 +1,4 @@
-"""What the disk and the network of `RealEnv` share: an OSError's reason, and how many buffers one call takes."""
+"""Helpers of RealEnv's disk and network: the reason of an OSError, and the limit of buffers per call."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ IOV_MAX = 1024
 
 
 def reason(error: OSError) -> str:
-    """Why a call failed, for the end of a line."""
+    """The reason of a failed call, as the end of a line."""
     return "it is closed" if error.errno == errno.EBADF else (error.strerror or str(error))

@@ -1,6 +1,6 @@
-"""RealProcess: what Linux says of this process, behind the port of `linn.core.env.env`.
+"""RealProcess: facts about this process from Linux, behind the port of `linn.core.env.env`.
 
-Law: reading never fails: what the machine does not say is 0.
+Law: reading never fails: a fact that the machine does not give is 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OWN_DESCRIPTOR = 1
-"""The one with which the folder of descriptors is read."""
+"""The descriptor through which the folder of descriptors is read."""
 _CGROUPS = "/sys/fs/cgroup"
 
 
@@ -57,7 +57,7 @@ def _own_cgroups() -> str:
 
 
 def memory_limit_files(cgroups: str) -> list[str]:
-    """Files that may limit a process's memory, by its /proc/PID/cgroup: of its cgroup and of all above it (v1, v2)."""
+    """Files that may limit a process's memory, from its /proc/PID/cgroup: for its cgroup and all above it (v1, v2)."""
     found: list[str] = []
     for line in cgroups.splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]

@@ -1,7 +1,7 @@
-"""RealStream: one connected socket of the machine's, behind the `Stream` port.
+"""RealStream: one connected socket of the machine, behind the `Stream` port.
 
-Laws: an `OSError` never leaves this file. The socket is non-blocking and called as it is; the loop is asked only to
-wait for it. That halves what a round trip costs beside the calls of a socket that the loop wraps.
+Laws: an `OSError` never leaves this file. The socket is non-blocking and called directly; the loop only waits for it. A
+round trip costs half of what it does through a socket that the loop wraps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from linn.core.env.real.os import IOV_MAX, reason
 from linn.core.errors.tree import ConnectionLost
 
 _JOIN_BYTES_MAX = 16 * 1024
-"""Up to this many bytes one copy and `send` cost less than a `sendmsg` of many buffers."""
+"""Largest total that one copy and `send` handle faster than a `sendmsg` of many buffers."""
 _MSG_MORE = socket.MSG_MORE
 
 
@@ -31,7 +31,7 @@ class RealStream:
     __slots__ = ("_socket", "peer")
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
-        """Take over a socket."""
+        """Take ownership of a connected socket."""
         connected.setblocking(False)
         self._socket = connected
         self.peer = peer
@@ -41,10 +41,10 @@ class RealStream:
     # --- the loop's part ---
 
     _CLOSED: tuple[type[Exception], ...] = (OSError, ValueError, trio.ClosedResourceError)
-    """What a call or a wait raises; a closed socket has no number, which is no OSError."""
+    """Exceptions from calls and waits on a socket; a closed one has no number, which raises no OSError."""
 
     async def _wait_readable(self) -> None:
-        """Of an open socket."""
+        """Wait on an open socket."""
         await trio.lowlevel.wait_readable(self._socket)
 
     async def _wait_writable(self) -> None:
@@ -63,7 +63,7 @@ class RealStream:
         return count
 
     async def wait_readable(self) -> None:
-        if self._socket.fileno() < 0:  # trio would wait for it, and then for no other that was closed.
+        if self._socket.fileno() < 0:  # trio would wait for it, and then for no other closed socket.
             raise self._lost(trio.ClosedResourceError())
         try:
             await self._wait_readable()
@@ -73,7 +73,7 @@ class RealStream:
             raise self._lost(error) from error
 
     def interrupt(self) -> None:
-        # A task that waits is told that the socket is closing, which it is not; one that sends, too.
+        # A waiting task is told that the socket is closing, though it is not; so is a sending one.
         self._notify_closing()
 
     def receive_nowait(self, buffers: Sequence[memoryview]) -> int | None:
@@ -100,7 +100,7 @@ class RealStream:
             raise self._lost(error) from error
 
     def _send_memory(self, buffers: Sequence[Buffer], flags: int) -> int:
-        """Raises OSError."""
+        """Send buffers in one call. Raises OSError."""
         try:
             if len(buffers) == 1:
                 return self._socket.send(buffers[0], flags)
@@ -118,7 +118,7 @@ class RealStream:
             while place < len(sendables):
                 if left := _memory(sendables, place):
                     place += len(left)
-                    # What comes behind goes into the same packets.
+                    # Data that follows goes into the same packets.
                     flags = _MSG_MORE if place < len(sendables) else 0
                     while left := without_first(left, self._send_memory(left, flags)):
                         await self._wait_room()
@@ -129,7 +129,7 @@ class RealStream:
             raise self._lost(error) from error
 
     async def _wait_room(self) -> None:
-        """Raises what `_CLOSED` names, but not for an interrupt: that was for who receives."""
+        """Wait for room. Raises the exceptions of `_CLOSED`, but ignores an interrupt, meant for the receiver."""
         try:
             await self._wait_writable()
         except self._CLOSED as error:
@@ -155,14 +155,14 @@ class RealStream:
         return ConnectionLost(f"the connection to {self.peer} is lost: {why}")
 
     async def aclose(self) -> None:
-        """Close without yielding, so that a `finally` in a cancelled task closes all that it has to."""
+        """Close without yielding, so that a `finally` in a cancelled task closes everything."""
         if self._socket.fileno() >= 0:
             self._notify_closing()
             self._socket.close()
 
 
 def _memory(sendables: Sequence[Sendable], first: int) -> Sequence[Buffer]:
-    """What is in memory, from `first` on, up to the next piece of a file."""
+    """The buffers in memory from `first` on, up to the next piece of a file."""
     end = first
     while end < len(sendables) and type(sendables[end]) is not RealFileRegion:
         end += 1
@@ -170,7 +170,7 @@ def _memory(sendables: Sequence[Sendable], first: int) -> Sequence[Buffer]:
 
 
 def _region(sendables: Sequence[Sendable], place: int) -> tuple[RealFileRegion, int]:
-    """The piece of a file at `place` with those that follow it in the file, and the place behind them."""
+    """The piece of a file at `place`, joined with those that continue it, and the place after them."""
     first = last = sendables[place]
     size = 0
     while isinstance(last, RealFileRegion):

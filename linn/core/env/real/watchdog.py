@@ -1,4 +1,4 @@
-"""The watchdog's thread: the one look at the loop from outside of it."""
+"""The watchdog's thread, which observes the loop from outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linn.core.env.watchdog import LoopSteps, Watchdog
 
 @contextmanager
 def watched_loop(owners: CodeOwners, limit_s: float) -> Iterator[Watchdog]:
-    """Watch the loop that this is called in until the block is left."""
+    """Watch the calling thread's loop until the block is left."""
     steps = LoopSteps()
     watchdog = Watchdog(steps, owners, limit_s)
     stopped = threading.Event()

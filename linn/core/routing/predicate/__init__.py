@@ -1,1 +1,1 @@
-"""Predicates over messages: their text, their tree, and whether one is true of a message."""
+"""Predicates over messages: their text, their tree, and their evaluation."""

@@ -1,4 +1,4 @@
-"""Why a predicate is true of a message or not: each part with its truth, and what the message has there."""
+"""Explanations of predicates: each part with its truth, and the message's value."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from linn.core.routing.predicate.truth import comparable_types, truth_of
 from linn.core.routing.subject_field import FieldValue, quoted
 
 _SHOWN_CHARACTERS = 60
-"""Of a value, so that a line stays a line."""
+"""Longest value that is shown, so that a line stays a line."""
 
 
 def explain_tree(node: Node, subject: Subject) -> Explanation:
-    """What each part of the tree says of the message."""
+    """Explain a tree for a message, part by part."""
     truth, text = truth_of(node)(subject), str(node)
     match node:
         case Constant():
@@ -40,7 +40,7 @@ def explain_tree(node: Node, subject: Subject) -> Explanation:
 
 
 def shown_value(value: FieldValue) -> str:
-    """A value as a predicate would write it, cut where it is long; bytes that are not UTF-8 as Python writes them."""
+    """A value in a predicate's notation, shortened if it is long; bytes that are not UTF-8 in Python's notation."""
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -53,7 +53,7 @@ def shown_value(value: FieldValue) -> str:
 
 
 def _found(test: Test, subject: Subject) -> str:
-    """What the message has where a test looks."""
+    """The message's value of the field that a test looks at, as text."""
     value = test.field.reader()(subject)
     if value is None:
         return f"there is no {test.field}"

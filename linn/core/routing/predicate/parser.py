@@ -1,4 +1,4 @@
-"""From a predicate's text to its tree, by recursive descent; what can be known to be wrong is refused here.
+"""Parses a predicate's text into its tree, by recursive descent; refuses all errors that need no message.
 
     predicate   = conjunction { "or" conjunction }
     conjunction = negation { "and" negation }
@@ -38,13 +38,13 @@ from linn.core.routing.predicate.tree import (
 from linn.core.routing.subject_field import FieldKind, SubjectField
 
 CHARACTERS_MAX = 4_096
-"""Of a predicate: room for a list of 400 airports."""
+"""Longest predicate: room for a list of 400 airports."""
 DEPTH_MAX = 32
-"""Of `(` and `not` inside one another: more are not read by people, and would reach for the end of the stack."""
+"""Deepest nesting of `(` and `not`: people don't read more, and the stack must not end."""
 NODES_MAX = 256
-"""Tests, constants, `not`s and chains of `and` or `or`: what is evaluated for each distinct message."""
+"""Limit of tests, constants, `not`s and chains of `and` or `or`, which are evaluated for each distinct message."""
 LIST_ITEMS_MAX = 256
-"""Literals behind one `in`."""
+"""Limit of the literals after one `in`."""
 
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 _FIELDS: Mapping[str, FieldKind] = {
@@ -73,7 +73,7 @@ _RESERVED = ("and", "or", "not", "in", "exists", "starts_with", "ends_with")
 
 
 def parse_tree(text: str) -> Node:
-    """The tree that a predicate's text says. Raises PredicateInvalid."""
+    """Parse a predicate. Raises PredicateInvalid."""
     if len(text) > CHARACTERS_MAX:
         raise PredicateInvalid(f"a predicate has at most {CHARACTERS_MAX} characters, this one has {len(text)}")
     if not text.strip():
@@ -85,14 +85,14 @@ def parse_tree(text: str) -> Node:
 
 
 def parse_field(text: str) -> SubjectField:
-    """The field that a text names, and nothing else. Raises PredicateInvalid."""
+    """Parse a text that is a field and nothing else. Raises PredicateInvalid."""
     if len(text) > CHARACTERS_MAX:
         raise PredicateInvalid(f"a field has at most {CHARACTERS_MAX} characters, this one has {len(text)}")
     return _Parser(text).only_field()
 
 
 class _Parser:
-    """One walk over the tokens of one text."""
+    """A parser for one text: one pass over its tokens."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -120,7 +120,7 @@ class _Parser:
         return self._token.kind == "end"
 
     def _next(self) -> Token:
-        """The token that stands here; the next one does from now on. The last one stays."""
+        """Return the current token and step to the next one; stays at the last."""
         token = self._token
         self._at = min(self._at + 1, len(self._tokens) - 1)
         self._token = self._tokens[self._at]
@@ -148,7 +148,7 @@ class _Parser:
         return self._invalid(token, f"expected {wanted}, not {_named(token)}")
 
     def _made(self, node: Node, token: Token) -> Node:
-        """Count a node. Raises PredicateInvalid where there are too many."""
+        """Count a node. Raises PredicateInvalid if there are too many."""
         self._nodes += 1
         if self._nodes > NODES_MAX:
             raise self._invalid(token, f"more than {NODES_MAX} tests and connectives")
@@ -252,7 +252,7 @@ class _Parser:
         return self._unexpected("a comparison, in, starts_with, ends_with or exists")
 
     def _literal(self, field: SubjectField) -> LiteralValue:
-        """The literal that stands here, of a type that the field can have."""
+        """Parse the literal at the current token; its type must suit the field."""
         token = self._token
         value: LiteralValue | None = token.value
         if self._token.keyword in ("true", "false"):
@@ -319,7 +319,7 @@ def _sort(value: LiteralValue) -> str:
 
 
 def _named(token: Token) -> str:
-    """A token in an error's words."""
+    """A token as it is called in errors."""
     if token.kind == "end":
         return "the end"
     return token.text[:40] if token.kind == "literal" else f'"{token.text[:40]}"'

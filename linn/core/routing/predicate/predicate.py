@@ -1,7 +1,7 @@
 """Predicates over messages: `label.region = "eu" and not header.kind starts_with "test"`.
 
-For exchanges that route by content, and for whoever else chooses messages. `predicate_parser` holds the grammar and the
-limits, `predicate_truth` what is true; `docs/reference/predicates.md` is the page for users.
+Used by exchanges that route by content, and by tools that select messages. `predicate_parser` holds the grammar and the
+limits, `predicate_truth` the evaluation; `docs/reference/predicates.md` is the page for users.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from linn.core.routing.predicate.truth import Truths, truth_of
 
 
 class Predicate:
-    """A predicate, compiled when it is first asked. Immutable; two are equal where their trees are."""
+    """A predicate, compiled on first use. Immutable; two are equal if their trees are."""
 
     __slots__ = ("_truth", "tree")
 
@@ -25,11 +25,11 @@ class Predicate:
 
     @classmethod
     def parse(cls, text: str) -> Predicate:
-        """The predicate that a text says. Raises PredicateInvalid, which shows the place in the text."""
+        """Parse a predicate. Raises PredicateInvalid, which shows the position in the text."""
         return cls(parse_tree(text))
 
     def matches(self, subject: Subject) -> bool:
-        """Whether it is true of a message; false and unknown are no. Pure, total, in bounded time."""
+        """Whether it is true of a message; false and unknown are False. Pure, total, in bounded time."""
         truth = self._truth
         if truth is None:
             # Not before: most bindings of a large exchange are checked and bound long before they are asked.
@@ -37,18 +37,18 @@ class Predicate:
         return truth(subject) is True
 
     def fields(self) -> frozenset[str]:
-        """What it reads beyond routing key and labels, as the exchange port names it."""
+        """The fields that it reads beyond routing key and labels, as the exchange port names them."""
         return frozenset(field.asks for field in fields_of(self.tree) if field.asks is not None)
 
     def demands(self) -> tuple[Demand, ...] | None:
-        """(field, value) pairs of which every message that matches has at least one: what an index can go by.
+        """(field, value) pairs of which every matching message has at least one, for an index.
 
-        None where there are no such pairs; empty where nothing ever matches.
+        None if there are no such pairs; empty if it never matches.
         """
         return demands_of(self.tree)
 
     def explain(self, subject: Subject) -> Explanation:
-        """Which parts are true of a message, which are not, and what the message has there."""
+        """Explain which parts are true of a message and which are not, with the message's values."""
         return explain_tree(self.tree, subject)
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ from linn.core.routing.predicate.tree import LiteralValue
 TokenKind = Literal["word", "symbol", "literal", "end"]
 
 _EXCERPT_CHARACTERS = 30
-"""Of the text on either side of a problem, so that an error stays one line."""
+"""Characters shown on either side of an error, so that it stays one line."""
 _BLANKS = " \t\r\n"
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -38,17 +38,17 @@ class Token(NamedTuple):
 
     kind: TokenKind
     text: str
-    """As it is written."""
+    """The token's text in the predicate."""
     at: int
     """Index of its first character."""
     keyword: str = ""
-    """A word in lower case, as keywords are compared, or a symbol; of a literal and the end, nothing."""
+    """A word in lower case, for comparison with keywords, or a symbol; empty for a literal and the end."""
     value: LiteralValue | None = None
-    """Of a literal; `true` and `false` are words, for they may also stand alone."""
+    """The value of a literal; `true` and `false` are words, for they may also stand alone."""
 
 
 def invalid(text: str, at: int, problem: str) -> PredicateInvalid:
-    """The error for a problem at index `at` of a predicate: where it is, what it is, and `^` at that place."""
+    """The error for a problem at index `at` of a predicate: position, problem, and `^` at that place."""
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     line, column = text.count("\n", 0, at) + 1, at - start + 1
@@ -80,7 +80,7 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _token(text: str, at: int) -> tuple[Token, int]:
-    """The token that begins at `at`, and where it ends."""
+    """The token that begins at `at`, and the index of its end."""
     match = _PIECE.match(text, at)
     if match is None:
         raise invalid(text, at, f"the character {text[at]!a} has no meaning here")
@@ -98,7 +98,7 @@ def _token(text: str, at: int) -> tuple[Token, int]:
 
 
 def _goes_on(text: str, end: int) -> bool:
-    """Whether a word or number goes on behind `end`, though not as a word or number."""
+    """Whether a word or number is continued after `end` by characters that belong to neither."""
     following = text[end : end + 1]
     return following.isalnum() or following in ("_", ".")
 
@@ -144,7 +144,7 @@ def _text_literal(text: str, at: int) -> tuple[Token, int]:
 
 
 def _escape(text: str, at: int) -> tuple[str, int]:
-    """The character that the escape at `at` stands for, and where it ends."""
+    """The character that the escape at `at` stands for, and the index of its end."""
     letter = text[at + 1 : at + 2]
     if letter in _ESCAPES:
         return _ESCAPES[letter], at + 2

@@ -1,7 +1,7 @@
-"""What a predicate says, as a small tree; `str` writes it as text that parses to an equal tree.
+"""The syntax tree of a predicate; `str` writes it as text that parses to an equal tree.
 
-Parsers and exchanges build it, `predicate_truth` evaluates it, `predicate_explanation` says why. Law: a tree that the
-parser gave is well typed, so that nothing downstream can raise.
+Parsers and exchanges build it, `predicate_truth` evaluates it, `predicate_explanation` explains it. Law: a tree from
+the parser is well typed, so that nothing downstream can raise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Membership:
 
     field: SubjectField
     values: tuple[LiteralValue, ...]
-    """At least one; all text, all numbers, or all true and false."""
+    """The literals, at least one; all text, all numbers, or all true and false."""
 
     def __str__(self) -> str:
         return f"{self.field} in ({', '.join(map(literal_text, self.values))})"
@@ -87,7 +87,7 @@ class And:
     """Operands with `and` between them."""
 
     operands: tuple[Node, ...]
-    """At least two."""
+    """The operands, at least two."""
 
     def __str__(self) -> str:
         return " and ".join(_within(operand, (And, Or)) for operand in self.operands)
@@ -98,7 +98,7 @@ class Or:
     """Operands with `or` between them."""
 
     operands: tuple[Node, ...]
-    """At least two."""
+    """The operands, at least two."""
 
     def __str__(self) -> str:
         return " or ".join(_within(operand, (Or,)) for operand in self.operands)
@@ -109,7 +109,7 @@ Node = Constant | Test | Not | And | Or
 
 
 def literal_text(value: LiteralValue) -> str:
-    """A value as one writes it in a predicate."""
+    """A value in a predicate's notation."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return quoted(value) if isinstance(value, str) else repr(value)
@@ -136,10 +136,9 @@ Demand = tuple[SubjectField, LiteralValue]
 
 
 def demands_of(node: Node) -> tuple[Demand, ...] | None:
-    """(field, value) pairs, at least one of which is equal in every message for which the tree is true.
+    """(field, value) pairs of which every message that makes the tree true has at least one.
 
-    They are what an index can find a predicate by. None where no such pairs are known; none at all where the tree is
-    never true.
+    An index can find a predicate by them. None if no such pairs are known; empty if the tree is never true.
     """
     match node:
         case Constant(value):

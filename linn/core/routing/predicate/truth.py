@@ -1,9 +1,9 @@
-"""Whether a predicate is true of a message: its tree, compiled once into closures.
+"""Evaluation of predicates: a tree, compiled once into closures.
 
-Logic is three-valued, as in SQL and JMS: true, false, and None for unknown. A test is unknown where the message has no
-such field, or has it with a type that the literal can't be compared with (a NaN can be compared with nothing);
-`exists` is always known. `not` of unknown is unknown; `and` is false where one operand is false; `or` is true where one
-is true. So `not a = 1` is always the same as `a != 1`.
+Logic is three-valued, as in SQL and JMS: true, false, and None for unknown. A test is unknown if the message has no
+such field, or has it with a type that can't be compared with the literal (a NaN can be compared with nothing); `exists`
+is always known. `not` of unknown is unknown; `and` is false if one operand is false; `or` is true if one is true. So
+`not a = 1` is always the same as `a != 1`.
 
 Laws: pure, total, and bounded by the size of the tree; no literal and no field makes it raise.
 """
@@ -32,7 +32,7 @@ _NUMBERS = (int, float)
 
 
 def truth_of(node: Node) -> Truths:
-    """A function that says whether the tree is true of a message."""
+    """Compile a tree to a function of a message."""
     match node:
         case Constant(value):
             return lambda subject: value
@@ -54,7 +54,7 @@ def truth_of(node: Node) -> Truths:
 
 
 def comparable_types(value: object) -> tuple[type, ...]:
-    """The types whose values can be compared with a literal's; a bool is no number."""
+    """The types whose values can be compared with a literal; a bool is no number."""
     return _NUMBERS if type(value) in _NUMBERS else (type(value),)
 
 
