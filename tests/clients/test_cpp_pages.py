@@ -35,7 +35,6 @@ PRELUDE = """
 std::vector<std::string> lines;
 bool process(std::string_view value);
 void count(std::optional<std::string_view> key, std::int64_t timestamp_ms);
-void reconnect();
 """
 """Definitions that the page leaves to the reader."""
 

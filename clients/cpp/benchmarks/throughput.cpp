@@ -44,7 +44,7 @@ void publish(const linn::Client& client, const std::string& topic, std::uint64_t
 }
 
 void consume(const linn::Client& client, const std::string& topic, std::uint64_t records, std::size_t bytes) {
-  linn::Consumer consumer = client.consumer({.topic = topic, .credit = 65'536});
+  linn::Consumer consumer = client.consumer({.topic = topic, .prefetch = 65'536});
   std::uint64_t seen = 0, total = 0;
   const Stopwatch watch;
   while (seen < records) {

@@ -220,10 +220,11 @@ class Agent {
 
   Json::Object subscribe(const Json& command) {
     linn::ConsumerOptions options{.topic = command["topic"].text(), .group = command["group"].text()};
-    options.credit = static_cast<std::uint32_t>(command["credit"].number(options.credit));
+    if (command.has("credit")) options.prefetch = static_cast<std::uint32_t>(command["credit"].number());
+    options.renewal_max = milliseconds(0);
     options.start = command["start"].number(linn::from_start);
     linn::Consumer consumer = client().consumer(options);
-    const std::uint32_t number = consumer.number();
+    const std::uint32_t number = ++last_number_;
     Json::Object said{{"subscription", number}, {"kind", name_of(consumer.kind())}};
     consumers_.insert_or_assign(number, std::move(consumer));
     return said;
@@ -314,6 +315,7 @@ class Agent {
 
   std::optional<linn::Client> client_;
   std::map<std::uint32_t, linn::Consumer> consumers_;
+  std::uint32_t last_number_ = 0;
 };
 
 Json failure(std::string_view code, std::string_view text) {

@@ -22,7 +22,7 @@ void run(const std::string& url) {
   for (const char* greeting : {"hej", "salut", "moin"}) producer.add(linn::Record{.value = greeting, .key = "more"});
   producer.flush();
 
-  linn::Consumer consumer = client.consumer({.topic = "greetings", .credit = 100});
+  linn::Consumer consumer = client.consumer({.topic = "greetings", .prefetch = 100});
   while (const auto message = consumer.next(std::chrono::seconds(1))) {
     const linn::RecordView record = message->record();
     std::cout << message->offset() << ": " << record.value().value_or("(none)") << ", attempt " << message->attempt

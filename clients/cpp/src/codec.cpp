@@ -202,7 +202,7 @@ std::string encode(std::uint64_t correlation, const FindOffset& message) {
   });
 }
 
-std::string encode(std::uint64_t correlation, const ConsumerOptions& options) {
+std::string encode(std::uint64_t correlation, const Subscribe& options) {
   return frame(correlation, [&](Frame::Builder root) {
     auto subscribe = root.initSubscribe();
     subscribe.setTopic(to_text(options.topic));

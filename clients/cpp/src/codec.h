@@ -16,7 +16,7 @@ std::string encode(std::uint64_t correlation, const Hello& message);
 std::string encode(std::uint64_t correlation, const Publish& message, std::uint16_t batches);
 std::string encode(std::uint64_t correlation, const FetchRequest& message);
 std::string encode(std::uint64_t correlation, const FindOffset& message);
-std::string encode(std::uint64_t correlation, const ConsumerOptions& subscribe);
+std::string encode(std::uint64_t correlation, const Subscribe& message);
 std::string encode(std::uint64_t correlation, const Unsubscribe& message);
 std::string encode(std::uint64_t correlation, const Credit& message);
 std::string encode(std::uint64_t correlation, const Settle& message);

@@ -79,15 +79,11 @@ void Connection::welcome(Deadline deadline) {
 
 Connection::~Connection() { end(); }
 
-void Connection::close() noexcept {
-  {
-    std::unique_lock lock(mutex_);
-    answered_.wait_until(lock, deadline_in(options_.request_timeout), [&] { return waiting_.empty() || failure_; });
-  }
-  end();
+void Connection::wait_for_answers() const {
+  std::unique_lock lock(mutex_);
+  answered_.wait_until(lock, deadline_in(options_.request_timeout), [&] { return waiting_.empty() || failure_; });
 }
 
-/// Let the broker read what was sent, and stop the thread.
 void Connection::end() noexcept {
   const std::lock_guard ending(end_mutex_);
   if (!reader_.joinable()) return;
@@ -100,9 +96,12 @@ void Connection::end() noexcept {
 }
 
 void Connection::unsubscribe(const std::shared_ptr<Subscription>& subscription) noexcept {
-  subscription->abandon();
+  const std::vector<Settlement> unread = subscription->abandon();
   try {
-    if (forget(*subscription)) post(Unsubscribe{subscription->said().subscription});
+    if (!forget(*subscription)) return;
+    const std::uint32_t number = subscription->said().subscription;
+    if (!unread.empty()) settle_quietly(number, unread);
+    post(Unsubscribe{number});
   } catch (const std::exception&) {
     // The connection is lost, and the subscription with it.
   }
@@ -115,17 +114,37 @@ bool Connection::forget(const Subscription& subscription) noexcept {
 
 // --- sending ---
 
-std::pair<std::uint64_t, PendingReply> Connection::expect_answer(std::shared_ptr<Subscription> opens) {
+std::optional<Error> Connection::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Error Connection::wait_until_lost() const {
+  std::unique_lock lock(mutex_);
+  answered_.wait(lock, [&] { return failure_.has_value(); });
+  return *failure_;
+}
+
+void Connection::settle_quietly(std::uint32_t subscription, const std::vector<Settlement>& entries) {
+  std::uint64_t correlation = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    correlation = ++last_correlation_;
+    waiting_.emplace(correlation, Waiting{[](const Outcome&, bool) {}, nullptr});
+  }
+  post_soon(encode(correlation, Settle{subscription, entries}));
+}
+
+std::uint64_t Connection::expect_answer(OnOutcome told, std::shared_ptr<Subscription> opens) {
   std::unique_lock lock(mutex_);
   const std::size_t most = std::max<std::size_t>(1, broker_.inflight_max);
   const auto has_room = [&] { return failure_ || waiting_.size() < most; };
   if (!answered_.wait_until(lock, deadline_in(options_.request_timeout), has_room))
     throw Error("request.timeout", "no request was answered in time", true);
   if (failure_) throw *failure_;
-  Waiting waiting{{}, std::move(opens)};
-  PendingReply reply = waiting.promise.get_future();
-  waiting_.emplace(++last_correlation_, std::move(waiting));
-  return {last_correlation_, std::move(reply)};
+  waiting_.emplace(++last_correlation_, Waiting{std::move(told), std::move(opens)});
+  return last_correlation_;
 }
 
 void Connection::forget(std::uint64_t correlation) noexcept {
@@ -182,9 +201,7 @@ void Connection::send_soon() {
 
 // --- answers ---
 
-Reply Connection::wait(PendingReply& reply, milliseconds longer) const {
-  Deadline deadline = deadline_in(options_.request_timeout);
-  if (deadline != Deadline::max()) deadline += longer;
+Reply Connection::wait(PendingReply& reply, Deadline deadline) {
   if (reply.wait_until(deadline) != std::future_status::ready)
     throw Error("request.timeout", "the broker did not answer in time", true);
   Outcome outcome = reply.get();
@@ -200,6 +217,7 @@ void Connection::run() noexcept {
     for (;;) {
       if (wait_for_events()) receive();
       send_soon();
+      look_at_leases();
       if (!closing_)
         keep_alive();
       else if (Clock::now().time_since_epoch().count() >= closing_until_)
@@ -212,6 +230,21 @@ void Connection::run() noexcept {
   }
 }
 
+/// Have what was not looked at in half a lease released, and what the application has renewed.
+void Connection::look_at_leases() {
+  next_look_ = Clock::time_point::max();
+  std::vector<std::shared_ptr<Subscription>> subscriptions;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [number, subscription] : subscriptions_) subscriptions.push_back(subscription);
+  }
+  for (const auto& subscription : subscriptions) {
+    const std::vector<Settlement> entries = subscription->look(Clock::now());
+    if (!entries.empty()) settle_quietly(subscription->said().subscription, entries);
+    next_look_ = std::min(next_look_, subscription->next_look());
+  }
+}
+
 /// Whether the socket has something to read, within the time to the next keepalive.
 bool Connection::wait_for_events() {
   bool has_more = false;
@@ -219,9 +252,11 @@ bool Connection::wait_for_events() {
     const std::lock_guard lock(soon_mutex_);
     has_more = !soon_.empty();
   }
-  const milliseconds tick = closing_                       ? milliseconds(50)
-                            : keepalive_ > milliseconds(0) ? keepalive_ / 4
-                                                           : milliseconds(60'000);
+  milliseconds tick = closing_                       ? milliseconds(50)
+                      : keepalive_ > milliseconds(0) ? keepalive_ / 4
+                                                     : milliseconds(60'000);
+  if (next_look_ != Clock::time_point::max())
+    tick = std::clamp(std::chrono::ceil<milliseconds>(next_look_ - Clock::now()), milliseconds(0), tick);
   std::array<pollfd, 2> waiting{};
   waiting[0] = {socket_.descriptor(), static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN), 0};
   waiting[1] = {wake_.descriptor(), static_cast<short>(closing_ ? 0 : POLLIN), 0};
@@ -280,10 +315,12 @@ void Connection::answer(std::uint64_t correlation, Reply reply) {
     else
       subscriptions_[subscribed->subscription] = waiting.opens;
   }
-  if (const auto* failed = std::get_if<Failed>(&reply.message))
-    waiting.promise.set_value(Error(failed->code, failed->text, failed->retriable));
-  else
-    waiting.promise.set_value(std::move(reply));
+  if (const auto* failed = std::get_if<Failed>(&reply.message)) {
+    if (failed->code == "broker.stopping") drains_ = true;
+    waiting.told(Error(failed->code, failed->text, failed->retriable), false);
+  } else {
+    waiting.told(std::move(reply), false);
+  }
   answered_.notify_all();
 }
 
@@ -302,7 +339,8 @@ void Connection::push(Incoming message, std::vector<std::string> batches) {
       subscription->ended(Error(ended->code, ended->text));
     }
   }
-  // Goodbye needs nothing: the broker refuses what is new by itself, and closes. What is unknown is a newer broker's.
+  if (std::holds_alternative<Goodbye>(message)) drains_ = true;
+  // An unknown message is a newer broker's.
 }
 
 /// nullptr where it has ended: what was on its way then may still come.
@@ -328,14 +366,15 @@ std::uint64_t Connection::next_correlation() {
   return ++last_correlation_;
 }
 
-/// Everything that waits is told, once.
+/// Everything that waits is told, once; subscriptions first, so that who hears of it is handed out nothing more.
 void Connection::fail(const Error& error) noexcept {
   socket_.shut_down();
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = error;
-  for (auto& [correlation, waiting] : waiting_) waiting.promise.set_value(*failure_);
+  for (const auto& [number, subscription] : subscriptions_) subscription->lost(*failure_);
+  subscriptions_.clear();
+  for (auto& [correlation, waiting] : waiting_) waiting.told(*failure_, true);
   waiting_.clear();
-  for (const auto& [number, subscription] : subscriptions_) subscription->ended(*failure_);
   answered_.notify_all();
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -38,6 +39,9 @@ struct Reply {
 /// How a request ends. An error is thrown by who waits, in a thread of its own.
 using Outcome = std::variant<Reply, Error>;
 using PendingReply = std::future<Outcome>;
+/// Told how a request ends, by the thread that reads or by the one that finds the connection lost: it must not wait,
+/// nor use or own the connection. `is_lost`: by the end of the connection.
+using OnOutcome = std::function<void(Outcome outcome, bool is_lost)>;
 
 class Connection {
  public:
@@ -55,12 +59,23 @@ class Connection {
   /// `opens` is what a `subscribe` is for: it is known to the thread that reads before the first delivery.
   template <typename Request>
   PendingReply request(const Request& request, std::shared_ptr<Subscription> opens = nullptr) {
-    return send([&](std::uint64_t correlation) { return encode(correlation, request); }, {}, std::move(opens));
+    auto promise = std::make_shared<std::promise<Outcome>>();
+    const auto told = [promise](Outcome outcome, bool) { promise->set_value(std::move(outcome)); };
+    send([&](std::uint64_t correlation) { return encode(correlation, request); }, {}, told, std::move(opens));
+    return promise->get_future();
   }
 
-  PendingReply publish(const Publish& publish, std::string_view batch) {
-    return send([&](std::uint64_t correlation) { return encode(correlation, publish, 1); }, batch, nullptr);
+  /// Send a batch. Throws Error connection.lost, request.timeout; then `told` may have been called or not.
+  void publish(const Publish& publish, std::string_view batch, OnOutcome told) {
+    send([&](std::uint64_t correlation) { return encode(correlation, publish, 1); }, batch, std::move(told), nullptr);
   }
+
+  /// Why the connection is over; std::nullopt while it is not.
+  std::optional<Error> failure() const;
+  /// Wait until it is over; why.
+  Error wait_until_lost() const;
+  /// Whether the broker takes no new requests here: it is stopping.
+  bool drains() const noexcept { return drains_; }
 
   /// Send what wants no answer. Throws Error connection.lost, request.timeout.
   template <typename Request>
@@ -68,19 +83,25 @@ class Connection {
     write(encode(0, request), {});
   }
 
-  /// End a subscription without waiting. Never throws.
+  /// Settle without waiting, and without hearing of refusals.
+  void settle_quietly(std::uint32_t subscription, const std::vector<Settlement>& entries);
+
+  /// End a subscription without waiting: what was not handed out goes back, and the attempt does not count. Never
+  /// throws.
   void unsubscribe(const std::shared_ptr<Subscription>& subscription) noexcept;
 
   /// Drop what comes of a subscription from now on; whether it was there.
   bool forget(const Subscription& subscription) noexcept;
 
-  /// Wait for all answers, up to the request timeout, and end the connection. Idempotent. Never throws.
-  void close() noexcept;
+  /// Wait for all answers, up to the request timeout.
+  void wait_for_answers() const;
+  /// Let the broker read what was sent, and end the connection. Idempotent. Never throws.
+  void end() noexcept;
 
   /// The answer, which must be a T. Throws Error: what the request failed with, request.timeout, protocol.malformed.
   template <typename T>
   T wait_for(PendingReply& reply) const {
-    return expect<T>(wait(reply)).first;
+    return expect<T>(wait(reply, deadline_in(options_.request_timeout))).first;
   }
 
   template <typename T>
@@ -91,30 +112,29 @@ class Connection {
     return {std::move(*message), std::move(reply.batches)};
   }
 
-  /// As `wait_for`, for an answer of any kind; `longer` is what the request itself asked to wait.
-  Reply wait(PendingReply& reply, std::chrono::milliseconds longer = std::chrono::milliseconds(0)) const;
+  /// The answer, of any kind. Throws as `wait_for`.
+  static Reply wait(PendingReply& reply, Deadline deadline);
 
  private:
   struct Waiting {
-    std::promise<Outcome> promise;
+    OnOutcome told;
     std::shared_ptr<Subscription> opens;
   };
 
   Connection(Socket socket, ClientOptions options);
 
   template <typename Encode>
-  PendingReply send(const Encode& encode, std::string_view batch, std::shared_ptr<Subscription> opens) {
-    auto [correlation, reply] = expect_answer(std::move(opens));
+  void send(const Encode& encode, std::string_view batch, OnOutcome told, std::shared_ptr<Subscription> opens) {
+    const std::uint64_t correlation = expect_answer(std::move(told), std::move(opens));
     try {
       write(encode(correlation), batch);
     } catch (...) {
       forget(correlation);
       throw;
     }
-    return std::move(reply);
   }
 
-  std::pair<std::uint64_t, PendingReply> expect_answer(std::shared_ptr<Subscription> opens);
+  std::uint64_t expect_answer(OnOutcome told, std::shared_ptr<Subscription> opens);
   void forget(std::uint64_t correlation) noexcept;
   void write(std::string_view frame, std::string_view batch);
 
@@ -131,18 +151,19 @@ class Connection {
   void push(Incoming message, std::vector<std::string> batches);
   std::shared_ptr<Subscription> subscription_of(std::uint32_t number);
   void keep_alive();
+  void look_at_leases();
   std::uint64_t next_correlation();
   void post_soon(const std::string& frame);
   void send_soon();
   void fail(const Error& error) noexcept;
   [[noreturn]] void throw_failure(const Error& error);
-  void end() noexcept;
 
   Socket socket_;
   Socket wake_;
   const ClientOptions options_;
   BrokerInfo broker_;
   std::chrono::milliseconds keepalive_{0};
+  std::atomic<bool> drains_{false};
 
   std::mutex write_mutex_;
   /// Small frames of the thread that reads, which go ahead of the next write. Guarded by `soon_mutex_`.
@@ -150,8 +171,8 @@ class Connection {
   std::mutex soon_mutex_;
   std::atomic<Clock::rep> last_sent_{0};
 
-  std::mutex mutex_;
-  std::condition_variable answered_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable answered_;
   std::map<std::uint64_t, Waiting> waiting_;
   std::map<std::uint32_t, std::shared_ptr<Subscription>> subscriptions_;
   std::uint64_t last_correlation_ = 0;
@@ -164,6 +185,7 @@ class Connection {
   std::optional<IncomingFrame> frame_;
   std::vector<std::string> batches_;
   std::size_t batch_bytes_ = 0;
+  Clock::time_point next_look_ = Clock::time_point::max();
   Clock::time_point last_heard_;
   Clock::time_point last_pinged_;
   std::thread reader_;

@@ -34,6 +34,15 @@ struct FindOffset {
   std::int64_t timestamp_ms = 0;
 };
 
+struct Subscribe {
+  std::string topic;
+  std::string group;
+  std::uint32_t credit = 0;
+  std::int64_t start = from_start;
+  std::vector<std::int32_t> partitions;
+  std::vector<std::int64_t> starts;
+};
+
 struct Unsubscribe {
   std::uint32_t subscription = 0;
 };
@@ -134,8 +143,9 @@ struct Administered {
 struct Unknown {};
 
 /// What a broker sends.
-using Incoming = std::variant<BrokerInfo, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset,
-                              Subscribed, Deliver, Settled, Assigned, Ended, LeaseEnded, Description, Administered, Unknown>;
+using Incoming =
+    std::variant<BrokerInfo, Failed, Done, Ping, Pong, Goodbye, Published, FetchedHead, FoundOffset, Subscribed,
+                 Deliver, Settled, Assigned, Ended, LeaseEnded, Description, Administered, Unknown>;
 
 struct IncomingFrame {
   std::uint64_t correlation = 0;

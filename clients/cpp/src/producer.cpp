@@ -2,76 +2,44 @@
 
 #include <algorithm>
 #include <deque>
-#include <mutex>
 #include <random>
 #include <utility>
 
 #include "bytes.h"
-#include "connection.h"
+#include "outbox.h"
+#include "session.h"
 
 namespace linn {
 
-using detail::Connection;
+using detail::Session;
 
-/// Waited for by any thread; the first that comes takes the answer for all.
 struct Confirmation::State {
-  std::shared_ptr<Connection> connection;
-  std::mutex mutex;
-  detail::PendingReply reply;
-  std::optional<Placement> placement;
-  std::optional<Error> error;
-  /// Whether the application has heard of the error.
-  bool told = false;
-
-  State(std::shared_ptr<Connection> used, detail::PendingReply expected)
-      : connection(std::move(used)), reply(std::move(expected)) {}
-
-  Placement wait() {
-    const std::lock_guard lock(mutex);
-    if (!placement && !error) settle();
-    if (!error) return *placement;
-    told = true;
-    throw *error;
-  }
-
-  /// Wait, and say nothing.
-  void wait_quietly() {
-    const std::lock_guard lock(mutex);
-    if (!placement && !error) settle();
-  }
-
- private:
-  void settle() {
-    try {
-      const auto published = connection->wait_for<detail::Published>(reply);
-      if (published.placements.size() != 1)
-        throw Error("protocol.malformed", "one batch was answered with another number of placements");
-      placement = published.placements.front();
-    } catch (const Error& thrown) {
-      error = thrown;
-    }
-  }
+  std::shared_ptr<detail::Outbox> outbox;
+  std::shared_ptr<detail::Shipment> shipment;
 };
 
-Placement Confirmation::wait() const { return state_->wait(); }
+Placement Confirmation::wait() const { return state_->outbox->wait(*state_->shipment); }
 
-bool Confirmation::ready() const {
-  const std::unique_lock lock(state_->mutex, std::try_to_lock);
-  if (!lock) return false;
-  if (state_->placement || state_->error) return true;
-  return state_->reply.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-}
+bool Confirmation::ready() const { return state_->outbox->is_done(*state_->shipment); }
 
 struct Producer::State {
-  std::shared_ptr<Connection> connection;
+  std::shared_ptr<Session> session;
   ProducerOptions options;
+  std::shared_ptr<detail::Outbox> outbox;
   BatchBuilder builder;
   std::deque<std::shared_ptr<Confirmation::State>> in_flight;
   std::optional<Error> untold;
   std::mt19937_64 random{std::random_device{}()};
 
-  State(std::shared_ptr<Connection> used, ProducerOptions chosen)
-      : connection(std::move(used)), options(std::move(chosen)) {}
+  State(std::shared_ptr<Session> used, ProducerOptions chosen)
+      : session(std::move(used)),
+        options(std::move(chosen)),
+        outbox(std::make_shared<detail::Outbox>(
+            detail::Publish{options.exchange.value_or(options.topic), options.exchange.has_value(), options.acks,
+                            options.exchange ? -1 : options.partition, options.mandatory},
+            session->options(), session->outage())) {
+    session->add(outbox);
+  }
 
   static std::size_t bytes_of(const Record& record) noexcept {
     std::size_t bytes = (record.value ? record.value->size() : 0) + (record.key ? record.key->size() : 0);
@@ -80,7 +48,7 @@ struct Producer::State {
   }
 
   void check_size(std::size_t bytes) const {
-    const std::size_t most = connection->broker().message_bytes_max;
+    const std::size_t most = session->broker().message_bytes_max;
     if (bytes <= most) return;
     throw Error("message.too_large",
                 "a message of " + std::to_string(bytes) + " bytes, more than " + std::to_string(most));
@@ -102,23 +70,22 @@ struct Producer::State {
     return {high, low};
   }
 
-  std::shared_ptr<Confirmation::State> send(std::string_view batch) {
-    const std::size_t most = connection->broker().frame_bytes_max;
+  std::shared_ptr<Confirmation::State> send(std::string batch) {
+    const std::size_t most = session->broker().frame_bytes_max;
     if (batch.size() > most)
       throw Error("batch.too_large",
                   "a batch of " + std::to_string(batch.size()) + " bytes, more than " + std::to_string(most));
     check_codec(batch);
     while (in_flight.size() >= std::max<std::size_t>(1, options.in_flight_max)) finish_oldest();
-    const detail::Publish publish{options.exchange.value_or(options.topic), options.exchange.has_value(), options.acks,
-                                  options.exchange ? -1 : options.partition, options.mandatory};
-    auto sent = std::make_shared<Confirmation::State>(connection, connection->publish(publish, batch));
+    auto sent = std::make_shared<Confirmation::State>(Confirmation::State{outbox, outbox->put(std::move(batch))});
     in_flight.push_back(sent);
+    if (const auto connection = session->connection()) outbox->send_all(connection);
     return sent;
   }
 
   void check_codec(std::string_view batch) const {
     constexpr std::size_t codec_at = 88;
-    const auto& features = connection->broker().features;
+    const auto& features = session->broker().features;
     if (batch.size() <= codec_at || batch[codec_at] != static_cast<char>(Codec::zstd)) return;
     if (std::find(features.begin(), features.end(), "zstd") == features.end())
       throw Error("message.unsupported", "compressed batches need zstd, here and at the broker");
@@ -127,10 +94,8 @@ struct Producer::State {
   void finish_oldest() {
     const auto oldest = std::move(in_flight.front());
     in_flight.pop_front();
-    oldest->wait_quietly();
-    const std::lock_guard lock(oldest->mutex);
-    if (oldest->error && !oldest->told && !untold) untold = oldest->error;
-    oldest->told = true;
+    const auto error = outbox->wait_for_untold(*oldest->shipment);
+    if (error && !untold) untold = error;
   }
 
   std::shared_ptr<Confirmation::State> send_collected() {
@@ -139,8 +104,8 @@ struct Producer::State {
   }
 };
 
-Producer::Producer(std::shared_ptr<Connection> connection, ProducerOptions options)
-    : state_(std::make_unique<State>(std::move(connection), std::move(options))) {}
+Producer::Producer(std::shared_ptr<Session> session, ProducerOptions options)
+    : state_(std::make_unique<State>(std::move(session), std::move(options))) {}
 Producer::Producer(Producer&&) noexcept = default;
 Producer& Producer::operator=(Producer&&) noexcept = default;
 Producer::~Producer() = default;
@@ -149,7 +114,8 @@ Receipt Producer::publish(const Record& record) {
   state_->check_size(State::bytes_of(record));
   send();
   state_->builder.add(record);
-  return send()->wait();
+  const std::optional<Confirmation> sent = send();
+  return sent->wait();
 }
 
 void Producer::add(const Record& record) {
@@ -169,7 +135,7 @@ std::optional<Confirmation> Producer::send() {
   return sent ? std::optional(Confirmation(std::move(sent))) : std::nullopt;
 }
 
-Confirmation Producer::send_batch(std::string message) { return Confirmation(state_->send(message)); }
+Confirmation Producer::send_batch(std::string message) { return Confirmation(state_->send(std::move(message))); }
 
 Confirmation Producer::send_batch(const Batch& batch) {
   std::string message(batch.message());

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include <poll.h>
 #include <stdlib.h>
@@ -61,6 +62,12 @@ class Peer {
     }
   }
 
+  /// Read until the client closes the connection.
+  void until_closed() {
+    while (read_bytes()) {
+    }
+  }
+
   void send_bytes(std::string_view bytes) const {
     const std::array<std::string_view, 1> buffers{bytes};
     socket_.send_all(buffers, std::chrono::seconds(10));
@@ -104,10 +111,13 @@ class Peer {
   FrameReader frames_;
 };
 
-/// Takes one connection and runs the script with it, in a thread of its own.
+/// Takes one connection after the other and runs a script with each, in a thread of its own; then it is away.
 class ScriptedBroker {
  public:
-  explicit ScriptedBroker(std::function<void(Peer&)> script) {
+  using Script = std::function<void(Peer&)>;
+
+  explicit ScriptedBroker(Script script) : ScriptedBroker(std::vector<Script>{std::move(script)}) {}
+  explicit ScriptedBroker(std::vector<Script> scripts) {
     std::string folder = (std::filesystem::temp_directory_path() / "linn-XXXXXX").string();
     if (::mkdtemp(folder.data()) == nullptr) throw std::runtime_error("no temporary folder");
     folder_ = folder;
@@ -116,13 +126,16 @@ class ScriptedBroker {
     path().copy(address.sun_path, sizeof address.sun_path - 1);
     listener_ = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::bind(listener_.descriptor(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(listener_.descriptor(), 1) != 0)
+        ::listen(listener_.descriptor(), 8) != 0)
       throw std::runtime_error("can't listen");
-    thread_ = std::thread([this, script = std::move(script)] { serve(script); });
+    thread_ = std::thread([this, scripts = std::move(scripts)] { serve(scripts); });
   }
 
   ~ScriptedBroker() {
-    if (thread_.joinable()) thread_.join();
+    if (thread_.joinable()) {
+      reach_next_script();
+      thread_.join();
+    }
     std::filesystem::remove_all(folder_);
   }
 
@@ -136,10 +149,22 @@ class ScriptedBroker {
   }
 
  private:
-  void serve(const std::function<void(Peer&)>& script) {
+  /// End its wait for a connection that does not come any more.
+  void reach_next_script() const {
     try {
-      Peer peer(Socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
-      script(peer);
+      Socket::connect({path(), {}, {}}, Clock::now());
+    } catch (const linn::Error&) {
+      // It was in its last one.
+    }
+  }
+
+  void serve(const std::vector<Script>& scripts) {
+    try {
+      for (std::size_t index = 0; index < scripts.size(); ++index) {
+        Peer peer(Socket(::accept4(listener_.descriptor(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
+        if (index + 1 == scripts.size()) listener_ = Socket();
+        scripts[index](peer);
+      }
     } catch (...) {
       thrown_ = std::current_exception();
     }

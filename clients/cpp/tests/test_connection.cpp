@@ -18,6 +18,11 @@ using linn::detail::FoundOffset;
 
 namespace {
 
+/// One that gives up at once.
+ClientOptions hasty() {
+  return {.retries_max = 0, .log = [](const std::string&) {}};
+}
+
 const auto find_offset = [](const Client& client) { return client.find_offset("t", 0, -1); };
 
 /// The code of what connecting to such a broker throws.
@@ -58,7 +63,7 @@ void answers_find_their_requests_in_any_order() {
   CHECK(connection->wait_for<FoundOffset>(first).offset == 1);
   CHECK(connection->wait_for<FoundOffset>(second).offset == 2);
   auto third = connection->request(FindOffset{"t", 0, -1});
-  CHECK(code_of([&] { connection->wait(third); }) == "topic.unknown");
+  CHECK(code_of([&] { connection->wait_for<FoundOffset>(third); }) == "topic.unknown");
   auto fourth = connection->request(FindOffset{"t", 0, -1});
   CHECK(connection->wait_for<FoundOffset>(fourth).offset == 4);
   broker.finish();
@@ -70,7 +75,7 @@ std::string ending(const std::function<void(Peer&, std::uint64_t)>& script) {
     peer.welcome();
     script(peer, peer.read().correlation);
   });
-  const Client client = Client::connect(broker.url());
+  const Client client = Client::connect(broker.url(), hasty());
   const std::string code = code_of([&] { find_offset(client); });
   CHECK(code_of([&] { find_offset(client); }) == code);
   CHECK(code_of([&] { client.producer({.topic = "t"}).publish({}); }) == code);
@@ -109,9 +114,9 @@ void a_late_answer_disturbs_nobody() {
   });
   const auto connection = Connection::open(broker.url(), {.request_timeout = 20ms});
   auto first = connection->request(FindOffset{"t", 0, -1});
-  CHECK(code_of([&] { connection->wait(first); }) == "request.timeout");
+  CHECK(code_of([&] { connection->wait_for<FoundOffset>(first); }) == "request.timeout");
   auto second = connection->request(FindOffset{"t", 0, -1});
-  CHECK(linn::detail::Connection::expect<FoundOffset>(connection->wait(second, 10s)).first.offset == 2);
+  CHECK(Connection::expect<FoundOffset>(Connection::wait(second, Clock::now() + 10s)).first.offset == 2);
 }
 
 void a_subscription_that_nobody_waits_for_is_ended() {
@@ -155,7 +160,7 @@ void a_broker_that_is_silent_is_given_up() {
     while (peer.read_bytes()) {
     }
   });
-  const Client client = Client::connect(broker.url());
+  const Client client = Client::connect(broker.url(), hasty());
   CHECK(code_of([&] { find_offset(client); }) == "connection.lost");
 }
 
@@ -166,7 +171,7 @@ void answers_are_read_while_a_publish_waits() {
     // More than the socket holds, before anything of the publish is read.
     const std::string text(1 << 20, 'x');
     for (int count = 0; count < 16; ++count)
-      peer.send(0, [&](wire::Frame::Builder root) { root.initGoodbye().setReason(text.c_str()); });
+      peer.send(0, [&](wire::Frame::Builder root) { root.initEnded().setText(text.c_str()); });
     const linn::FrameContent publish = peer.read();
     peer.read_bytes();
     peer.send(publish.correlation,

@@ -67,10 +67,10 @@ void records_come_in_order_and_the_broker_counts_what_is_held() {
     const linn::FrameContent next = peer.read();
     expect(next.member == "unsubscribe", "where there are leases nobody gives credit back");
     peer.send(next.correlation, [](wire::Frame::Builder root) { root.setDone(); });
-    peer.read_bytes();
+    peer.until_closed();
   });
   const Client client = Client::connect(broker.url());
-  Consumer consumer = client.consumer({.topic = "t", .credit = 4});
+  Consumer consumer = client.consumer({.topic = "t", .prefetch = 4});
   for (const std::int64_t offset : {7, 8, 9, 10}) {
     const auto message = consumer.next(10s);
     CHECK(message && message->offset() == offset && message->delivery_id == 9 && message->attempt == 1);
@@ -96,10 +96,10 @@ void what_waits_of_a_lease_that_is_over_is_not_handed_out() {
       });
     settled(peer, peer.read().correlation);
     deliver(peer, {batch_of(0, 1)});
-    peer.read_bytes();
+    peer.until_closed();
   });
   const Client client = Client::connect(broker.url());
-  Consumer consumer = client.consumer({.topic = "t", .credit = 4});
+  Consumer consumer = client.consumer({.topic = "t", .prefetch = 4});
   const auto message = consumer.next(10s);
   CHECK(message->offset() == 0);
   consumer.ack(*message);
@@ -117,7 +117,7 @@ void a_refusal_that_nobody_waited_for_is_told_once() {
     settled(peer, peer.read().correlation, "delivery.not_current");
     const auto second = peer.read().correlation;
     settled(peer, second, "delivery.not_current");
-    peer.read_bytes();
+    peer.until_closed();
   });
   const Client client = Client::connect(broker.url());
   Consumer consumer = client.consumer({.topic = "t"});
@@ -136,6 +136,7 @@ void next_tells_a_refusal_too() {
     deliver(peer, {batch_of(0, 2)});
     settled(peer, peer.read().correlation, "delivery.not_current");
     peer.found(peer.read().correlation, 1);
+    peer.until_closed();
   });
   const Client client = Client::connect(broker.url());
   Consumer consumer = client.consumer({.topic = "t"});
@@ -154,8 +155,8 @@ void a_damaged_batch_costs_itself_alone() {
     deliver(peer, {batch_of(3, 1), batch_of(5, 1)});
     deliver(peer, {batch_of(6, 1)});
   });
-  const Client client = Client::connect(broker.url());
-  Consumer consumer = client.consumer({.topic = "t"});
+  const Client client = Client::connect(broker.url(), {.retries_max = 0, .log = [](const std::string&) {}});
+  Consumer consumer = client.consumer({.topic = "t", .prefetch = 10});
   CHECK(code_of([&] { consumer.next(10s); }) == "batch.corrupt");
   CHECK(code_of([&] { consumer.next(10s); }) == "batch.malformed");
   CHECK(consumer.next(10s)->offset() == 6);  // Though the broker is gone by now.
@@ -175,7 +176,7 @@ void a_nack_of_a_member_takes_back_what_was_not_handed_out() {
     deliver(peer, {batch_of(4, 2)});
     deliver(peer, {batch_of(1, 3)});
     settled(peer, nack);
-    peer.read_bytes();
+    peer.until_closed();
   });
   const Client client = Client::connect(broker.url());
   Consumer consumer = client.consumer({.topic = "t", .group = "g"});
@@ -194,10 +195,10 @@ void time_passes_and_ends_are_told_each_time() {
       said.setSubscription(5);
       said.setCode("topic.unknown");
     });
-    peer.read_bytes();
+    peer.until_closed();
   });
   const Client client = Client::connect(broker.url());
-  Consumer consumer = client.consumer({.topic = "t"});
+  Consumer consumer = client.consumer({.topic = "t", .prefetch = 10});
   CHECK(!consumer.next(20ms) && !consumer.next_delivery(0ms));
   client.find_offset("t", 0, -1);
   for (int turn = 0; turn < 2; ++turn) CHECK(code_of([&] { consumer.next(10s); }) == "topic.unknown");

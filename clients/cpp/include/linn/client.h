@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,16 +23,27 @@
 namespace linn {
 
 namespace detail {
-class Connection;
+class Session;
 }
 
 struct ClientOptions {
   /// What the broker's log calls this client.
   std::string name = "linn-cpp";
-  /// To connect and be welcomed.
+  /// For one attempt to connect and be welcomed.
   std::chrono::milliseconds connect_timeout{5'000};
-  /// For an answer, and for the broker to read more of what is sent.
+  /// For a request until its answer, and for a publish until its confirmation, with all waits for a connection; and for
+  /// the broker to read more of what is sent.
   std::chrono::milliseconds request_timeout{30'000};
+  /// Attempts to reconnect before whatever waits is failed, and attempts to send one batch again. std::nullopt: the
+  /// client tries for as long as it is open; a request or a publish then fails when its timeout is over.
+  std::optional<std::uint32_t> retries_max = std::nullopt;
+  /// The wait before the second attempt to connect; it doubles from one to the next, less up to half of it at random.
+  std::chrono::milliseconds backoff{50};
+  /// The longest such wait.
+  std::chrono::milliseconds backoff_max{2'000};
+  /// Takes a line when the connection is lost, every 30 s while there is none, and when it is back; standard error does
+  /// where this is empty. Called by a thread of the client's: it must not throw, and neither use nor own the client.
+  std::function<void(const std::string& line)> log = {};
   /// Of any message that the broker sends, and of all batches behind one: memory that a broker can make this take.
   std::size_t receive_bytes_max = 64 << 20;
 };
@@ -82,23 +95,25 @@ struct TopicInfo {
   std::vector<PartitionInfo> partitions;
 };
 
-/// One connection. Any number of threads may use one client; copies share the connection.
+/// One connection, which comes back. Any number of threads may use one client; copies share the connection.
 ///
-/// A thread of the client's own reads answers and keeps the connection alive, so that no caller needs to. A lost
-/// connection is not made again: every call then throws Error connection.lost, and a new client is the way on. The
-/// connection ends with `close`, or with the last of the client, its producers and its consumers.
+/// A thread of the client's own reads answers, keeps the connection alive and renews leases, so that no caller needs
+/// to; another makes a lost connection again, for as long as the client is open. Meanwhile consumers wait, and
+/// publishes and requests wait up to the request timeout. The connection ends with `close`, or with the last of the
+/// client, its producers and its consumers.
 ///
-/// Every request throws what the broker refuses it with; connection.lost; and request.timeout, where the answer did
-/// not come in time: then it may or may not have been carried out.
+/// Every request throws what the broker refuses it with; request.timeout, where the answer did not come in time: then
+/// it may or may not have been carried out; connection.lost and connection.failed, where `retries_max` are used up.
 class Client {
  public:
-  /// Connect and be welcomed. URLs: linn://HOST[:PORT] (port 5466 where there is none), linn://[V6][:PORT],
+  /// Connect and be welcomed, once. URLs: linn://HOST[:PORT] (port 5466 where there is none), linn://[V6][:PORT],
   /// linn+unix:///PATH.
   ///
   /// Throws Error listener.address_invalid, connection.failed, protocol.version_unsupported, or protocol.malformed
   /// (what answered is no broker of linn).
   static Client connect(std::string_view url, ClientOptions options = {});
 
+  /// The welcome of the first connection.
   const BrokerInfo& broker() const noexcept;
 
   Producer producer(ProducerOptions options) const;
@@ -115,15 +130,17 @@ class Client {
   /// Topics by name; all of them where none is named.
   std::vector<TopicInfo> describe(const std::vector<std::string>& topics = {}) const;
 
-  /// Carry out an admin verb of docs/reference/protocol.md; arguments and result are JSON.
+  /// Carry out an admin verb of docs/reference/protocol.md; arguments and result are JSON. Not asked again where the
+  /// connection is lost: connection.lost leaves open whether it was carried out.
   std::string administer(std::string_view verb, std::string_view arguments = "{}") const;
 
-  /// Send all, wait for what is under way for up to the request timeout, and end the connection. Idempotent.
+  /// Wait for what was sent, up to the request timeout, end the connection, and fail what waits. Where the client is
+  /// connecting, this attempt is waited for. Idempotent.
   void close() const noexcept;
 
  private:
-  explicit Client(std::shared_ptr<detail::Connection> connection) noexcept;
-  std::shared_ptr<detail::Connection> connection_;
+  explicit Client(std::shared_ptr<detail::Session> session) noexcept;
+  std::shared_ptr<detail::Session> session_;
 };
 
 }  // namespace linn

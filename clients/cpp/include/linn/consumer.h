@@ -14,7 +14,7 @@
 namespace linn {
 
 namespace detail {
-class Connection;
+struct Origin;
 }
 
 inline constexpr std::int64_t from_start = -2;
@@ -27,13 +27,16 @@ struct ConsumerOptions {
   /// competing consumers, on a stream a reader whose place nobody keeps.
   std::string group = {};
   /// Records on their way or waiting here; leased ones count until they are settled. With large records this is what
-  /// bounds memory.
-  std::uint32_t credit = 4096;
+  /// bounds memory. std::nullopt: 4,096 of a stream; of a queue a few at first, then as many as the application is
+  /// quick.
+  std::optional<std::uint32_t> prefetch = std::nullopt;
+  /// The time from its delivery for which a queue's lease is renewed, while the application has records of it; 0: none.
+  std::chrono::milliseconds renewal_max = std::chrono::hours(1);
   /// Of a stream, where nothing is committed: an offset, `from_end` or `from_start`.
   std::int64_t start = from_start;
   /// For readers: these; empty: all.
   std::vector<std::int32_t> partitions = {};
-  /// In place of `start`, one for each of `partitions`; those behind its end begin at the start.
+  /// In place of `start`, one for each partition of the topic; those behind its end begin at the start.
   std::vector<std::int64_t> starts = {};
 };
 
@@ -53,6 +56,8 @@ struct Delivery {
   std::uint16_t attempt = 0;
   /// At least one.
   std::vector<Batch> batches;
+  /// The subscription that it came by. While there is a copy of this, the lease is renewed.
+  std::shared_ptr<const detail::Origin> origin = {};
 
   std::int64_t first_offset() const noexcept { return batches.front().first_offset(); }
   std::int64_t end_offset() const noexcept { return batches.back().end_offset(); }
@@ -66,6 +71,8 @@ struct Message {
   std::int32_t partition = 0;
   std::uint64_t delivery_id = 0;
   std::uint16_t attempt = 0;
+  /// The subscription that it came by. While there is a copy of this, the lease is renewed.
+  std::shared_ptr<const detail::Origin> origin = {};
 
   RecordView record() const noexcept { return batch[index]; }
   std::int64_t offset() const noexcept { return record().offset(); }
@@ -80,6 +87,8 @@ enum class Verdict : std::uint16_t {
   reject = 2,
   /// Queue: the whole lease ends `ms` from now. Group: refused.
   extend = 3,
+  /// Queue: back to its place, and the attempt does not count: for what nobody has looked at. Group: refused.
+  release = 4,
 };
 
 /// What is said of the records from `first` up to, not including, `end`.
@@ -102,6 +111,9 @@ struct Refusal {
 
 /// Made by `Client::consumer`. One thread at a time calls `next` and `next_delivery`; any thread may settle.
 ///
+/// After a reconnection the next `next` subscribes again: a queue delivers again what was not settled, a group goes on
+/// where it committed, a reader behind what it has read. Settlements of what came before are void.
+///
 ///     while (auto message = consumer.next(std::chrono::seconds(5))) {
 ///       work(message->record().value());
 ///       consumer.ack(*message);
@@ -110,7 +122,8 @@ class Consumer {
  public:
   Consumer(Consumer&&) noexcept;
   Consumer& operator=(Consumer&&) noexcept;
-  /// Unsubscribes, without waiting: records that were not settled go back to their queue.
+  /// Unsubscribes, without waiting: records that were not settled go back to their queue; of those that were not handed
+  /// out the attempt does not count.
   ~Consumer();
 
   SubscriptionKind kind() const noexcept;
@@ -124,16 +137,18 @@ class Consumer {
   /// The next record, or std::nullopt when the time has passed.
   ///
   /// Throws Error: a refusal of `ack` and the like that nobody has heard of; batch.corrupt and batch.malformed for a
-  /// batch that is damaged (its records stay leased until their lease ends); in these cases it may be called again. The
-  /// reason why the subscription ended, connection.lost: each time from then on, when what arrived was handed out.
+  /// batch that is damaged (its records stay leased until their lease ends); connection.failed and the like where no
+  /// broker was found in `retries_max` attempts; in these cases it may be called again. The reason why the subscription
+  /// ended, client.closed: each time from then on, when what arrived was handed out.
   std::optional<Message> next(std::chrono::milliseconds timeout = forever);
 
   /// The next delivery as a whole; throws as `next`. Not between two records that `next` takes from one delivery: then
   /// it throws std::logic_error.
   std::optional<Delivery> next_delivery(std::chrono::milliseconds timeout = forever);
 
-  /// Settle without waiting. Does nothing for a reader, and where records are settled when they are delivered. Throws
-  /// connection.lost; a refusal is thrown by the next `next`, `next_delivery`, `flush` or `close`.
+  /// Settle without waiting. Does nothing for a reader, and where records are settled when they are delivered. A
+  /// refusal is thrown by the next `next`, `next_delivery`, `flush` or `close`; that an outage made it void by the last
+  /// two only, as delivery.not_current.
   void ack(const Message& message);
   void ack(const Delivery& delivery);
   void nack(const Message& message, std::chrono::milliseconds delay = std::chrono::milliseconds(0));

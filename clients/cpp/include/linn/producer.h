@@ -15,7 +15,7 @@
 namespace linn {
 
 namespace detail {
-class Connection;
+class Session;
 }
 
 /// When a publish is answered.
@@ -69,8 +69,9 @@ using Receipt = Placement;
 /// The broker's word on one batch, to come.
 class Confirmation {
  public:
-  /// Wait for it. Throws Error: what the broker refused the batch with (nothing was stored), or connection.lost or
-  /// request.timeout (it may or may not be stored). May be called again, and by any thread.
+  /// Wait for it, up to the request timeout from when it was sent, over any number of connections. Throws Error: what
+  /// the broker refused the batch with (nothing was stored), or connection.lost or request.timeout (the text says
+  /// whether it was never sent, or may be stored). May be called again, and by any thread.
   Placement wait() const;
   /// Whether `wait` would return or throw at once.
   bool ready() const;
@@ -83,7 +84,8 @@ class Confirmation {
 };
 
 /// Made by `Client::producer`. One thread at a time; make one per thread. Batches of one producer are stored in the
-/// order in which they were sent. Nothing is sent twice: what to do after connection.lost is the caller's choice.
+/// order in which they were sent. After a lost connection all batches that were not answered are sent again in that
+/// order: what had been stored without an answer is there twice. What the broker refuses is not sent again.
 class Producer {
  public:
   Producer(Producer&&) noexcept;
@@ -115,7 +117,7 @@ class Producer {
  private:
   friend class Client;
   struct State;
-  Producer(std::shared_ptr<detail::Connection> connection, ProducerOptions options);
+  Producer(std::shared_ptr<detail::Session> session, ProducerOptions options);
   std::unique_ptr<State> state_;
 };
 
