@@ -26,8 +26,7 @@ from linn.core.config.config import check_config, load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.real.env import RealEnv
 from linn.core.errors.tree import LinnError, all_errors
-from linn.core.plugins.manager import PluginManager, installed
-from linn.core.plugins.reference import built_in
+from linn.core.plugins.manager import PluginManager, built_in, installed
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

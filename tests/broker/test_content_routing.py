@@ -11,7 +11,7 @@ from linn.core.batch.record import Record
 from linn.core.config.config import load_config
 from linn.core.config.toml_source import TomlSource
 from linn.core.errors.tree import ConfigError
-from linn.core.plugins.reference import built_in
+from linn.core.plugins.manager import built_in
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 

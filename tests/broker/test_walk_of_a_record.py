@@ -17,7 +17,7 @@ from linn.core.broker.broker import running_broker
 from linn.core.config.config import load_config
 from linn.core.config.toml_source import TomlSource
 from linn.core.env.real.env import RealEnv
-from linn.core.plugins.reference import built_in
+from linn.core.plugins.manager import built_in
 from linn.wire import messages as m
 
 HERE = Path(linn.__file__).parent

@@ -11,7 +11,7 @@ import pytest
 
 import linn.sync
 from linn.cli.completion import ANSWER_S
-from linn.cli.reference import commands
+from linn.cli.reference.commands import commands
 from linn.testing.process import BrokerProcess
 
 CHECKS = {"bash": ["bash", "-n"], "zsh": ["zsh", "-n"], "fish": ["fish", "--no-execute"]}

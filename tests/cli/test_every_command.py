@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import linn
 from linn.cli.app import app
-from linn.cli.reference import commands
+from linn.cli.reference.commands import commands
 from linn.testing.process import BrokerProcess
 
 NOBODY = "linn://127.0.0.1:1"

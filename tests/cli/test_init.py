@@ -7,7 +7,7 @@ import pytest
 from linn.cli.commands.init import initial_config
 from linn.core.config.config import check_config
 from linn.core.config.toml_source import TomlSource
-from linn.core.plugins.reference import built_in
+from linn.core.plugins.manager import built_in
 from linn.testing.process import BrokerProcess
 
 KINDS = [None, "queue", "stream", "both"]

@@ -8,7 +8,7 @@ import pytest
 
 import linn.sync
 from linn.cli.json_shape import EACH_LINE, OPTIONAL, SHAPES
-from linn.cli.reference import commands
+from linn.cli.reference.commands import commands
 from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import linn.sync
-from linn.cli.reference import commands
+from linn.cli.reference.commands import commands
 from linn.testing.process import BrokerProcess
 
 COLUMNS = 80

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from linn.cli.noun import Noun
-from linn.cli.reference import commands
+from linn.cli.reference.commands import commands
 
 GROUPS = {path: command for path, command in commands() if hasattr(command, "commands") and path != "linn"}
 NOUNS = [path.removeprefix("linn ") for path, command in GROUPS.items() if isinstance(command, Noun)]

@@ -14,7 +14,7 @@ from linn.cli.routing.route_trace import trace_of
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.errors.tree import PluginUnknown
-from linn.core.plugins.reference import built_in
+from linn.core.plugins.manager import built_in
 from linn.core.routing.exchange import Subject
 
 OLD = """\

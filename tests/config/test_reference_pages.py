@@ -6,22 +6,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from linn.cli.reference.settings import configuration_page, hooks, hooks_page
 from linn.core.config.decoder import meta_of
 from linn.core.config.tables import TABLES
 from linn.core.config.topic_settings import BindingSettings
-from linn.core.plugins.reference import built_in, configuration_page, hooks, hooks_page
+from linn.core.plugins.manager import built_in
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def test_the_configuration_page_is_what_the_settings_say() -> None:
     page = (REFERENCE / "configuration.md").read_text()
-    assert page == configuration_page(built_in()), "run: python -m linn.core.plugins.reference configuration"
+    assert page == configuration_page(built_in()), "run: python -m linn.cli.reference configuration"
 
 
 def test_the_hooks_page_is_what_the_hookspecs_say() -> None:
     page = (REFERENCE / "hooks.md").read_text()
-    assert page == hooks_page(), "run: python -m linn.core.plugins.reference hooks"
+    assert page == hooks_page(), "run: python -m linn.cli.reference hooks"
     assert all(f"\n## {hook}\n" in page for hook in hooks())
 
 

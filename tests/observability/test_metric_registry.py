@@ -9,9 +9,9 @@ import pytest
 from metric_samples import samples
 from raw_client import ALWAYS, broker_on, connected, simulated
 
+from linn.cli.reference.metrics import page
 from linn.core.loop.histogram import Histogram
 from linn.core.metrics.metric import Metric
-from linn.core.metrics.reference import page
 from linn.core.metrics.registry import METRICS
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
@@ -21,7 +21,7 @@ UNITS = ("seconds", "bytes", "records", "batches")
 
 
 def test_the_page_says_what_the_code_has() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "make it with: python -m linn.core.metrics.reference"
+    assert PAGE.read_text(encoding="utf-8") == page(), "make it with: python -m linn.cli.reference metrics"
 
 
 def test_every_metric_is_on_the_page_once() -> None:

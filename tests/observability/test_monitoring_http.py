@@ -261,7 +261,7 @@ def test_without_the_extra_one_line_says_how_to_install_it(tmp_path: Path, missi
 
 
 def test_a_broker_without_such_a_listener_loads_nothing_for_it() -> None:
-    code = "import sys; from linn.core.plugins.reference import built_in; built_in(); print(*sys.modules)"
+    code = "import sys; from linn.core.plugins.manager import built_in; built_in(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "linn.protocols.http.plugin" in loaded
     assert [name for name in loaded if name.partition(".")[0] in ("hypercorn", "prometheus_client", "h11")] == []

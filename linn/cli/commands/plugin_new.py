@@ -135,7 +135,7 @@ def name_problem(name: str) -> str | None:
 
 def _own_names() -> set[str]:
     """Return the names of linn's own plugins and kinds, which other plugins can't use."""
-    from linn.core.plugins.reference import built_in
+    from linn.core.plugins.manager import built_in
 
     ours = built_in()
     brought = (ours.engines, ours.semantics, ours.exchanges, ours.partitioners, ours.protocols, ours.interceptors)

@@ -225,6 +225,11 @@ def _origin(entry: EntryPoint, known: dict[Distribution, str]) -> str:
     return known[entry.dist]
 
 
+def built_in() -> PluginManager:
+    """linn's own plugins alone, whatever else is installed."""
+    return PluginManager(PluginSettings(), [entry for entry in installed() if entry.dist and entry.dist.name == "linn"])
+
+
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 

@@ -1,4 +1,4 @@
-"""Generator of docs/reference/cli.md from the commands: `python -m linn.cli.reference`."""
+"""Generator of docs/reference/cli.md from the commands: `python -m linn.cli.reference cli`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHAPE_CHARACTERS = 110
 _INTRO = """\
 # The command line
 
-This page is generated from the commands: `python -m linn.cli.reference`.
+This page is generated from the commands: `python -m linn.cli.reference cli`.
 
 `linn COMMAND --help` prints the same on a terminal; `python -m linn` is the same command. Commands that connect to a
 broker take its URL from `--url`, else from the environment variable `LINN_URL`, else `linn://127.0.0.1:5466`. URLs are
@@ -109,7 +109,3 @@ def _help(parameter: Any) -> str:
         default = parameter.opts[0] if parameter.default is True else parameter.default
         text += f" Default: `{default}`."
     return text.strip()
-
-
-if __name__ == "__main__":
-    print(page(), end="")

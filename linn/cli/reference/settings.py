@@ -1,31 +1,30 @@
 """docs/reference/configuration.md and hooks.md, rendered from the settings' structs and the hooks' docstrings.
 
-`python -m linn.core.plugins.reference configuration` prints the one, `... hooks` the other.
+`python -m linn.cli.reference configuration` prints the one, `... hooks` the other.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Mapping
 
 import msgspec
 
 from linn.core.config.decoder import encode_value, extra_of, meta_of, plain_types, unit_of
-from linn.core.config.tables import TABLES, PluginSettings
+from linn.core.config.tables import TABLES
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.config.units import format_size_bytes
 from linn.core.plugins import hookspecs
-from linn.core.plugins.manager import PluginManager, installed
+from linn.core.plugins.manager import PluginManager
 from linn.core.ports.observer import Observer
 
 _INTRO = """# Configuration
 
 One TOML file configures a broker; `linn check FILE` shows the resulting configuration and all problems of the file.
 Without a file a broker has the defaults below. (This page is made from the help in the settings' structs:
-`python -m linn.core.plugins.reference configuration`.)
+`python -m linn.cli.reference configuration`.)
 
 - **The unit stands in the value or in the key.** A key that ends in a unit (`_ms`, `_s`, `bytes`, `bytes_max`) takes a
   plain number in that unit, or text with a unit of its own (`"256MiB"`). Every other duration is text: `"14d"`,
@@ -40,7 +39,7 @@ Without a file a broker has the defaults below. (This page is made from the help
 
 _HOOKS_INTRO = """# Hooks
 
-(This page is made from `linn/core/plugins/hookspecs.py`: `python -m linn.core.plugins.reference hooks`.)
+(This page is made from `linn/core/plugins/hookspecs.py`: `python -m linn.cli.reference hooks`.)
 """
 
 
@@ -142,12 +141,3 @@ def _default_text(field: msgspec.structs.FieldInfo) -> str:
     if unit_of(field.name) == "bytes" and isinstance(value, int):
         value = format_size_bytes(value)
     return "" if value is None else f"`{json.dumps(value)}`"
-
-
-def built_in() -> PluginManager:
-    """linn's own plugins alone, whatever else is installed."""
-    return PluginManager(PluginSettings(), [entry for entry in installed() if entry.dist and entry.dist.name == "linn"])
-
-
-if __name__ == "__main__":
-    sys.stdout.write(hooks_page() if sys.argv[1:] == ["hooks"] else configuration_page(built_in()))

@@ -1,8 +1,7 @@
-"""docs/reference/metrics.md, rendered from the metrics themselves: `python -m linn.core.metrics.reference`."""
+"""docs/reference/metrics.md, rendered from the metrics themselves: `python -m linn.cli.reference metrics`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from linn.core.loop.histogram import SECONDS
@@ -14,7 +13,7 @@ from linn.core.metrics.topics import TOPIC_METRICS
 _INTRO = f"""# Metrics
 
 The metrics of a broker, by their names in Prometheus. [Monitor a broker](../how-to/monitor.md) says how to read them.
-(This page is made from the metrics themselves: `python -m linn.core.metrics.reference`.)
+(This page is made from the metrics themselves: `python -m linn.cli.reference metrics`.)
 
 - A **counter** counts since the broker's start, from 0; a **gauge** is a current value; a **histogram** has buckets
   from {SECONDS[0]:g} to {SECONDS[-1]:g} seconds (NAME`_bucket`, NAME`_sum`, NAME`_count`).
@@ -47,7 +46,3 @@ def _section(title: str, text: str, metrics: Sequence[Metric]) -> str:
 def _row(metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |".replace("|  |", "| |")
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
