@@ -1,44 +1,17 @@
-"""SimDisk: a file system in memory that can lose power, tear, fill, fail a sync and become read-only, by a seed.
+"""SimDisk: a file system in memory, on a simulated device.
 
-The model, which is what POSIX promises and no more:
-
-- A file's bytes and a folder's entries exist twice: as a process sees them, and as they surely are on stable storage.
-  What lies between is a list of pending changes. `sync` moves those of one file over, `sync_dir` those of one folder;
-  neither does the other's work, so a synced file whose folder was not synced may be gone after a crash.
-- Power loss (`crash`) decides each pending write: kept, lost or torn. A torn write leaves a prefix, of any length in
-  bytes, or any of its 512-byte sectors; where the file grew over sectors that are missing there are zeros or garbage.
-  Truncations are kept or lost. Bytes that no pending change covers are as they were.
-- A folder's pending creations, renames and removals are kept up to one of them and lost from there on. A rename is one
-  change. Renames stay within one folder; linn needs no other, and a rename between folders is asserted out.
-- The death of the process (`kill`) loses nothing, but handles and locks die with it.
-- After a failed sync what it covered is decided as in a crash, and no later sync repairs it, while the process goes on
-  reading what it wrote. (So does Linux since 4.13: https://wiki.postgresql.org/wiki/Fsync_Errors.)
-
-Whoever uses a dead disk gets `SimulatedCrash`, which no `except Exception` holds. `restart()` gives the disk to the
-next process. Every operation that changes something has a number, its index in `operations`: a run without faults tells
-how many there are, and `crash_at = n` loses power before the n-th, in the middle of it or after it.
+It finds paths, and refuses or carries out operations on them as POSIX does. `sim_device` keeps their content, and has
+the faults that a test can plan.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-import random
 from collections.abc import Callable
 
-import trio
-
-from linn.core.errors.tree import DataDirLocked, DiskFull, DiskReadOnly, StorageError, SyncFailed
+from linn.core.errors.tree import DataDirLocked, DiskFull, StorageError, SyncFailed
+from linn.testing.sim_device import SimDevice
 from linn.testing.sim_file import SimFile
-from linn.testing.sim_platter import MOODS, Folder, Inode, Node, each_its_own, take_stock
-
-LOST_POWER = "lost power"
-WAS_KILLED = "was killed"
-_CAPACITY_BYTES = 1 << 40
-
-
-class SimulatedCrash(BaseException):
-    """Raised in code of a dead machine or process. Not an error of linn's: nothing may handle it."""
+from linn.testing.sim_platter import Folder, Inode, Node
 
 
 def _parts(path: str) -> list[str]:
@@ -47,142 +20,16 @@ def _parts(path: str) -> list[str]:
     return parts
 
 
-class SimDisk:
-    """One process's view of a simulated disk, until the process dies."""
-
-    def __init__(self, seed: int | str) -> None:
-        self.rng = random.Random(f"{seed}/disk")
-        self.capacity_bytes = _CAPACITY_BYTES
-        self.read_only = False
-        self.sync_delay_s_max = 0.002
-        self.sync_bytes_per_s = math.inf
-        """Rate at which a sync writes a file's bytes, in addition to that delay. Files are synced in parallel."""
-        self._root = Folder()
-        self._dirty: dict[Inode | Folder, None] = {}
-        self.used_bytes = 0
-        self._be_born()
+class SimDisk(SimDevice):
+    """One process's file system, until the process dies."""
 
     def _be_born(self) -> None:
-        self.operations: list[tuple[str, str]] = []
-        """(operation, path) of every change by this process; the index is the number for `crash_at`."""
-        self.crash_at: int | None = None
-        self.fail_sync_at: int | None = None
-        """The number, counted from 0, of the sync of a file or folder that is to fail."""
-        self.sync_count = 0
-        self.death: str | None = None
-        self.on_death: list[Callable[[], None]] = []
-        """Called at once when the disk dies, before anything can notice."""
+        super()._be_born()
         self._locked: list[Inode] = []
-
-    # --- faults ------------------------------------------------------------------------------------------------------
-
-    def crash(self, *, torn: Inode | None = None) -> None:
-        """Lose power. The fate of unsynced changes is decided now; this process's handles refuse everything from here
-        on.
-        """
-        if self.death is not None:
-            return
-        mood = self.rng.choice(MOODS)
-        for node in self._dirty:
-            node.decide(node.settled + len(node.pending), self.rng, mood, tear_last=node is torn)
-            node.reboot()
-        self._dirty.clear()
-        self._die(LOST_POWER)
-
-    def kill(self) -> None:
-        """Kill the process: its handles and locks are gone, its writes are not (but a later crash may take them)."""
-        if self.death is None:
-            self._die(WAS_KILLED)
-
-    def _die(self, death: str) -> None:
-        self.death = death
-        for call in self.on_death:
-            call()
-
-    def restart(self) -> SimDisk:
-        """The disk as the next process finds it, without planned faults; the same capacity."""
-        assert self.death is not None, "only a dead process is followed by another"
-        successor = copy.copy(self)
-        successor._be_born()
-        successor.used_bytes = take_stock(successor._root)
-        return successor
-
-    def fail_next_sync(self) -> None:
-        """Make the next sync, of a file or a folder, fail."""
-        self.fail_sync_at = self.sync_count
-
-    def check_alive(self) -> None:
-        if self.death is not None:
-            raise SimulatedCrash(f"the simulated machine {self.death}")
-
-    def check_writable(self, deed: str, path: str) -> None:
-        self.check_alive()
-        if self.read_only:
-            raise DiskReadOnly(f"can't {deed} {path}: Read-only file system")
-
-    def begin(self, operation: str, path: str) -> bool:
-        """Number an operation; returns whether power is lost by its end. Raises SimulatedCrash if it is lost before."""
-        self.check_alive()
-        self.operations.append((operation, path))
-        if len(self.operations) - 1 != self.crash_at:
-            return False
-        if self.rng.random() < 0.5:
-            return True
-        self.crash()
-        raise SimulatedCrash(f"lost power before operation {self.crash_at}, {operation} {path}")
-
-    def end(self, dying: bool, *, torn: Inode | None = None) -> None:
-        """End an operation. If it is `dying`, lose power after it, or in the middle of the write to `torn`."""
-        if dying:
-            self.crash(torn=torn if self.rng.random() < 0.5 else None)
-            raise SimulatedCrash(f"lost power in operation {self.crash_at}")
-
-    # --- contents ----------------------------------------------------------------------------------------------------
-
-    def room_bytes(self) -> int:
-        return max(0, self.capacity_bytes - self.used_bytes)
-
-    def change(self, inode: Inode, position: int, data: bytes | None) -> None:
-        before = len(inode.data)
-        inode.change(position, data)
-        self._dirty[inode] = None
-        if inode.linked:
-            self.used_bytes += len(inode.data) - before
-
-    def _change_folder(self, folder: Folder, *effects: tuple[str, Inode | Folder | None]) -> None:
-        for name, node in effects:
-            replaced = folder.entries.get(name)
-            if isinstance(replaced, Inode) and not any(replaced is kept for _, kept in effects):
-                replaced.linked = False
-                self.used_bytes -= len(replaced.data)
-            assert node is not replaced, "the entry is there already"
-        folder.change(effects)
-        self._dirty[folder] = None
-
-    async def sync_node(self, operation: str, path: str, node: Inode | Folder) -> None:
-        """Sync, with a virtual delay in which other tasks run; their changes are not covered."""
-        self.end(self.begin(f"{operation} begin", path))
-        failing = self.sync_count == self.fail_sync_at
-        self.sync_count += 1
-        covered = node.settled + len(node.pending)
-        try:
-            delay_s = self.rng.uniform(0, self.sync_delay_s_max)
-            await trio.sleep(delay_s + node.pending_bytes() / self.sync_bytes_per_s)
-        except trio.Cancelled:
-            if self.death is None and not failing and self.rng.random() < 0.5:
-                node.make_durable(covered)
-            raise
-        dying = self.begin(f"{operation} end", path)
-        if failing:
-            node.decide(covered, self.rng, each_its_own)
-            self.end(dying)
-            raise SyncFailed(f"can't sync {path}: Input/output error")
-        node.make_durable(covered)
-        self.end(dying)
 
     def _find(self, path: str) -> Inode | Folder | None:
         self.check_alive()
-        node: Inode | Folder | None = self._root
+        node: Inode | Folder | None = self.root
         for part in _parts(path):
             node = node.entries.get(part) if isinstance(node, Folder) else None
         return node
@@ -201,7 +48,7 @@ class SimDisk:
         assert parts, "the root has no name"
         return self._folder(deed, path, at="/".join(parts[:-1])), parts[-1]
 
-    # --- the port ----------------------------------------------------------------------------------------------------
+    # --- the port ---
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         folder, name = self._place("open", path)
@@ -219,7 +66,7 @@ class SimDisk:
         if not self.room_bytes():
             raise DiskFull(f"can't {operation} {path}: No space left on device")
         dying = self.begin(operation, path)
-        self._change_folder(folder, (name, node))
+        self.change_folder(folder, (name, node))
         self.end(dying)
         return node
 
@@ -231,7 +78,7 @@ class SimDisk:
 
     def make_dir(self, path: str) -> None:
         self.check_alive()
-        folder, so_far = self._root, ""
+        folder, so_far = self.root, ""
         for part in _parts(path):
             so_far += f"/{part}"
             node = folder.entries.get(part)
@@ -252,7 +99,7 @@ class SimDisk:
         self.check_writable(f"rename {source} to", target)
         dying = self.begin("rename", target)
         if name != source_name:
-            self._change_folder(folder, (source_name, None), (name, node))
+            self.change_folder(folder, (source_name, None), (name, node))
         self.end(dying)
 
     def unlink(self, path: str) -> None:
@@ -274,7 +121,7 @@ class SimDisk:
         self.check_writable("delete", path)
         folder, name = self._place("delete", path)
         dying = self.begin(operation, path)
-        self._change_folder(folder, (name, None))
+        self.change_folder(folder, (name, None))
         self.end(dying)
 
     async def sync_dir(self, path: str) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from linn.testing.sim_disk import WAS_KILLED, SimDisk, SimulatedCrash
+from linn.testing.sim_device import WAS_KILLED, SimulatedCrash
+from linn.testing.sim_disk import SimDisk
 from linn.testing.sim_net import SimNet, SimNode
 
 _EPOCH_MS = 1_735_689_600_000

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
 from linn.core.batch.flat_message import Buffer
 from linn.core.errors.tree import DiskFull, StorageError, SyncFailed
+from linn.testing.sim_device import SimDevice
 from linn.testing.sim_platter import Inode
-
-if TYPE_CHECKING:
-    from linn.testing.sim_disk import SimDisk
 
 
 class SimFileRegion:
@@ -40,7 +37,7 @@ class SimFile:
     is detected.
     """
 
-    def __init__(self, disk: SimDisk, inode: Inode, path: str) -> None:
+    def __init__(self, disk: SimDevice, inode: Inode, path: str) -> None:
         self._disk = disk
         self._inode = inode
         self._path = path

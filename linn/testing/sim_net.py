@@ -25,7 +25,7 @@ from linn.core.env.address import parse_address
 from linn.core.env.env import AcceptedStream, Interrupted, Listener, Stream
 from linn.core.env.file_region import Sendable
 from linn.core.errors.tree import AddressInUse, ConnectFailed, ConnectionLost
-from linn.testing.sim_disk import LOST_POWER, WAS_KILLED, SimulatedCrash
+from linn.testing.sim_device import LOST_POWER, WAS_KILLED, SimulatedCrash
 from linn.testing.sim_file import SimFileRegion
 from linn.testing.sim_pipe import Link, Pipe
 

@@ -1,6 +1,6 @@
 """The content of a simulated disk: files' bytes and folders' entries, as a process sees them and as they surely are.
 
-The model is described in `sim_disk`; this part of it decides the fate of unsynced changes. It knows no task and no
+The model is described in `sim_device`; this part of it decides the fate of unsynced changes. It knows no task and no
 clock.
 """
 

@@ -10,7 +10,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from linn.core.errors.tree import DiskFull, DiskReadOnly, StorageError, SyncFailed
 from linn.testing.deterministic import run_simulation
-from linn.testing.sim_disk import SimDisk, SimulatedCrash
+from linn.testing.sim_device import SimulatedCrash
+from linn.testing.sim_disk import SimDisk
 from linn.testing.sim_env import SimEnv
 
 SEEDS = range(60)

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from linn.core.env.env import Stream
 from linn.core.errors.tree import ConnectFailed, ConnectionLost
 from linn.testing.deterministic import run_simulation
-from linn.testing.sim_disk import SimulatedCrash
+from linn.testing.sim_device import SimulatedCrash
 from linn.testing.sim_env import SimEnv
 from linn.testing.sim_pipe import PIPE_BYTES_MAX
 

@@ -17,7 +17,7 @@ BROKER_MUTATIONS = (
         name="confirmed before it is durable",
         breaks='A confirmed message survives a power loss with `fsync = "always"`.',
         guarantee=_CONFIRMED,
-        module="linn.protocols.capnp.session",
+        module="linn.protocols.capnp.responder",
         original="missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]",
         planted="missing = [(partition, end) for partition, end in awaits if partition.log.bounds()[1] < end]",
         simulation="broker",

@@ -19,7 +19,7 @@ from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
 from linn.storage_engines.segmented_log.log import SegmentedLog
 from linn.storage_engines.segmented_log.settings import SegmentedLogSettings
 from linn.testing.engines import make_batch, read_through
-from linn.testing.sim_disk import LOST_POWER
+from linn.testing.sim_device import LOST_POWER
 from linn.testing.sim_env import SimEnv
 
 PARTITION = PartitionId("orders", 0)

@@ -6,8 +6,6 @@ when the connection has room for its answer. Waiting arguments are kept as text,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
 from linn.core.admin.verb import ARGUMENTS_BYTES_MAX
@@ -15,11 +13,10 @@ from linn.core.batch.steps import run_steps
 from linn.core.errors.tree import LimitExceeded
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.protocols.capnp.description_frame import PARTITION_BYTES, description_frame
+from linn.protocols.capnp.responder import Responder
+from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
 from linn.wire.connection import Event
-
-if TYPE_CHECKING:
-    from linn.protocols.capnp.session import Session
 
 DESCRIBED_MAX = 4_096
 """Limit of the names in one describe: each takes 20 us, known or not."""
@@ -36,8 +33,10 @@ WAITING_BYTES_MAX = 2 * ARGUMENTS_BYTES_MAX
 class Administering:
     """The requests of one connection that concern the broker as a whole."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
+        self._responder = responder
+        self._subscribing = subscribing
+        self._memory = responder.gateway.memory.received
         self._last: trio.Event | None = None
         """Set when the latest verb has been carried out; None if there was none yet."""
         self._waiting_bytes = 0
@@ -47,14 +46,10 @@ class Administering:
 
     def is_full(self) -> bool:
         """Whether so much waits that no more should be read; little, if memory is short."""
-        waiting, session = self._waiting_bytes, self._session
+        waiting = self._waiting_bytes
         if waiting >= WAITING_BYTES_MAX or self._descriptions >= DESCRIPTIONS_MAX:
             return True
-        return waiting > RESERVE_BYTES and session.gateway.memory.received.is_over and not session.consumes
-
-    def close(self) -> None:
-        """Drop waiting requests: the connection is gone."""
-        del self._session
+        return waiting > RESERVE_BYTES and self._memory.is_over and self._subscribing.is_empty
 
     def describe(self, event: Event) -> None:
         """Answer with kinds, partitions and bounds of topics; a repeated name is described once."""
@@ -62,37 +57,37 @@ class Administering:
         assert isinstance(describe, m.Describe)
         if len(describe.topics) > DESCRIBED_MAX:
             raise LimitExceeded(f"{len(describe.topics)} topics in one describe, more than {DESCRIBED_MAX}")
-        session, gateway = self._session, self._session.gateway
-        topics = gateway.topics(session.principal)
+        responder, gateway = self._responder, self._responder.gateway
+        topics = gateway.topics(responder.principal)
         names = list(dict.fromkeys(describe.topics)) or sorted(topics)
         partitions = sum([len(topics[name].partitions) for name in names if name in topics])
-        if partitions * PARTITION_BYTES > session.settings.frame_bytes_max:
+        if partitions * PARTITION_BYTES > responder.settings.frame_bytes_max:
             raise LimitExceeded(f"a description of {partitions} partitions is larger than a frame: name fewer topics")
         if not event.correlation:
             return
         steps = description_frame(gateway, topics, names, event.correlation)
         if len(names) + partitions <= DESCRIBED_AT_ONCE_MAX:
-            session.answer([run_steps(steps)])
+            responder.answer([run_steps(steps)])
             return
 
         async def work() -> None:
             try:
                 async with self._describing:
-                    await session.outbox.wait_room()
-                    session.answer([await gateway.long_work.run(steps, immediate=True)])
+                    await responder.outbox.wait_room()
+                    responder.answer([await gateway.long_work.run(steps, immediate=True)])
             finally:
                 self._descriptions -= 1
 
         self._descriptions += 1
-        session.in_task(event, work)
+        responder.in_task(event, work)
 
     def administer(self, event: Event) -> None:
         """Carry out a verb of `linn.core.admin.administration`, after earlier ones."""
         administer = event.message
         assert isinstance(administer, m.Administer)
-        session, gateway = self._session, self._session.gateway
-        gateway.check_verb(session.principal, administer.verb, administer.arguments)
-        received, size = gateway.memory.received, len(administer.arguments)
+        responder, gateway = self._responder, self._responder.gateway
+        gateway.check_verb(responder.principal, administer.verb, administer.arguments)
+        received, size = self._memory, len(administer.arguments)
         before, done = self._last, trio.Event()
         self._last = done
         self._waiting_bytes += size
@@ -102,12 +97,12 @@ class Administering:
             try:
                 if before is not None:
                     await before.wait()
-                await session.outbox.wait_room()
-                result = await gateway.perform(session.principal, administer.verb, administer.arguments)
-                session.reply(event.correlation, m.Administered(result))
+                await responder.outbox.wait_room()
+                result = await gateway.perform(responder.principal, administer.verb, administer.arguments)
+                responder.reply(event.correlation, m.Administered(result))
             finally:
                 self._waiting_bytes -= size
                 received.give_back(size)
                 done.set()
 
-        session.in_task(event, work)
+        responder.in_task(event, work)

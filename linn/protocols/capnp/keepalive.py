@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
@@ -17,9 +17,6 @@ from linn.core.env.env import Clock
 from linn.core.errors.tree import InternalError
 from linn.core.gateway.gateway import Gateway
 from linn.wire.receive_buffers import SHARED_BYTES_MAX, ReceiveBuffers
-
-if TYPE_CHECKING:
-    from linn.protocols.capnp.session import Session
 
 logger = logging.getLogger("linn.capnp")
 
@@ -46,23 +43,47 @@ async def wait_while(waits: Callable[[], object], clock: Clock, wait_max_s: floa
             pause_s = min(2 * pause_s, DRAIN_POLL_S_MAX)
 
 
+class KeptSession(Protocol):
+    """The part of a session that the keepalive uses, from `join` to `leave`."""
+
+    peer: str
+    """The client's address."""
+    slice: dict[KeptSession, None]
+    """The slice of the keepalive that the session is in."""
+
+    def watch(self) -> None:
+        """Once per keepalive interval: end a connection that has been silent for too long."""
+
+    def flush(self) -> None:
+        """Send as much as the client takes now."""
+
+    def say_goodbye(self) -> None:
+        """Tell the client that the broker is stopping."""
+
+    def leave_if_done(self) -> None:
+        """After goodbye: end if no work is in progress."""
+
+    def end(self) -> None:
+        """Drop the connection, and all its work in progress."""
+
+
 class Keepalive:
     """The care for the sessions of one listener. Its tasks start with the first session, in the broker's nursery."""
 
     def __init__(self, keepalive_s: float) -> None:
         self.keepalive_s = keepalive_s
         self.free_buffers = ReceiveBuffers(SHARED_BYTES_MAX)
-        self._slices: list[dict[Session, None]] = [{} for _ in range(SLICES)]
+        self._slices: list[dict[KeptSession, None]] = [{} for _ in range(SLICES)]
         self._slice = 0
         """The slice visited last: a session that joins it is visited after nearly a whole interval."""
         self._count = 0
         self._works = False
         self._draining = False
         self._joined = trio.Event()
-        self._unsent: list[Session] = []
+        self._unsent: list[KeptSession] = []
         self._put: trio.Event | None = None
 
-    def join(self, session: Session) -> None:
+    def join(self, session: KeptSession, gateway: Gateway) -> None:
         """Take care of a session until it leaves."""
         session.slice = self._slices[self._slice]
         session.slice[session] = None
@@ -70,20 +91,19 @@ class Keepalive:
         self._joined.set()
         if not self._works:
             self._works = True
-            gateway = session.gateway
             gateway.spawn(self._flush)
             gateway.spawn(partial(self._watch, gateway))
             gateway.spawn(partial(self._see_off, gateway))
         if self._draining:
             session.say_goodbye()
 
-    def leave(self, session: Session) -> None:
+    def leave(self, session: KeptSession) -> None:
         """Remove a session that has ended. Idempotent; also for one that never joined."""
         if session in session.slice:
             del session.slice[session]
             self._count -= 1
 
-    def send_soon(self, session: Session) -> None:
+    def send_soon(self, session: KeptSession) -> None:
         """Flush the session's outbox once all runnable tasks have added their output."""
         self._unsent.append(session)
         if self._put is not None:
@@ -116,7 +136,7 @@ class Keepalive:
             await gateway.env.clock.sleep(DRAIN_POLL_S)
             await self._each(self._everybody(), lambda session: session.leave_if_done())
 
-    def _everybody(self) -> list[Session]:
+    def _everybody(self) -> list[KeptSession]:
         return [session for joined in self._slices for session in joined]
 
     async def _wait_joined(self) -> None:
@@ -125,12 +145,12 @@ class Keepalive:
                 self._joined = trio.Event()
             await self._joined.wait()
 
-    async def _each(self, sessions: Sequence[Session], care: Callable[[Session], None]) -> None:
+    async def _each(self, sessions: Sequence[KeptSession], care: Callable[[KeptSession], None]) -> None:
         for number, session in enumerate(sessions, 1):
             try:
                 care(session)
             except Exception as error:
-                about = {"connection": session.stream.peer, "code": InternalError.code}
+                about = {"connection": session.peer, "code": InternalError.code}
                 logger.error("%(connection)s: closed for a bug", about, exc_info=error)
                 session.end()
             if number % SESSIONS_IN_A_ROW_MAX == 0:

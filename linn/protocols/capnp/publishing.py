@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import LimitExceeded, LinnError, ProtocolError, RequestUnknown
@@ -12,11 +11,10 @@ from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.core.publish.request import PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks
 from linn.protocols.capnp.keepalive import wait_while
+from linn.protocols.capnp.responder import Responder
+from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
 from linn.wire.connection import Event
-
-if TYPE_CHECKING:
-    from linn.protocols.capnp.session import Session
 
 _ACKS: tuple[Acks, ...] = ("none", "leader", "all")
 """Acks by their number in the schema."""
@@ -27,10 +25,11 @@ LEAVE_S = 2.5
 class Publishing:
     """The publishes of one connection: a `PublishLane`, and the receiver of its outcomes."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._lane = session.gateway.publish_lane(session.principal, self, session.spawn)
-        self._memory = session.gateway.memory.received
+    def __init__(self, responder: Responder, subscribing: Subscribing) -> None:
+        self._responder = responder
+        self._subscribing = subscribing
+        self._lane = responder.gateway.publish_lane(responder.principal, self, responder.spawn)
+        self._memory = responder.gateway.memory.received
 
     @property
     def is_waiting(self) -> bool:
@@ -47,19 +46,18 @@ class Publishing:
 
         A connection with subscriptions is then read further, up to its own limit: its settlements make room.
         """
-        waiting, session = self._lane.waiting_bytes, self._session
-        if waiting >= session.settings.connection_bytes_max:
+        waiting = self._lane.waiting_bytes
+        if waiting >= self._responder.settings.connection_bytes_max:
             return True
-        return waiting > RESERVE_BYTES and self._memory.is_over and not session.consumes
+        return waiting > RESERVE_BYTES and self._memory.is_over and self._subscribing.is_empty
 
     def close(self) -> None:
         """Drop waiting publishes: the connection is gone."""
         self._lane.close()
-        del self._session
 
     async def wait_done(self) -> None:
         """Wait until no publish waits, but not for long: one without room may wait for ever."""
-        await wait_while(lambda: self._lane.is_waiting, self._session.gateway.env.clock, LEAVE_S)
+        await wait_while(lambda: self._lane.is_waiting, self._responder.gateway.env.clock, LEAVE_S)
 
     def publish(self, event: Event) -> None:
         """Carry out a publish, or queue it behind those that wait."""
@@ -93,18 +91,18 @@ class Publishing:
         """See `PublishAnswers.stored`."""
         answer = m.Published([m.Placement(*result) for result in results])
         if awaits:
-            self._session.when_committed(awaits, ticket, answer)
+            self._responder.when_committed(awaits, ticket, answer)
         else:
-            self._session.reply(ticket, answer)
+            self._responder.reply(ticket, answer)
 
     def refused(self, ticket: int, error: LinnError) -> None:
         """See `PublishAnswers.refused`."""
-        self._session.fail(ticket, error)
+        self._responder.fail(ticket, error)
 
     def failed(self, ticket: int, error: Exception) -> None:
         """See `PublishAnswers.failed`."""
-        self._session.fail_unforeseen(ticket, error)
+        self._responder.fail_unforeseen(ticket, error)
 
     def room(self) -> None:
         """See `PublishAnswers.room`."""
-        self._session.budget_changed()
+        self._responder.budget_changed()

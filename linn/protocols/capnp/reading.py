@@ -6,18 +6,15 @@ Law: waiting fetches hold nothing but themselves, however many there are; their 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import trio
 
 from linn.core.log.partition import Partition
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.core.loop.waiting import WaitDeadline
+from linn.protocols.capnp.responder import Responder
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_to
-
-if TYPE_CHECKING:
-    from linn.protocols.capnp.session import Session
 
 FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
@@ -30,8 +27,8 @@ WAIT_MS_MAX = 60_000
 class Reading:
     """The fetches of one connection."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
         self._fetching = trio.Lock()
         self._waits: dict[WaitDeadline, None] = {}
         self._draining = False
@@ -42,15 +39,11 @@ class Reading:
         for deadline in self._waits:
             deadline.end()
 
-    def close(self) -> None:
-        """Drop waiting fetches: the connection is gone."""
-        del self._session
-
     def fetch(self, event: Event) -> None:
         """Answer with batches, when there are enough or the client has waited long enough."""
         fetch = event.message
         assert isinstance(fetch, m.Fetch)
-        partition = self._session.gateway.partition(self._session.principal, fetch.topic, fetch.partition)
+        partition = self._responder.gateway.partition(self._responder.principal, fetch.topic, fetch.partition)
         asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
         if fetch.bytes_min <= 1 and self._fetch_nowait(event.correlation, partition, fetch.offset, asked):
             return
@@ -64,7 +57,7 @@ class Reading:
             else:
                 self._fetching.acquire_nowait()
             try:
-                outbox = self._session.outbox
+                outbox = self._responder.outbox
                 await outbox.wait_room()
                 bytes_max = min(asked, RESERVE_BYTES) if outbox.is_short else asked
                 batches = await partition.read_stored(fetch.offset, partition.high_watermark, bytes_max)
@@ -74,13 +67,13 @@ class Reading:
             finally:
                 self._fetching.release()
 
-        self._session.in_task(event, work)
+        self._responder.in_task(event, work)
 
     def _fetch_nowait(self, correlation: int, partition: Partition, offset: int, bytes_max: int) -> bool:
         """Answer with available batches, so that readers are served as soon as publishers; returns whether there were
         any.
         """
-        session, outbox = self._session, self._session.outbox
+        responder, outbox = self._responder, self._responder.outbox
         if self._fetching.locked() or outbox.is_short or not outbox.has_room():
             return False
         batches = partition.read_nowait(offset, partition.high_watermark, bytes_max)
@@ -88,7 +81,7 @@ class Reading:
             return False
         partition.count_delivered(batches)
         answer = m.Fetched(partition.start_offset, partition.high_watermark)
-        session.answer(frames_to(answer, correlation, batches))
+        responder.answer(frames_to(answer, correlation, batches))
         return True
 
     async def _wait(self, wait_max_ms: int, something: Callable[[], Awaitable[None]]) -> None:
@@ -124,13 +117,13 @@ class Reading:
         assert isinstance(find, m.FindOffset)
 
         async def work() -> None:
-            partition = self._session.gateway.partition(self._session.principal, find.topic, find.partition)
+            partition = self._responder.gateway.partition(self._responder.principal, find.topic, find.partition)
             if find.timestamp_ms == m.START_LATEST:
                 offset = partition.high_watermark
             elif find.timestamp_ms == m.START_EARLIEST:
                 offset = partition.start_offset
             else:
                 offset = min(await partition.log.offset_at(find.timestamp_ms), partition.high_watermark)
-            self._session.reply(event.correlation, m.FoundOffset(offset))
+            self._responder.reply(event.correlation, m.FoundOffset(offset))
 
-        self._session.in_task(event, work)
+        self._responder.in_task(event, work)

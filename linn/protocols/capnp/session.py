@@ -13,7 +13,7 @@ request that fails is answered with its error and the connection continues.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,20 +22,18 @@ import trio
 from linn.core.batch.steps import TURN_S
 from linn.core.connections.listener_traffic import Traffic
 from linn.core.env.env import AcceptedStream
-from linn.core.env.file_region import Sendable
-from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
-from linn.core.errors.tree import ConnectionLost, InternalError, LinnError, ProtocolError, RequestUnknown
-from linn.core.gateway.gateway import ANONYMOUS, Gateway
-from linn.core.log.partition import Partition
+from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestUnknown
+from linn.core.gateway.gateway import Gateway
 from linn.core.loop.fair_turns import TurnSlot
 from linn.core.loop.memory_budget import RESERVE_BYTES, ReceiveReservation
 from linn.protocols.capnp.administering import Administering
 from linn.protocols.capnp.handshake import Handshake, discard_rest
-from linn.protocols.capnp.keepalive import Keepalive, wait_while
+from linn.protocols.capnp.keepalive import Keepalive, KeptSession, wait_while
 from linn.protocols.capnp.outbox import Outbox
 from linn.protocols.capnp.publishing import Publishing
 from linn.protocols.capnp.reading import Reading
+from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscribing import Subscribing
 from linn.wire import messages as m
 from linn.wire.connection import Connection, Event, frames_of
@@ -56,76 +54,67 @@ HEARD_BYTES_MIN = 16 << 10
 
 
 class Session:
-    """One connection. Requests are handled in modules of their own; this class reads, answers and ends."""
+    """One connection. Requests are handled in modules of their own, and answered by the `Responder`."""
 
     __slots__ = (
         "_administering",
-        "_answered",
         "_connection",
-        "_handling",
+        "_gateway",
         "_has_more",
         "_heard",
         "_heard_bytes",
         "_hello_timeout_s",
         "_in_a_row",
-        "_inflight",
         "_is_drained",
         "_keepalive",
         "_missed",
+        "_outbox",
         "_publishing",
         "_reading",
         "_received_bytes",
         "_reservation",
+        "_responder",
+        "_stream",
         "_subscribing",
         "_turn",
         "_welcome_bytes",
-        "draining",
-        "gateway",
-        "nursery",
-        "outbox",
-        "principal",
-        "settings",
+        "peer",
         "slice",
-        "stream",
     )
 
     def __init__(self, stream: AcceptedStream, gateway: Gateway, keepalive: Keepalive, hello_timeout_s: float) -> None:
         self._keepalive = keepalive
         self._hello_timeout_s = hello_timeout_s
-        self.stream = stream
-        self.gateway = gateway
-        self.principal = ANONYMOUS
-        self.settings = gateway.settings
-        self.outbox = Outbox(stream, self.settings.connection_bytes_max, self, gateway.memory.unsent)
-        self.nursery: trio.Nursery
-        self.slice: dict[Session, None] = {}
+        self._stream = stream
+        self.peer = stream.peer
+        """The client's address."""
+        self._gateway = gateway
+        self._outbox = Outbox(stream, gateway.settings.connection_bytes_max, self, gateway.memory.unsent)
+        self._responder = Responder(gateway, self._outbox, self.peer)
+        self.slice: dict[KeptSession, None] = {}
         """The slice of the keepalive that this session is in."""
         self._connection = Connection(keepalive.free_buffers, from_client=True)
         self._reservation = ReceiveReservation(gateway.memory.received)
         self._turn = TurnSlot(gateway.turns)
-        self.draining = False
-        """Whether the broker has said goodbye."""
-        self._inflight = 0
-        self._answered: trio.Event | None = None
-        self._publishing = Publishing(self)
-        self._reading = Reading(self)
-        self._subscribing = Subscribing(self)
-        self._administering = Administering(self)
+        self._subscribing = Subscribing(self._responder)
+        self._publishing = Publishing(self._responder, self._subscribing)
+        self._reading = Reading(self._responder)
+        self._administering = Administering(self._responder, self._subscribing)
         self._heard = True
         self._missed = self._heard_bytes = self._in_a_row = self._received_bytes = self._welcome_bytes = 0
-        self._handling = self._has_more = self._is_drained = False
+        self._has_more = self._is_drained = False
 
     # --- life ---
 
     async def run(self) -> None:
         """Run the connection from handshake to end."""
-        self.gateway.connections.report(self.stream, self._traffic)
+        self._gateway.connections.report(self._stream, self._traffic)
         try:
             await self._shake_hands()
-            async with trio.open_nursery() as self.nursery:
+            async with trio.open_nursery() as self._responder.nursery:
                 try:
-                    self.gateway.connections.ends_by(self.stream, self._end_soon)
-                    self._keepalive.join(self)
+                    self._gateway.connections.ends_by(self._stream, self._end_soon)
+                    self._keepalive.join(self, self._gateway)
                     await self._read()
                     self._end_waits()
                     self._subscribing.close()
@@ -134,29 +123,33 @@ class Session:
                 finally:
                     # While work in progress ends, nothing may begin.
                     self._keepalive.leave(self)
-                    self.outbox.close()
+                    self._outbox.close()
         except BaseExceptionGroup as group:
             raise_once(group)
         finally:
             self._reservation.release()
             # References between a session and its parts are cut; as cycles they would live until the collector runs.
-            for part in (self.outbox, self._connection, self._publishing, self._reading, self._administering):
+            for part in (self._outbox, self._connection, self._publishing):
                 part.close()
             await self._subscribing.leave()
 
     def end(self) -> None:
         """Drop the connection, and all its work in progress."""
-        self.nursery.cancel_scope.cancel()
+        self._responder.nursery.cancel_scope.cancel()
 
     def _traffic(self) -> Traffic:
-        outbox = self.outbox
+        outbox = self._outbox
         sent = self._welcome_bytes + outbox.sent_bytes
-        return Traffic(self._received_bytes, sent, self._inflight, outbox.waiting_bytes, self._publishing.waiting_bytes)
+        return Traffic(
+            self._received_bytes, sent, self._responder.inflight, outbox.waiting_bytes, self._publishing.waiting_bytes
+        )
 
     async def _until_sent(self) -> None:
         await self._publishing.wait_done()
         await wait_while(
-            lambda: self.outbox.waiting_bytes or self._inflight, self.gateway.env.clock, self._keepalive.keepalive_s
+            lambda: self._outbox.waiting_bytes or self._responder.inflight,
+            self._gateway.env.clock,
+            self._keepalive.keepalive_s,
         )
 
     # --- sending ---
@@ -167,18 +160,18 @@ class Session:
 
     def begin_sending(self) -> None:
         """See `Sender.begin_sending`."""
-        self.nursery.start_soon(self._run_outbox)
+        self._responder.spawn(self._run_outbox)
 
     async def _run_outbox(self) -> None:
         try:
-            await self.outbox.run()
+            await self._outbox.run()
         except ConnectionLost:
             self.end()
 
     def flush(self) -> None:
         """Send as much as the client takes now."""
         try:
-            self.outbox.flush()
+            self._outbox.flush()
         except ConnectionLost:
             self.end()
 
@@ -186,20 +179,20 @@ class Session:
 
     async def _shake_hands(self) -> None:
         """Exchange hello and welcome. Raises LinnError after telling the client why."""
-        handshake = Handshake(self.stream, self._connection, self._turn)
+        handshake = Handshake(self._stream, self._connection, self._turn)
         try:
             await handshake.shake(self._welcome, self._hello_timeout_s)
         finally:
             self._received_bytes, self._welcome_bytes = handshake.received_bytes, handshake.sent_bytes
-        self._connection.allow_frames(self.settings.frame_bytes_max)
-        self.gateway.connections.introduce(self.stream, handshake.client, self._subscribing.described)
+        self._connection.allow_frames(self._gateway.settings.frame_bytes_max)
+        self._gateway.connections.introduce(self._stream, handshake.client, self._subscribing.described)
 
     def _welcome(self, version: int, features: list[str]) -> m.Welcome:
-        settings = self.settings
+        settings = self._gateway.settings
         return m.Welcome(
             version,
             features,
-            self.gateway.name,
+            self._gateway.name,
             min(settings.frame_bytes_max, m.LIMIT_MAX),
             min(settings.batch_bytes_max, m.LIMIT_MAX),
             min(settings.message_bytes_max, m.LIMIT_MAX),
@@ -211,38 +204,37 @@ class Session:
     def watch(self) -> None:
         """End the connection if it has been silent for too long; called once per keepalive interval."""
         # A client is not read from, and can't be heard, while the broker owes it output or its turn.
-        held_up = self._turn.waits or (not self.outbox.is_full and self._is_over_budget())
+        held_up = self._turn.waits or (not self._outbox.is_full and self._is_over_budget())
         heard = self._heard or self._heard_bytes >= HEARD_BYTES_MIN or held_up
         self._missed = 0 if heard else self._missed + 1
         self._heard, self._heard_bytes = False, 0
         if self._missed >= KEEPALIVES_MISSED_MAX:
-            about = {"connection": self.stream.peer, "count": self._missed}
+            about = {"connection": self.peer, "count": self._missed}
             logger.info("%(connection)s: silent for %(count)d keepalives, closed", about)
             self.end()
 
     def say_goodbye(self) -> None:
         """Tell the client that the broker is stopping."""
-        self.outbox.put(frames_of(m.Goodbye("the broker is stopping")))
+        self._outbox.put(frames_of(m.Goodbye("the broker is stopping")))
         self._end_waits()
 
     def leave_if_done(self) -> None:
         """End after goodbye if the session is idle. A client that still holds leases may settle them until the time is
         up.
         """
-        waits = self._inflight or self._publishing.is_waiting or self._subscribing.is_holding()
-        if not (waits or self._connection.has_more or self.outbox.waiting_bytes):
+        waits = self._responder.inflight or self._publishing.is_waiting or self._subscribing.is_holding()
+        if not (waits or self._connection.has_more or self._outbox.waiting_bytes):
             self.end()
 
     def _end_waits(self) -> None:
         """Push nothing more, and answer at once every wait for records."""
-        self.draining = True
         self._reservation.give_way()
-        self._subscribing.pause()
+        self._subscribing.drain()
         self._reading.end_waits()
 
     def _end_soon(self, error: LinnError) -> None:
         """End the connection for a reason that is not its own."""
-        self.spawn(partial(self._end_for, error))
+        self._responder.spawn(partial(self._end_for, error))
 
     async def _end_for(self, error: LinnError) -> None:
         await self._say_why(error)
@@ -251,9 +243,9 @@ class Session:
     async def _say_why(self, error: LinnError) -> None:
         """Answer requests in progress, then tell the client why the connection ends."""
         self._end_waits()
-        await wait_while(lambda: self._inflight, self.gateway.env.clock, LAST_WORDS_S)
-        self.outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
-        await wait_while(lambda: self.outbox.waiting_bytes, self.gateway.env.clock, LAST_WORDS_S)
+        await wait_while(lambda: self._responder.inflight, self._gateway.env.clock, LAST_WORDS_S)
+        self._outbox.put(frames_of(m.Failed(error.code, error.text, error.retriable)))
+        await wait_while(lambda: self._outbox.waiting_bytes, self._gateway.env.clock, LAST_WORDS_S)
 
     # --- reading ---
 
@@ -267,27 +259,27 @@ class Session:
                     await self._turn.next_turn(self._wait_budget)
                 if self._has_more:
                     self._has_more, self._in_a_row = False, 0
-                    self.outbox.flush()
+                    self._outbox.flush()
                     await self._turn.next_turn(None)
                     self._handle(0)
                     continue
                 count = await self._receive()
                 if count == 0:
-                    self.outbox.flush()
+                    self._outbox.flush()
                     return
                 self._handle(count)
         except ConnectionLost:
             self.end()
         except LinnError as error:
             await self._say_why(error)
-            await discard_rest(self.stream)
+            await discard_rest(self._stream)
             raise
 
     async def _receive(self) -> int:
         """Receive some bytes; a few times in a row without a pause, if more has arrived."""
-        stream, connection = self.stream, self._connection
+        stream, connection = self._stream, self._connection
         if self._is_drained:
-            self.outbox.flush()  # The client has sent everything, and probably waits for the answers.
+            self._outbox.flush()  # The client has sent everything, and probably waits for the answers.
         while True:
             is_over = self._in_a_row >= RECEIVES_IN_A_ROW_MAX or (self._in_a_row > 0 and self._turn.is_over())
             if not is_over:
@@ -298,30 +290,21 @@ class Session:
                     self._is_drained = count < len(buffers[0])
                     return count
             self._in_a_row = 0
-            self.outbox.flush()
+            self._outbox.flush()
             connection.release()
             if self._reservation.held_bytes or connection.pending_bytes > RESERVE_BYTES:
-                await self._reservation.hold(connection.pending_bytes, patient=not self.consumes)
+                await self._reservation.hold(connection.pending_bytes, patient=self._subscribing.is_empty)
             await self._turn.next_turn(None if is_over else stream.wait_readable)
 
     def _handle(self, count: int) -> None:
         """Carry out the requests that are complete; their answers are sent before the session waits for more."""
         self._heard_bytes += count
         self._received_bytes += count
-        self._handling = True
+        self._responder.holding = True
         try:
             self._handle_events(count)
         finally:
-            self._handling = False
-
-    def answer(self, frames: Sequence[Sendable]) -> None:
-        """Queue an answer; it is sent with the answers to neighbouring requests, while the session carries requests
-        out.
-        """
-        if self._handling:
-            self.outbox.hold(frames)
-        else:
-            self.outbox.put(frames)
+            self._responder.holding = False
 
     def _handle_events(self, count: int) -> None:
         connection, until_s = self._connection, 0.0
@@ -334,111 +317,38 @@ class Session:
             try:
                 carry_out(getattr(self, part) if part else self, event)
             except LinnError as error:
-                self.fail(event.correlation, error)
+                self._responder.fail(event.correlation, error)
             except Exception as error:
-                self.fail_unforeseen(event.correlation, error)
+                self._responder.fail_unforeseen(event.correlation, error)
             if connection.has_more:
-                now_s = self.gateway.env.clock.monotonic()
+                now_s = self._gateway.env.clock.monotonic()
                 until_s = until_s or now_s + TURN_S
-                if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or self.outbox.is_full:
+                if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or self._outbox.is_full:
                     self._has_more = True
                     return
 
-    @property
-    def consumes(self) -> bool:
-        """Whether the client has subscriptions, whose settlements make room."""
-        return not self._subscribing.is_empty
-
     def _is_over_budget(self) -> bool:
         return (
-            self.outbox.is_full
-            or self._inflight >= self.settings.inflight_requests_max
+            self._outbox.is_full
+            or self._responder.inflight >= self._gateway.settings.inflight_requests_max
             or self._publishing.is_full()
             or self._administering.is_full()
             or self._reservation.waits
         )
 
     async def _wait_budget(self) -> None:
-        self.outbox.flush()
-        with self._reservation.set_aside(self._connection.pending_bytes, self.budget_changed):
+        self._outbox.flush()
+        with self._reservation.set_aside(self._connection.pending_bytes, self._responder.budget_changed):
             while self._is_over_budget():
-                if self.outbox.is_full:
-                    await self.outbox.wait_room()
+                if self._outbox.is_full:
+                    await self._outbox.wait_room()
                 else:
-                    self._answered = trio.Event()
-                    await self._answered.wait()
+                    await self._responder.wait_budget_changed()
 
-    # --- answering ---
-
-    def reply(self, correlation: int, message: m.Message) -> None:
-        """Answer a request, if it wants an answer."""
-        if correlation:
-            self.answer(frames_of(message, correlation))
-
-    def fail(self, correlation: int, error: LinnError) -> None:
-        """Answer a request with an error; one that wants no answer is logged."""
-        if correlation:
-            self.answer(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
-        else:
-            logger.info("%(connection)s: %(error)s", {"connection": self.stream.peer} | log_fields(error))
-
-    def _end(self) -> None:
-        self._inflight -= 1
-        self.budget_changed()
-
-    def budget_changed(self) -> None:
-        """Wake the reader: something that kept the session from reading has decreased."""
-        if self._answered is not None:
-            self._answered.set()
-            self._answered = None
-
-    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Start a task that ends with the connection."""
-        self.nursery.start_soon(task)
-
-    def in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
-        """Carry out a request that waits, in a task of its own."""
-        self._inflight += 1
-        self.nursery.start_soon(self._run_request, event.correlation, work)
-
-    async def _run_request(self, correlation: int, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except LinnError as error:
-            self.fail(correlation, error)
-        except Exception as error:
-            self.fail_unforeseen(correlation, error)
-        finally:
-            self._end()
-
-    def fail_unforeseen(self, correlation: int, error: Exception) -> None:
-        """Report a bug, of linn or of a plugin: the log says whose, and the client gets an error."""
-        blamed = self.gateway.blamed(error)
-        about = {"connection": self.stream.peer, "blamed": blamed, "code": InternalError.code}
-        logger.error("%(connection)s: a request failed in %(blamed)s", about, exc_info=error)
-        self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))
-
-    def when_committed(self, awaits: Sequence[tuple[Partition, int]], correlation: int, answer: m.Message) -> None:
-        """Answer once everything is committed; at once if it is already."""
-        missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]
-        if not missing:
-            self.reply(correlation, answer)
-            return
-        left = len(missing)
-        self._inflight += 1
-
-        def committed() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self._end()
-                self.reply(correlation, answer)
-
-        for partition, end in missing:
-            partition.when_committed(end, committed)
+    # --- requests of the session itself ---
 
     def _ping(self, event: Event) -> None:
-        self.answer(frames_of(m.Pong(), event.correlation))
+        self._responder.answer(frames_of(m.Pong(), event.correlation))
 
     def _nothing(self, event: Event) -> None:
         """Do nothing: receiving it is a sign of life already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
 import trio
 
@@ -14,12 +14,10 @@ from linn.core.gateway.gateway import SubscribeRequest
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import Settlement
 from linn.protocols.capnp.reading import WAIT_MS_MAX
+from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscriber import Subscriber
 from linn.wire import messages as m
 from linn.wire.connection import Event, frames_of
-
-if TYPE_CHECKING:
-    from linn.protocols.capnp.session import Session
 
 DELIVERY_BYTES_MIN = 16 << 10
 DELIVERY_BYTES_MAX = 1 << 20
@@ -33,12 +31,13 @@ topics. Each takes 350 bytes, so that all of them are 11 MiB, and leaving them t
 class Subscribing:
     """The subscriptions of one connection."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
         self._subscribers: dict[int, Subscriber] = {}
         self._subscription_ids = 0
         self._left: list[StreamReader] = []
         """Readers that have ended, and are still registered with their partitions."""
+        self._draining = False
 
     @property
     def is_empty(self) -> bool:
@@ -49,6 +48,11 @@ class Subscribing:
         """Push nothing more."""
         for subscriber in self._subscribers.values():
             subscriber.pause()
+
+    def drain(self) -> None:
+        """Push nothing more, and refuse new subscriptions."""
+        self._draining = True
+        self.pause()
 
     def is_holding(self) -> bool:
         """Whether the client holds leases."""
@@ -63,31 +67,33 @@ class Subscribing:
         """Begin a subscription. Raises LinnError."""
         subscribe = event.message
         assert isinstance(subscribe, m.Subscribe)
-        if self._session.draining:
+        if self._draining:
             raise BrokerStopping("the broker is stopping")
-        if self._session.gateway.wants_topic(subscribe.topic):
-            self._session.in_task(event, lambda: self._make_and_subscribe(event))
+        if self._responder.gateway.wants_topic(subscribe.topic):
+            self._responder.in_task(event, lambda: self._make_and_subscribe(event))
             return
-        if len(self._subscribers) >= self._session.settings.subscriptions_max:
-            raise LimitExceeded(f"a connection has at most {self._session.settings.subscriptions_max} subscriptions")
+        if len(self._subscribers) >= self._responder.settings.subscriptions_max:
+            raise LimitExceeded(f"a connection has at most {self._responder.settings.subscriptions_max} subscriptions")
         partitions = self._partitions_read(subscribe)
         self._subscription_ids += 1
         id = self._subscription_ids
-        subscriber = Subscriber(id, self._session.outbox, self._delivery_bytes, partitions)
+        subscriber = Subscriber(id, self._responder.outbox, self._delivery_bytes, partitions)
         subscriber.topic, subscriber.group = subscribe.topic, subscribe.group
         request = SubscribeRequest(
             subscribe.topic, subscribe.group, subscribe.start, subscribe.starts, subscribe.partitions
         )
-        kind, consumer = self._session.gateway.subscribe_nowait(self._session.principal, request, subscriber.assigned)
+        kind, consumer = self._responder.gateway.subscribe_nowait(
+            self._responder.principal, request, subscriber.assigned
+        )
         subscriber.consumer = consumer
         self._subscribers[id] = subscriber
-        self._session.outbox.put(frames_of(m.Subscribed(id, kind, consumer.lease_ms), event.correlation))
+        self._responder.outbox.put(frames_of(m.Subscribed(id, kind, consumer.lease_ms), event.correlation))
         subscriber.begin(subscribe.credit)
-        self._session.nursery.start_soon(self._run_subscriber, subscriber)
+        self._responder.spawn(partial(self._run_subscriber, subscriber))
 
     def _partitions_read(self, subscribe: m.Subscribe) -> int:
         """The number of partitions that a new subscription reads; 0 for a queue. Raises TopicUnknown, LimitExceeded."""
-        topic = self._session.gateway.topic(self._session.principal, subscribe.topic)
+        topic = self._responder.gateway.topic(self._responder.principal, subscribe.topic)
         more = 0
         if subscribe.group and topic.groups is not None:
             more = -(-len(topic.partitions) // (topic.groups.members(subscribe.group) + 1))
@@ -101,23 +107,23 @@ class Subscribing:
 
     async def _make_and_subscribe(self, event: Event) -> None:
         assert isinstance(event.message, m.Subscribe)
-        await self._session.gateway.make_topic(self._session.principal, event.message.topic)
+        await self._responder.gateway.make_topic(self._responder.principal, event.message.topic)
         self.subscribe(event)
 
     def _delivery_bytes(self) -> int:
         """Bytes of one delivery, such that one for each subscription fits into half of the outbox; few if memory is
         short.
         """
-        if self._session.outbox.is_short:
+        if self._responder.outbox.is_short:
             return DELIVERY_BYTES_MIN
-        share = self._session.settings.connection_bytes_max // (2 * len(self._subscribers) + 1)
+        share = self._responder.settings.connection_bytes_max // (2 * len(self._subscribers) + 1)
         return max(DELIVERY_BYTES_MIN, min(share, DELIVERY_BYTES_MAX))
 
     async def _run_subscriber(self, subscriber: Subscriber) -> None:
         try:
             await subscriber.run()
         except LinnError as error:
-            self._session.outbox.put(frames_of(m.Ended(subscriber.id, error.code, error.text)))
+            self._responder.outbox.put(frames_of(m.Ended(subscriber.id, error.code, error.text)))
         self._drop(subscriber.id)  # When it is cancelled, `leave` does it.
 
     def _subscriber(self, id: int) -> Subscriber:
@@ -133,7 +139,7 @@ class Subscribing:
         subscriber = self._subscriber(unsubscribe.subscription)
         subscriber.cancel()
         self._drop(subscriber.id)
-        self._session.reply(event.correlation, m.Done())
+        self._responder.reply(event.correlation, m.Done())
 
     def _drop(self, id: int) -> None:
         subscriber = self._subscribers.pop(id, None)
@@ -151,8 +157,7 @@ class Subscribing:
         self.close()
         if self._left:
             with trio.CancelScope(shield=True):
-                await self._session.gateway.long_work.run(self._leaving())
-        del self._session
+                await self._responder.gateway.long_work.run(self._leaving())
 
     def _leaving(self) -> Steps[None]:
         while self._left:
@@ -163,7 +168,7 @@ class Subscribing:
         credit = event.message
         assert isinstance(credit, m.Credit)
         self._subscriber(credit.subscription).grant(credit.records)
-        self._session.reply(event.correlation, m.Done())
+        self._responder.reply(event.correlation, m.Done())
 
     def pull(self, event: Event) -> None:
         """Answer with records, or without when the client has waited long enough. Raises SubscriptionUnknown."""
@@ -173,10 +178,10 @@ class Subscribing:
         wait_s = min(pull.wait_max_ms, WAIT_MS_MAX) / 1000
 
         async def work() -> None:
-            await self._session.outbox.wait_room()
+            await self._responder.outbox.wait_room()
             await subscriber.pull(event.correlation, pull, wait_s)
 
-        self._session.in_task(event, work)
+        self._responder.in_task(event, work)
 
     def settle(self, event: Event) -> None:
         """Carry out settlements. Raises SubscriptionUnknown, LimitExceeded, StorageError."""
@@ -185,11 +190,11 @@ class Subscribing:
         if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
             raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
         subscriber = self._subscriber(settle.subscription)
-        outcome = self._session.gateway.settle(
-            self._session.principal,
+        outcome = self._responder.gateway.settle(
+            self._responder.principal,
             subscriber.consumer,
             [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries],
         )
         refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
         if event.correlation:
-            self._session.when_committed(outcome.awaits, event.correlation, m.Settled(refused))
+            self._responder.when_committed(outcome.awaits, event.correlation, m.Settled(refused))

@@ -1,0 +1,143 @@
+"""Answers to the requests of one connection. Its handlers share it, and know nothing else of their session.
+
+Law: a request in a task of its own is answered once, with an error if it failed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from linn.core.env.file_region import Sendable
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import InternalError, LinnError
+from linn.core.gateway.gateway import ANONYMOUS, Gateway
+from linn.core.log.partition import Partition
+from linn.protocols.capnp.outbox import Outbox
+from linn.wire import messages as m
+from linn.wire.connection import Event, frames_of
+
+logger = logging.getLogger("linn.capnp")
+
+
+class Responder:
+    """Answer requests at once, from a task, or when records are committed; count those in progress."""
+
+    __slots__ = (
+        "_changed",
+        "_peer",
+        "gateway",
+        "holding",
+        "inflight",
+        "nursery",
+        "outbox",
+        "principal",
+        "settings",
+    )
+
+    def __init__(self, gateway: Gateway, outbox: Outbox, peer: str) -> None:
+        self.gateway = gateway
+        self.principal = ANONYMOUS
+        """The client, as it has logged in."""
+        self.settings = gateway.settings
+        self.outbox = outbox
+        self.nursery: trio.Nursery
+        """The nursery of the session, from the handshake on."""
+        self.inflight = 0
+        """Requests in progress: begun, and not answered yet."""
+        self.holding = False
+        """Whether the session carries out requests now, and flushes the outbox after the last of them."""
+        self._peer = peer
+        self._changed: trio.Event | None = None
+
+    # --- answers ---
+
+    def answer(self, frames: Sequence[Sendable]) -> None:
+        """Queue an answer; it is sent with the answers to neighbouring requests, while the session carries requests
+        out.
+        """
+        if self.holding:
+            self.outbox.hold(frames)
+        else:
+            self.outbox.put(frames)
+
+    def reply(self, correlation: int, message: m.Message) -> None:
+        """Answer a request, if it wants an answer."""
+        if correlation:
+            self.answer(frames_of(message, correlation))
+
+    def fail(self, correlation: int, error: LinnError) -> None:
+        """Answer a request with an error; one that wants no answer is logged."""
+        if correlation:
+            self.answer(frames_of(m.Failed(error.code, error.text, error.retriable), correlation))
+        else:
+            logger.info("%(connection)s: %(error)s", {"connection": self._peer} | log_fields(error))
+
+    def fail_unforeseen(self, correlation: int, error: Exception) -> None:
+        """Report a bug, of linn or of a plugin: the log says whose, and the client gets an error."""
+        blamed = self.gateway.blamed(error)
+        about = {"connection": self._peer, "blamed": blamed, "code": InternalError.code}
+        logger.error("%(connection)s: a request failed in %(blamed)s", about, exc_info=error)
+        self.fail(correlation, InternalError("the broker failed to carry out a request; see its log"))
+
+    # --- requests that wait ---
+
+    def spawn(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Start a task that ends with the connection."""
+        self.nursery.start_soon(task)
+
+    def in_task(self, event: Event, work: Callable[[], Awaitable[None]]) -> None:
+        """Carry out a request that waits, in a task of its own."""
+        self.inflight += 1
+        self.nursery.start_soon(self._run_request, event.correlation, work)
+
+    async def _run_request(self, correlation: int, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except LinnError as error:
+            self.fail(correlation, error)
+        except Exception as error:
+            self.fail_unforeseen(correlation, error)
+        finally:
+            self._end()
+
+    def when_committed(self, awaits: Sequence[tuple[Partition, int]], correlation: int, answer: m.Message) -> None:
+        """Answer once everything is committed; at once if it is already."""
+        missing = [(partition, end) for partition, end in awaits if partition.high_watermark < end]
+        if not missing:
+            self.reply(correlation, answer)
+            return
+        left = len(missing)
+        self.inflight += 1
+
+        def committed() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self._end()
+                self.reply(correlation, answer)
+
+        for partition, end in missing:
+            partition.when_committed(end, committed)
+
+    def _end(self) -> None:
+        self.inflight -= 1
+        self.budget_changed()
+
+    # --- the session's budget ---
+
+    def budget_changed(self) -> None:
+        """Wake the reader: something that kept the session from reading has decreased."""
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def wait_budget_changed(self) -> None:
+        """Wait for the next `budget_changed`. One task at a time.
+
+        Cancellation: nothing happens.
+        """
+        self._changed = trio.Event()
+        await self._changed.wait()
