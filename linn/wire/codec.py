@@ -158,6 +158,8 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         and not (placement := message.placements[0]).returned
     ):
         return _PUBLISHED.fill(correlation, placement.partition, placement.base_offset, placement.copies)
+    if type(message) is messages.Settled and not message.refused:
+        return _SETTLED.fill(correlation, batches)
     if type(message) is messages.Deliver:
         return _DELIVER.fill(
             correlation, batches, message.subscription, message.partition, message.delivery_id, message.attempt
@@ -254,6 +256,16 @@ _DELIVER = _Template(
     ),
     "QHIiQH",
 )
+_SETTLE = _Template(
+    lambda correlation, subscription, partition, delivery_id, first, end, verdict, ms: (
+        messages.Settle(subscription, [messages.Settlement(partition, delivery_id, first, end, verdict, ms)]),
+        correlation,
+        0,
+    ),
+    "QIiQqqHI",
+)
+"""A settle of one entry, from a client that acks record by record."""
+_SETTLED = _Template(lambda correlation, batches: (messages.Settled([]), correlation, batches), "QH")
 
 
 def _read_published(correlation: int, partition: int, base_offset: int, copies: int) -> Decoded:
@@ -266,9 +278,19 @@ def _read_deliver(
     return Decoded(correlation, batches, messages.Deliver(subscription, partition, delivery_id, attempt))
 
 
+def _read_settle(correlation: int, subscription: int, *entry: int) -> Decoded:
+    return Decoded(correlation, 0, messages.Settle(subscription, [messages.Settlement(*entry)]))
+
+
+def _read_settled(correlation: int, batches: int) -> Decoded:
+    return Decoded(correlation, batches, messages.Settled([]))
+
+
 _READERS: dict[tuple[int, bytes], tuple[_Template, Callable[..., Decoded]]] = {
     _PUBLISHED.shape: (_PUBLISHED, _read_published),
     _DELIVER.shape: (_DELIVER, _read_deliver),
+    _SETTLE.shape: (_SETTLE, _read_settle),
+    _SETTLED.shape: (_SETTLED, _read_settled),
 }
 
 _CACHED_FRAME_BYTES_MAX = 512

@@ -21,7 +21,7 @@ from linn.wire import messages as m
 
 PUBLISH_CALLS_MAX = 105
 ROUTED_CALLS_MAX = 130
-ACK_CALLS_MAX = 170
+ACK_CALLS_MAX = 130
 HERE = str(Path(linn.__file__).parent)
 NOT_THE_BROKER = str(Path(HERE) / "testing")
 CONFIG = """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from linn.core.batch.builder import BatchColumns, build_batch
+from linn.core.batch.builder import build_single
 from linn.core.env.env import Clock
 from linn.core.errors.tree import LogCorrupt
 from linn.core.log.partition import Partition
@@ -48,8 +48,7 @@ class StateLog:
 
     def append(self, events: bytes) -> int:
         """Append one record; returns the offset behind it. Raises StorageError: nothing was stored."""
-        batch = build_batch(BatchColumns((events,), self.clock.now_ms(), 0))
-        return self.partition.append(batch) + 1
+        return self.partition.append(build_single(events, self.clock.now_ms(), 0)) + 1
 
     def is_due(self) -> bool:
         """Whether `compact` would do something."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, starmap
 from operator import lt
 from typing import ClassVar, Final
 
@@ -310,7 +310,7 @@ class EventBuffer:
         events = self._events
         if self._acquired is not None:
             events.append(Acquired(*self._acquired))
-        events.extend(Settled(first, end) for first, end in self._settled)
+        events += starmap(Settled, self._settled)
         self._events = []
         self._settled = OffsetRanges()
         self._acquired = None

@@ -422,8 +422,8 @@ class PartitionQueue:
             return 0
         if events or self._unwritten:
             self._unwritten.write(encode_events(events) if events else b"")
-            if self._open:
-                self._compact_if_due()
+            if self._open and self.state.is_due():
+                self.spawn(self._compact)
         return self.state.partition.log.bounds()[1]
 
     def _flush_or_keep(self) -> None:
@@ -502,15 +502,9 @@ class PartitionQueue:
     def _encoded_snapshot(self) -> bytes:
         return encode_events(self.subscription.snapshot_events(self.clock.monotonic()))
 
-    def _compact_if_due(self) -> None:
-        state = self.state
-        assert state is not None
-        if state.is_due():
-
-            async def compact() -> None:
-                await state.compact(self._snapshot)
-
-            self.spawn(compact)
+    async def _compact(self) -> None:
+        assert self.state is not None
+        await self.state.compact(self._snapshot)
 
     def _trim_if_due(self) -> None:
         if not self.trims or self._trimming:

@@ -170,7 +170,7 @@ class Topic:
         dispatch = PartitionQueue(partition, change.semantics, state, on_ready, self._clock, change.spawn, self._copy)
         change.dispatches.append(dispatch)
         dispatch.trims = change.settings.kind == "queue"
-        dispatch.on_room = self.tell_room
+        dispatch.on_room = self._room.notify_all
         await dispatch.recover(self._retired.left_off(index))
 
     async def _copy(self, dispatch: PartitionQueue) -> None:

@@ -62,7 +62,7 @@ class Subscriber:
         self.consumer.takes_stored = True
         self.consumer.on_ended = self._wake
         if self.consumer.lease_ms:
-            self.consumer.on_released, self.consumer.on_lease_lost = self._wake, self._tell_lost
+            self.consumer.on_released, self.consumer.on_lease_lost = self._released, self._tell_lost
         if self._assigned is not None:
             self._outbox.put(frames_of(self._assigned))
         self.grant(credit)
@@ -77,6 +77,10 @@ class Subscriber:
 
     def _wake(self) -> None:
         self._credited.set()
+
+    def _released(self) -> None:
+        if self._credit:  # A client that only pulls has none, and nothing to be pushed.
+            self._wake()
 
     async def _until_woken(self) -> None:
         self._credited = trio.Event()
