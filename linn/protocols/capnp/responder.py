@@ -40,7 +40,7 @@ class Responder:
     def __init__(self, gateway: Gateway, outbox: Outbox, peer: str) -> None:
         self.gateway = gateway
         self.principal = ANONYMOUS
-        """The client, as it has logged in."""
+        """The principal of all requests."""
         self.settings = gateway.settings
         self.outbox = outbox
         self.nursery: trio.Nursery
