@@ -619,3 +619,41 @@ async def test_fewer_records_than_half_the_credit_wait_a_moment_for_others_to_be
         while sum(sizes) < 100:
             sizes.append(len(values((await client.delivery()).batches)))
         assert len(sizes) < 10, "not one by one"
+
+
+@simulated
+async def test_less_credit_counts_at_once_also_for_a_push_that_waits(env: SimEnv) -> None:
+    async with broker_on(env, QUEUE):
+        client = await connected(env)
+        worker = await _worker(client, 50)
+        await trio.sleep(1)
+        await client.call(m.Credit(worker, 1))
+        await client.publish("t", list("abc"))
+        assert values((await client.delivery()).batches) == ["a"]
+        assert await client.is_silent(1)
+
+
+@pytest.mark.parametrize("pulls", [False, True])
+def test_a_subscription_without_credit_is_not_given_again_what_it_releases(pulls: bool) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, QUEUE):
+            client, other = await connected(env), await connected(env)
+            await client.publish("t", list("abc"))
+            worker = await _worker(client, 0 if pulls else 50)
+            if pulls:
+                held = await client.ask(m.Pull(worker, 3, 0))
+                pull = await client.send(m.Pull(worker, 3, 5_000))
+            else:
+                held = await client.delivery()
+            await trio.sleep(1)
+            await client.call(m.Credit(worker, 0))
+            assert await client.settle(worker, held, RELEASE) == []
+            assert await client.is_silent(1)
+            if pulls:
+                assert (await client.answer(pull)).batches == []
+            await client.call(m.Unsubscribe(worker))
+            await _worker(other, 3)
+            again = await other.delivery()
+            assert (values(again.batches), again.message.attempt) == (["a", "b", "c"], 1)
+
+    run_simulation(1, scenario)

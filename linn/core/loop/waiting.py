@@ -50,11 +50,12 @@ class ReadySignal:
             self._waiting.popleft().set()
 
     async def wait(self) -> None:
-        """Wait to be woken. Cancellation passes the wake-up on."""
+        """Wait to be woken. Cancellation passes the wake-up on, also one that came just before."""
         event = trio.Event()
         self._waiting.append(event)
         try:
             await event.wait()
+            await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
             if event.is_set():
                 self.notify()

@@ -1,7 +1,8 @@
 """One subscription of one connection: credit in, deliveries out.
 
 Pushed records use up credit, and the client grants more. With leases nothing is granted: credit is the number of
-records that the client may hold, so that it comes back when a lease ends, however it ends.
+records that the client may hold, so that it comes back when a lease ends, however it ends. A lower number takes effect
+at once, also for a push that waits: a client that leaves sets it to 0, and is not leased again what it releases then.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Subscriber:
         """Allow so many more records to be pushed or, with leases, to be held."""
         if self._paused:
             return
+        if self.consumer.lease_ms and (records < self._credit or records == 0):
+            self._end_waits()
         before = 0 if self.consumer.lease_ms else self._credit
         self._credit = min(before + records, CREDIT_MAX)
         self._wake()
@@ -104,6 +107,10 @@ class Subscriber:
         self._paused = True
         self._credit = 0
         self._credited = trio.Event()
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        """End the wait for records to push, and answer pulls that wait with none."""
         for deadline in self._deadlines:
             deadline.end()
 
