@@ -79,6 +79,7 @@ class Peer:
             m.Subscribe: lambda session, event: m.Subscribed(1, m.SubscriptionKind.SHARED, 30_000),
             m.Unsubscribe: lambda session, event: m.Done(),
             m.Settle: lambda session, event: m.Settled([]),
+            m.Credit: lambda session, event: m.Done() if event.correlation else None,
             m.Ping: lambda session, event: m.Pong(),
         }
 

@@ -373,6 +373,33 @@ def test_ctrl_c_in_the_block_closes_the_client(broker: str, name: str) -> None:
 
 
 @pytest.mark.system
+def test_workers_finish_all_jobs_although_the_broker_is_killed_halfway(tmp_path: Path, name: str) -> None:
+    with BrokerProcess(tmp_path, f'[topics.{name}]\n[storage.segmented-log]\nfsync = "always"\n') as process:
+        with linn.sync.connect(process.url, backoff_max_s=0.1) as client:
+            done: list[bytes | None] = []
+
+            def work() -> None:
+                for message in consumer:
+                    done.append(message.value)
+                    message.ack()
+
+            with client.producer(name) as producer:
+                producer.publish_many([b"%d" % number for number in range(50)])
+                consumer = client.consumer(name)
+                with running_threads(work, work):
+                    while len(done) < 25:
+                        threading.Event().wait(0.001)
+                    process.kill()
+                    process.start()
+                    producer.publish_many([b"%d" % number for number in range(50, 100)])
+                    while len(set(done)) < 100:
+                        threading.Event().wait(0.001)
+                    consumer.close()
+            with client.consumer(name) as rest:
+                assert rest.get(timeout_s=0.1) is None
+
+
+@pytest.mark.system
 def test_a_publish_outlives_a_broker_that_is_killed_and_started_again(tmp_path: Path, name: str) -> None:
     with BrokerProcess(tmp_path, f'[topics.{name}]\nkind = "stream"\n') as process:
         with linn.sync.connect(process.url, retries_max=100, backoff_max_s=0.1) as client:

@@ -121,6 +121,26 @@ def test_a_refusal_that_no_caller_awaits_is_raised_by_the_next_step(broker: str,
                 consumer.close()
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+def test_acks_that_a_lost_connection_made_void_interrupt_nothing(broker: str, name: str, group: str | None) -> None:
+    with linn.sync.connect(broker, name=name) as client, linn.sync.connect(broker) as other:
+        client.admin.create_topic(name, kind="stream" if group else "queue")
+        publish(client, name, 4)
+        with client.consumer(name, group) as consumer:
+            held = [next(consumer) for _ in range(4)]
+            (number,) = [known["number"] for known in other.admin.connections() if known["client"] == name]
+            other.admin.close_connection(number)
+            while number in {known["number"] for known in other.admin.connections()}:
+                pass
+            held[0].ack()
+            with held[1].process():
+                pass
+            assert read(consumer, 4) == [0, 1, 2, 3]
+            with pytest.raises(DeliveryNotCurrent, match="connection"):
+                held[2].ack().wait()
+            held[3].ack()
+
+
 def test_acks_of_adjoining_messages_are_one(broker: str, name: str) -> None:
     with linn.sync.connect(broker) as client:
         client.admin.create_topic(name)

@@ -17,7 +17,7 @@ from linn.client import Client, Message
 from linn.core.broker.broker import running_broker
 from linn.core.config.config import load_config, plugin_settings
 from linn.core.config.toml_source import TomlSource
-from linn.core.errors.tree import ConnectionLost, RequestTimeout, TopicFull, VersionUnsupported
+from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, RequestTimeout, TopicFull, VersionUnsupported
 from linn.core.plugins.manager import PluginManager, installed
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -193,6 +193,104 @@ def test_an_outage_is_reported_at_its_start_at_intervals_and_at_its_end(caplog: 
     ]
     assert [line.count("127.0.0.1:5466") for line in told] == [1] * 5
     assert told[-1].startswith("connected to 127.0.0.1:5466 again after 10")
+
+
+JOBS = 100
+
+
+class Worker:
+    """A worker as applications write it, without any handling of outages."""
+
+    def __init__(self, client: Client, topic: str, group: str | None = None, prefetch: int | None = None) -> None:
+        self.consumer = client.consumer(topic, group=group, prefetch=prefetch)
+        self.done: list[bytes | None] = []
+        self.ended = False
+
+    async def run(self) -> None:
+        try:
+            async with self.consumer as consumer:
+                async for message in consumer:
+                    await trio.sleep(0.01)  # The job.
+                    message.ack()
+                    self.done.append(message.value)
+        finally:
+            self.ended = True
+
+
+@pytest.mark.parametrize(("topic", "group"), [("jobs", None), ("log", "workers")])
+@pytest.mark.parametrize("prefetch", [None, 50])
+def test_a_worker_finishes_all_jobs_although_the_broker_crashes_halfway(
+    topic: str, group: str | None, prefetch: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(env: SimEnv, client: Client, machine: Machine) -> list[bytes | None]:
+        async with client.producer(topic) as producer:
+            await producer.publish_many([b"%d" % number for number in range(JOBS)])
+        worker = Worker(client, topic, group, prefetch)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            while len(worker.done) < JOBS // 2:
+                await trio.sleep(0.001)
+            machine.go_away()
+            await trio.sleep(60)
+            machine.come_back()
+            while len(set(worker.done)) < JOBS:
+                await trio.sleep(0.1)
+            await trio.sleep(1)
+            assert not worker.ended
+            nursery.cancel_scope.cancel()
+        async with client.consumer(topic, group=group) as consumer:
+            with trio.move_on_after(60):
+                pytest.fail(f"{await anext(consumer)} was not settled")
+        return worker.done
+
+    with caplog.at_level(logging.INFO, "linn.client"):
+        done = simulated(scenario)
+    assert set(done) == {b"%d" % number for number in range(JOBS)}
+    told = [record for record in caplog.records if "were not known to be settled" in record.msg]
+    assert len(told) == 1
+    count, repeated = told[0].args["count"], len(done) - JOBS  # type: ignore[index,call-overload]
+    assert count == repeated or (group and 0 < count < repeated), "of a group only what was acked is counted"
+    text = f"{count} records of {topic} were not known to be settled, and may be delivered again"
+    assert told[0].getMessage() == text
+
+
+@pytest.mark.parametrize(("topic", "group"), [("jobs", None), ("log", "workers")])
+def test_awaiting_an_ack_that_an_outage_made_void_raises(topic: str, group: str | None) -> None:
+    async def scenario(env: SimEnv, client: Client, machine: Machine) -> None:
+        async with client.producer(topic) as producer:
+            await producer.publish_many([b"0", b"1", b"2", b"3"])
+        async with client.consumer(topic, group=group) as consumer:
+            messages = [await anext(consumer) for _ in range(4)]
+            machine.go_away()
+            before = messages[0].ack()
+            await trio.sleep(60)
+            machine.come_back()
+            await trio.sleep(60)
+            for handle in (before, messages[1].ack(), messages[1].nack(), before):
+                with pytest.raises(DeliveryNotCurrent, match="connection"):
+                    await handle
+            async with messages[2].process():  # What is done is done; it comes again.
+                pass
+            messages[3].ack()
+            again = [await anext(consumer) for _ in range(4)]
+            assert [message.offset for message in again] == [0, 1, 2, 3]
+            await again[3].batch.ack()
+
+    simulated(scenario)
+
+
+def test_an_ack_after_the_lease_expired_is_still_refused_by_the_next_step() -> None:
+    async def scenario(env: SimEnv, client: Client, machine: Machine) -> None:
+        async with client.producer("jobs") as producer:
+            await producer.publish_many([b"0", b"1"])
+        async with client.consumer("jobs", renewal_max_s=0) as consumer:
+            message = await anext(consumer)
+            await trio.sleep(60)
+            message.ack()
+            with pytest.raises(DeliveryNotCurrent):
+                await anext(consumer)
+
+    simulated(scenario)
 
 
 def test_without_retries_waiting_messages_fail_at_once() -> None:

@@ -500,8 +500,8 @@ async def test_with_leases_the_broker_counts_held_records_and_clients_grant_no_c
             await deliver(peer, 100)
             for message in await read(consumer, 100):
                 message.ack()
+            assert peer.messages(m.Credit) == []
         assert settled(peer) == [(0, 100, m.Verdict.ACK)]
-        assert peer.messages(m.Credit) == []
 
 
 @on_both_loops
@@ -589,3 +589,15 @@ async def test_messages_are_made_when_they_are_asked_for() -> None:
                 {},
                 (),
             )
+
+
+@on_both_loops
+async def test_closing_sets_the_credit_to_0_before_it_releases_unread_messages() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t", prefetch=9) as consumer:
+            await deliver(peer, 3)
+            await anext(consumer)
+        after = peer.events[[type(event.message) for event in peer.events].index(m.Credit) :]
+        assert [type(event.message) for event in after[:3]] == [m.Credit, m.Settle, m.Unsubscribe]
+        assert peer.messages(m.Credit) == [m.Credit(1, 0)]
+        assert settled(peer) == [(1, 3, m.Verdict.RELEASE)]

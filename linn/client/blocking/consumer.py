@@ -117,6 +117,7 @@ class Consumer:
 
         Raises:
             DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody waited for was refused; iterate on.
+                One that a lost connection made void is not raised.
             ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
             BatchCorrupt: a batch was damaged; iterate on.
             TopicUnknown, ...: the subscription is over for good.

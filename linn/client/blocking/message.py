@@ -13,6 +13,7 @@ from linn.client.blocking.settling import Settled
 from linn.client.consume import message as asynchronous
 from linn.client.consume.processing import OnError, check_on_error
 from linn.client.consume.received import ReceivedBatch, ReceivedMessage
+from linn.client.consume.settling import is_void
 from linn.core.errors.tree import LinnError, SubscriptionWrongKind
 from linn.wire.messages import Verdict
 
@@ -77,7 +78,8 @@ class Batch(ReceivedBatch):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
         """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
-        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack.
+        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack,
+        but not that a lost connection made it void.
 
         Example:
             with batch.process(on_error="reject"):
@@ -139,7 +141,8 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """Settle when a `with` block is left: ack, or nack or reject if the block raises.
 
-        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack.
+        An interrupt (KeyboardInterrupt) settles nothing. The block's error is raised on, or else a refusal of the ack,
+        but not that a lost connection made it void.
 
         Example:
             with message.process(on_error="reject"):
@@ -191,7 +194,12 @@ class Processing(Generic[T]):
     ) -> None:
         """Settle as `Message.process` says."""
         if exc is None:
-            self._work.ack().wait()
+            settled = self._work.ack()
+            try:
+                settled.wait()
+            except LinnError:
+                if not is_void(settled.carried_out):
+                    raise
         elif isinstance(exc, Exception):
             with contextlib.suppress(LinnError):  # The block's own error is raised.
                 (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms)).wait()

@@ -1,13 +1,15 @@
 """Consumer: reads one topic, message by message or batch by batch, and settles what it has read.
 
 Laws: records of a partition arrive in order, except for redelivered ones. Refusals and failures are raised by the next
-step of an iteration, after which the iteration may go on. After a reconnection the consumer subscribes again: a queue
-redelivers unsettled records, a group goes on at its committed offsets, a reader behind what it has read.
+step of an iteration, after which the iteration may go on; a lost connection is not among them. After a reconnection the
+consumer subscribes again: a queue redelivers unsettled records, a group goes on at its committed offsets, a reader
+behind what it has read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,9 +28,11 @@ from linn.client.consume.message import Batch, Message, Unread, is_unread_of, re
 from linn.client.consume.prefetch import PREFETCH_MAX
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Request, Start, first_requests, next_requests
-from linn.client.consume.subscription import Limits, PullRequest, SubscribeRequest, Subscription, UnsubscribeRequest
+from linn.client.consume.subscription import Limits, PullRequest, SubscribeRequest, Subscription
 from linn.core.errors.tree import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
-from linn.wire.messages import Deliver, Pull, Unsubscribe
+from linn.wire.messages import Deliver, Pull
+
+logger = logging.getLogger("linn.client")
 
 Mode = Literal["push", "pull"]
 TakeUnread = Callable[[Subscription, Collection[Delivery] | None], list[Unread]]
@@ -140,7 +144,8 @@ class Consumer:
             self._leave()
 
     async def aclose(self) -> None:
-        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue.
+        """Send outstanding settlements and unsubscribe. Unsettled records go back to a queue; of unread ones no attempt
+        counts.
 
         Raises:
             LinnError: a settlement that nobody awaited was refused.
@@ -156,9 +161,12 @@ class Consumer:
             await anyio.lowlevel.checkpoint()
             return
         with anyio.move_on_after(self._connector.options.request_timeout_s):
-            for subscription in list(self._subscriptions):
-                await subscription.until_settled()
-            for answer in self._leave():
+            try:
+                for subscription in list(self._subscriptions):
+                    await subscription.until_quiet()
+            finally:
+                answers = self._leave()
+            for answer in answers:
                 with contextlib.suppress(LinnError):
                     await answer.wait()
         await anyio.lowlevel.checkpoint()
@@ -175,17 +183,8 @@ class Consumer:
         return answers
 
     def _unsubscribe(self) -> list[Answer]:
-        answers: list[Answer] = []
-        for subscription in self._subscriptions:
-            if subscription.leased:
-                subscription.release()
-            subscription.flush()
-            if subscription.alive:
-                answer = UnsubscribeRequest(subscription)
-                subscription.connection.ask(answer, Unsubscribe(subscription.id))
-                answers.append(answer)
-        self._subscriptions = []
-        return answers
+        subscriptions, self._subscriptions = self._subscriptions, []
+        return [answer for subscription in subscriptions if (answer := subscription.leave()) is not None]
 
     # --- subscribing ---
 
@@ -215,6 +214,10 @@ class Consumer:
     def _disconnected(self) -> None:
         """End the subscriptions of a lost connection."""
         subscriptions, self._subscriptions = self._subscriptions, []
+        unsettled = sum([subscription.unsettled_count() for subscription in subscriptions])
+        if unsettled:
+            text = "%(count)d records of %(topic)s were not known to be settled, and may be delivered again"
+            logger.warning(text, {"topic": self.topic, "count": unsettled})
         for subscription in subscriptions:
             self._positions.update(subscription.end())
         self._partitions = None
@@ -337,6 +340,7 @@ class Consumer:
 
         Raises:
             DeliveryNotCurrent, GroupFenced, ...: a settlement that nobody awaited was refused; iterate on.
+                One that a lost connection made void is not raised.
             ConnectionLost: `retries_max` attempts to reconnect failed; iterating on tries again.
             TopicUnknown, ...: the subscription is over for good.
             ClientClosed: the consumer was not entered. ClientUnreachable: this is not the client's event loop.

@@ -98,7 +98,8 @@ class Batch(ReceivedBatch):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Batch]:
         """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
-        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack.
+        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack,
+        but not that a lost connection made it void.
 
         Example:
             async with batch.process(on_error="reject"):
@@ -178,7 +179,8 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
     def process(self, on_error: OnError = "nack", delay_ms: int = 0) -> Processing[Message]:
         """Settle when an `async with` block is left: ack, or nack or reject if the block raises.
 
-        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack.
+        Cancellation settles nothing. The block's error is raised on, or else a refusal of the ack,
+        but not that a lost connection made it void.
 
         Example:
             async with message.process(on_error="reject"):

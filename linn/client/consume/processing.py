@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Generic, Literal, Protocol, TypeVar
 
 from linn.client.arguments import U32_MAX, checked_number
-from linn.client.consume.settling import Settled
+from linn.client.consume.settling import Settled, is_void
 from linn.core.errors.tree import LinnError, MessageInvalid
 
 OnError = Literal["nack", "reject"]
@@ -48,7 +48,12 @@ class Processing(Generic[T]):
     ) -> None:
         """Settle as `Message.process` says."""
         if exc is None:
-            await self._work.ack()
+            settled = self._work.ack()
+            try:
+                await settled
+            except LinnError:
+                if not is_void(settled):
+                    raise
         elif isinstance(exc, Exception):
             with contextlib.suppress(LinnError):  # The block's own error is raised.
                 await (self._work.reject() if self._on_error == "reject" else self._work.nack(self._delay_ms))

@@ -1,7 +1,8 @@
 """Settling: a consumer's settlements until the broker has answered them. Pure: no I/O.
 
 Laws: settlements reach the broker in the order in which they were made, adjoining ones merged; each is carried out, or
-its refusal is raised to the task that awaits it, or else by the consumer's next step.
+its refusal is raised to the task that awaits it, or else by the consumer's next step. One that a lost connection made
+void is raised to the task that awaits it, and to nobody else.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class PendingSettlement:
     It is sent even if nobody awaits it. Cancellation: it is sent all the same.
     """
 
-    __slots__ = ("_event", "_send", "awaited", "delivery", "end", "error", "first", "ms", "state", "verdict")
+    __slots__ = ("_event", "_send", "awaited", "delivery", "end", "error", "first", "is_void", "ms", "state", "verdict")
 
     def __init__(
         self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int, send: Callable[[], None]
@@ -63,6 +64,8 @@ class PendingSettlement:
         self.ms = ms
         self.state = OPEN
         self.awaited = False
+        self.is_void = False
+        """Whether the connection was lost before the broker answered."""
         self.error: LinnError | None = None
         self._send = send
         self._event: anyio.Event | None = None
@@ -116,6 +119,11 @@ class NothingToSettle:
 NOTHING_TO_SETTLE = NothingToSettle()
 Settled = Awaitable[None]
 """Handle of a settlement. Awaiting the broker's answer is optional."""
+
+
+def is_void(settled: Settled | None) -> bool:
+    """Tell whether the connection was lost before a settlement was answered: the records may be delivered again."""
+    return isinstance(settled, PendingSettlement) and settled.is_void
 
 
 def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:

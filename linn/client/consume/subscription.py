@@ -2,12 +2,14 @@
 
 Laws: credit is given back in chunks, when records are handed over; for leased records the broker counts them itself.
 Leased records are void once the connection is gone or the lease is known to be over; a settlement that the broker can't
-answer any more fails with DeliveryNotCurrent. When half of a lease has passed, records that the application has not
-looked at are released for others, and the lease of those that it still refers to is renewed.
+answer any more fails with DeliveryNotCurrent, of which the task that awaits it is told, and nobody else. When half of a
+lease has passed, records that the application has not looked at are released for others, and the lease of those that it
+still refers to is renewed. A subscription that ends is stopped first, or it would be given again what it releases.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, Protocol
@@ -30,7 +32,7 @@ from linn.client.consume.settling import (
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, ProtocolError, error_from_code
 from linn.wire import messages
-from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Verdict
+from linn.wire.messages import Credit, Deliver, Message, Settle, Subscribed, SubscriptionKind, Unsubscribe, Verdict
 
 SETTLE_LINGER_S = 0.005
 """Linger time of a settlement that nobody awaits: far below any lease, and enough for thousands of records."""
@@ -138,6 +140,9 @@ class Subscription:
         self._open: list[PendingSettlement] = []
         self._unanswered: dict[PendingSettlement, None] = {}
         self._flush_planned = False
+        self._unanswered_count = 0
+        """Records whose settlement was sent, and not answered before the connection was lost."""
+        self._stopped = False
         self._positions = positions
         """Next offset by partition; for a group's member, only of partitions that a nack has set back."""
         self._owned: set[int] | None = None
@@ -329,6 +334,8 @@ class Subscription:
 
     def release(self, leases: Collection[Delivery] | None = None) -> None:
         """Release the unread records of these leases, or of all."""
+        if not self.leased:
+            return
         for delivery, first, end in self._consumer._take_unread(self, leases):
             if not self._is_over(delivery):
                 self._settle_quietly(delivery, first, end, Verdict.RELEASE, 0)
@@ -356,7 +363,7 @@ class Subscription:
     def _settling(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> PendingSettlement:
         settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
         if not self.alive:
-            self._finish([settling], _too_late())
+            _make_void([settling])
             return settling
         if verdict == Verdict.EXTEND and self.leased and not self._is_over(delivery):
             delivery.until_s = self.monotonic() + ms / 1000
@@ -412,11 +419,38 @@ class Subscription:
             if self._adaptive is not None and settling.verdict != Verdict.RELEASE:
                 self._adaptive.settled(settled)
 
-    async def until_settled(self) -> None:
-        """Send all settlements, and wait for the broker's answers without raising refusals."""
+    async def until_quiet(self) -> None:
+        """Stop the deliveries, send all settlements, and wait for the broker's answers without raising refusals."""
+        stopped = self._stop()
         self.flush()
         for settling in list(self._unanswered):
             await settling.until_done()
+        if stopped is not None:
+            with contextlib.suppress(LinnError):
+                await stopped.wait()
+
+    def _stop(self) -> Answer | None:
+        """Have the broker lease nothing more to this subscription; None if it leases nothing, or was asked before."""
+        if not self.leased or self._stopped or not self.alive:
+            return None
+        self._stopped, self._credit = True, 0
+        answer = Answer()
+        self.connection.ask(answer, Credit(self.id, 0))
+        return answer
+
+    def leave(self) -> Answer | None:
+        """Release what was not read, send all settlements, and unsubscribe; return the answer, if there will be one.
+
+        The released records are not leased to this subscription again, because it was stopped before.
+        """
+        self._stop()
+        self.release()
+        self.flush()
+        if not self.alive:
+            return None
+        answer = UnsubscribeRequest(self)
+        self.connection.ask(answer, Unsubscribe(self.id))
+        return answer
 
     def answered(self, settlings: list[PendingSettlement], error: LinnError | None) -> None:
         """Take the broker's answer to settlements, all accepted or all refused."""
@@ -432,6 +466,20 @@ class Subscription:
         if error is not None and not any(settling.awaited for settling in settlings):
             self._consumer._on_refused(error)
 
+    def lost(self, settlings: list[PendingSettlement]) -> None:
+        """Make settlements void that were sent over a connection that is lost."""
+        for settling in settlings:
+            self._unanswered.pop(settling, None)
+        self._unanswered_count += _count(settlings)
+        _make_void(settlings)
+
+    def unsettled_count(self) -> int:
+        """Take back what was not read, and count the other records that are not known to be settled."""
+        if not self.leased:
+            return self._unanswered_count + _count(self._open)
+        unread = sum([end - first for _, first, end in self._consumer._take_unread(self, None)])
+        return self._unanswered_count + max(0, self.held - unread)
+
     def end(self) -> dict[int, int]:
         """End with the connection or the subscription; return the offsets at which a reader goes on."""
         if self.alive:
@@ -439,8 +487,7 @@ class Subscription:
             self.connection.subscriptions.pop(self.id, None)
             lost, self._open, self._unanswered = [*self._unanswered, *self._open], [], {}
             self.last_ack = None
-            if lost:
-                self._finish(lost, _too_late())
+            _make_void(lost)
         return self._positions if self.kind == SubscriptionKind.READER else {}
 
 
@@ -449,8 +496,16 @@ def check_ms(ms: int) -> None:
     checked_number(ms, "a time in milliseconds", U32_MAX)
 
 
-def _too_late() -> DeliveryNotCurrent:
-    return DeliveryNotCurrent("the connection that the records came by is gone; the broker may deliver them again")
+def _make_void(settlings: Iterable[PendingSettlement]) -> None:
+    text = "the connection that the records came by is gone; the broker may deliver them again"
+    for settling in settlings:
+        settling.is_void = True
+        settling.finish(DeliveryNotCurrent(text))
+
+
+def _count(settlings: Iterable[PendingSettlement]) -> int:
+    """Count the records that would be settled."""
+    return sum([s.end - s.first for s in settlings if s.verdict not in (Verdict.EXTEND, Verdict.RELEASE)])
 
 
 def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:
@@ -531,7 +586,8 @@ class _SettleRequest:
             self._subscription.answered(settlings, refused.get(index))
 
     def failed(self, error: LinnError) -> None:
-        if isinstance(error, ConnectionLost):
-            error = _too_late()
         for settlings in self._entries:
-            self._subscription.answered(settlings, error)
+            if isinstance(error, ConnectionLost):
+                self._subscription.lost(settlings)
+            else:
+                self._subscription.answered(settlings, error)
