@@ -111,6 +111,16 @@ def test_code_within_text_breaks_at_its_spaces_only(site: Path, page: Path) -> N
         assert re.fullmatch(r'(<span class="word">[^<\s]+</span>\s*)*', code), code
 
 
+def test_a_table_that_is_too_wide_for_the_page_scrolls(site: Path) -> None:
+    """The theme has a rule for tables without a class, and no table of a page has one."""
+    (style,) = (site / "assets" / "stylesheets").glob("main.*.min.css")
+    (rule, *_) = re.findall(r"\.md-typeset table:not\(\[class\]\)\{([^}]*)\}", style.read_text(encoding="utf-8"))
+    assert {"max-width:100%", "overflow:auto"} <= {*rule.split(";")}
+    tables = [table for page in PAGES for table in re.findall(r"<table[^>]*>", html_of(site, page))]
+    assert len(tables) > 20
+    assert {table for table in tables if "class" in table} == set()
+
+
 CHARACTER = {"small": 6.0, "title": 7.8}
 """Width of one character of these classes, on average, in the units of the pictures."""
 SVG = "{http://www.w3.org/2000/svg}"

@@ -100,7 +100,7 @@ void Connection::unsubscribe(const std::shared_ptr<Subscription>& subscription) 
   try {
     if (!forget(*subscription)) return;
     const std::uint32_t number = subscription->said().subscription;
-    if (!unread.empty()) settle_quietly(number, unread);
+    give_back(number, unread);
     post(Unsubscribe{number});
   } catch (const std::exception&) {
     // The connection is lost, and the subscription with it.
@@ -134,6 +134,13 @@ void Connection::settle_quietly(std::uint32_t subscription, const std::vector<Se
     waiting_.emplace(correlation, Waiting{[](const Outcome&, bool) {}, nullptr});
   }
   post_soon(encode(correlation, Settle{subscription, entries}));
+}
+
+void Connection::give_back(std::uint32_t subscription, const std::vector<Settlement>& unread) {
+  if (unread.empty()) return;
+  // Without credit the broker does not lease it to this subscription again.
+  post_soon(encode(0, Credit{subscription, 0}));
+  settle_quietly(subscription, unread);
 }
 
 std::uint64_t Connection::expect_answer(OnOutcome told, std::shared_ptr<Subscription> opens) {

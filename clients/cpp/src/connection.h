@@ -86,6 +86,9 @@ class Connection {
   /// Settle without waiting, and without hearing of refusals.
   void settle_quietly(std::uint32_t subscription, const std::vector<Settlement>& entries);
 
+  /// Release what a subscription that ends has not read.
+  void give_back(std::uint32_t subscription, const std::vector<Settlement>& unread);
+
   /// End a subscription without waiting: what was not handed out goes back, and the attempt does not count. Never
   /// throws.
   void unsubscribe(const std::shared_ptr<Subscription>& subscription) noexcept;

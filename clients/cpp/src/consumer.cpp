@@ -407,7 +407,7 @@ void Consumer::close() {
   const std::vector<Settlement> unread = subscription->abandon();
   subscription->ended({"client.closed", "the consumer was closed"});
   state_->current.reset();
-  if (!unread.empty()) connection->settle_quietly(number, unread);
+  connection->give_back(number, unread);
   flush();
   try {
     auto reply = connection->request(detail::Unsubscribe{number});

@@ -289,8 +289,9 @@ export class Subscription implements PushHandler, Settler {
   async leave(timeoutMs: number): Promise<void> {
     if (!this.alive) return;
     const request = { member: "unsubscribe", content: { subscription: this.id } } as const;
-    // The broker would deliver what is released here again if it had the time.
     const answered = this.connection.together(() => {
+      // Without credit the broker does not lease what is released here to this subscription again.
+      if (this.leased) this.connection.tell({ member: "credit", content: { subscription: this.id, records: 0 } });
       this.release();
       this.flush();
       return this.connection.request(request, "done", timeoutMs);
