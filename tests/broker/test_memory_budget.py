@@ -164,7 +164,8 @@ async def test_batches_that_wait_in_their_files_count_a_little_each(tmp_path: Pa
                 }
                 unsent = sum(value for _, value in metrics["linn_listener_unsent_bytes"])
                 counted = {labels[0]: value for labels, value in metrics["linn_memory_bytes"]}["unsent"]
-            assert unsent / 100 < counted < unsent / 10
+            # Regions of one file that follow one another may count as one.
+            assert unsent / 1_000 < counted < unsent / 10
         await client.stream.aclose()
 
 

@@ -544,8 +544,8 @@ test("closing settles what was said, unsubscribes, and ends a loop elsewhere", a
   await loop;
   assert.deepEqual(seen, ["0"]);
   assert.deepEqual(
-    peer.heard.slice(-2).map((heard) => heard.message.member),
-    ["settle", "unsubscribe"],
+    peer.heard.slice(-3).map((heard) => heard.message.member),
+    ["settle", "credit", "unsubscribe"],
   );
 });
 
