@@ -8,7 +8,7 @@ By kind of plugin: `hookimpl`, and for
 - a partitioner `PartitionerKind`, `Partitioner`;
 - an interceptor `InterceptorKind`, `Interceptor`;
 - an observer `Observer`;
-- a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`.
+- a wire protocol `ProtocolKind`, `ProtocolServer`, `Gateway`, `TurnSlot`.
 
 `linn.testing` has a conformance suite for each, except for observers.
 """
@@ -56,6 +56,7 @@ from linn.core.log.storage import (
     StorageEngine,
     StoredBatch,
 )
+from linn.core.loop.fair_turns import TurnSlot
 from linn.core.loop.memory_budget import MemoryShare
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.plugins.hookspecs import hookimpl
@@ -155,6 +156,7 @@ __all__ = [
     "Target",
     "TopicExchange",
     "TopicSettings",
+    "TurnSlot",
     "Unroutable",
     "WaitDeadline",
     "build_batch",

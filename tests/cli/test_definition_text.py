@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from linn.cli.definitions.definition_export import tables_of, toml_text
+from linn.cli.definitions.export import tables_of, toml_text
 from linn.core.errors.tree import ConfigError
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import linn.sync
-from linn.cli.definitions.definition_file import DefinitionFile
+from linn.cli.definitions.file import DefinitionFile
 from linn.core.config.toml_source import TomlSource
 from linn.testing.process import BrokerProcess
 

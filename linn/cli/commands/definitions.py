@@ -25,7 +25,7 @@ def export(file: To = "-", url: Url = DEFAULT_URL, as_json: Json = False) -> Non
     Messages and consumer groups are not exported, and neither are the tables that a topic's storage, delivery or
     interceptors name: those belong to the configuration of the broker.
     """
-    from linn.cli.definitions.definition_export import export
+    from linn.cli.definitions.export import export
 
     export(url, file, as_json=as_json)
 
@@ -39,6 +39,6 @@ def import_(file: From, dry_run: DryRun = False, url: Url = DEFAULT_URL, as_json
     on stderr, and it ends with 3. Importing the same file again does nothing. After a failure or Ctrl-C it says how far
     it got, and importing again goes on from there. Tables other than [topics] and [exchanges] are passed over.
     """
-    from linn.cli.definitions.definition_import import Import
+    from linn.cli.definitions.import_run import Import
 
     Import(file, dry=dry_run).run(url, as_json=as_json)

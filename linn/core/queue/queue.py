@@ -222,9 +222,7 @@ class QueueConsumer:
         queue = self._queue
         while queue.listed:
             place = next(iter(queue.listed))
-            queue.listed.move_to_end(
-                place
-            )  # First of all: a partition that raises must not keep the others from being asked.
+            queue.listed.move_to_end(place)  # First: one that raises must not keep the others from being asked.
             dispatch = queue.dispatches[place]
             try:
                 lease = dispatch.acquire(self.id, records_max)

@@ -1,4 +1,4 @@
-"""A file's topics, exchanges and bindings made on a broker: `linn definitions import`, and how it says what it did."""
+"""The import of a file's topics, exchanges and bindings: `linn definitions import`, and its report."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from linn.cli.definitions.definition_export import definitions
-from linn.cli.definitions.definition_file import DefinitionFile
-from linn.cli.definitions.definition_plan import Change, Plan
+from linn.cli.definitions.export import definitions
+from linn.cli.definitions.file import DefinitionFile
+from linn.cli.definitions.plan import Change, Plan
 from linn.cli.exit_code import ExitCode, complain, on_interrupt
 from linn.cli.render.console import print_json
 from linn.cli.session import with_client

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from linn.cli.definitions.definition_export import Definitions, identity
-from linn.cli.definitions.definition_file import DefinitionFile, bindings_of
+from linn.cli.definitions.export import Definitions, identity
+from linn.cli.definitions.file import DefinitionFile, bindings_of
 from linn.client.client import Client
 from linn.core.config.decoder import encode_settings
 from linn.core.config.problem import dotted

@@ -1,4 +1,4 @@
-"""A file that is to be imported: what is wrong with it, by itself and beside what the broker has.
+"""A file that is to be imported, and its problems: by itself, and beside what the broker has.
 
 Laws: everything that can be known without asking the broker for each thing is found here, all at once and with its
 line; what only the broker can know, such as its storage, its limits and its plugins, is left to it.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any
 
-from linn.cli.definitions.definition_export import Definitions
+from linn.cli.definitions.export import Definitions
 from linn.cli.installed_plugins import loadable
 from linn.core.config.config import Config, examine_config
 from linn.core.config.problem import Problem, Problems
