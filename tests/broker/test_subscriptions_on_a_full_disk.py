@@ -13,8 +13,7 @@ from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, 
 
 from linn.core.broker.broker import Broker
 from linn.core.errors.tree import StorageError
-from linn.core.log import unwritten_events
-from linn.core.log.unwritten_events import UnwrittenEvents
+from linn.core.log import state_log
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
@@ -107,11 +106,11 @@ async def return_often(client: RawClient, worker: int, count: int) -> None:
         await client.tell(m.Settle(worker, [nack]))
 
 
-@pytest.mark.parametrize("waiting_bytes_max", [unwritten_events.WAITING_BYTES_MAX, 500])
+@pytest.mark.parametrize("waiting_bytes_max", [state_log.WAITING_BYTES_MAX, 500])
 def test_events_that_waited_for_the_disk_hold_after_a_kill(
     monkeypatch: pytest.MonkeyPatch, waiting_bytes_max: int
 ) -> None:
-    monkeypatch.setattr(unwritten_events, "WAITING_BYTES_MAX", waiting_bytes_max)
+    monkeypatch.setattr(state_log, "WAITING_BYTES_MAX", waiting_bytes_max)
     text = ALWAYS + "[topics.t]\n"
 
     async def process(env: SimEnv) -> None:
@@ -178,22 +177,22 @@ async def test_a_snapshot_takes_the_place_of_much_that_waits(env: SimEnv) -> Non
     async with broker_on(env, ALWAYS + "[topics.t]\n") as broker:
         state = dispatch_of(broker).state
         assert state is not None
-        waiting, said, most = UnwrittenEvents(state, lambda: b"all until %d" % number), 0, 0
+        most = 0
         env.disk.capacity_bytes = env.disk.used_bytes
         for number in range(10_000):
             with pytest.raises(StorageError):
-                waiting.write(b"event %d" % number)
-            most = max(most, len(waiting))
-        assert unwritten_events.WAITING_BYTES_MAX // 100 < most < unwritten_events.WAITING_BYTES_MAX // 50
+                state.write(b"event %d" % number, lambda number=number: b"all until %d" % number)  # type: ignore[misc]
+            most = max(most, state.waiting)
+        assert state_log.WAITING_BYTES_MAX // 100 < most < state_log.WAITING_BYTES_MAX // 50
         env.disk.capacity_bytes = ROOM_BYTES
         start = state.partition.log.bounds()[1]
-        waiting.write(b"event 10000")
+        state.write(b"event 10000", bytes)
         await state.partition.commit_all()
         found = [record async for record in state.replay()][start:]
         assert found[0].startswith(b"all until ")
         said = int(found[0].split()[-1])
         assert found[1:] == [b"event %d" % number for number in range(said + 1, 10_001)]
-        assert len(waiting) == 0
+        assert state.waiting == 0
 
 
 # --- after a power loss ----------------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ OnAssigned = Callable[[int, Sequence[int]], None]
 """A callback with (generation, partitions) when a member joins and whenever its share changes."""
 
 logger = logging.getLogger("linn.group")
-_member_ids = itertools.count(1)
 
 
 class Groups:
@@ -66,6 +65,7 @@ class Groups:
         self.commits_on_delivery = commits_on_delivery
         self.groups: dict[str, ConsumerGroup] = {}
         self._members: dict[str, dict[str, GroupConsumer]] = {}
+        self._member_ids = itertools.count(1)
         self._leaving: dict[str, list[str]] = {}
         """Members by group that have left and still own their partitions, until all other tasks had a turn."""
         self._counting_out = False
@@ -143,7 +143,7 @@ class Groups:
     def join(self, name: str, start: Start, on_assigned: OnAssigned) -> GroupConsumer:
         """Add a member to a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
         group = self._group(name)
-        member = GroupConsumer(self, group, f"member-{next(_member_ids)}", start, on_assigned)
+        member = GroupConsumer(self, group, f"member-{next(self._member_ids)}", start, on_assigned)
         self._members.setdefault(name, {})[member.name] = member
         self._tell(group, group.join(member.name))
         return member

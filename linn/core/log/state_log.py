@@ -1,16 +1,18 @@
 """The internal log behind a state machine: its events, one record per flush, and now and then a snapshot.
 
-Law: replaying the log from its start gives the state. A snapshot is an ordinary record whose events replace all earlier
-ones, so the records before it are trimmed once it is durable; a crash in between changes nothing.
+Law: replaying the log from its start, and then the records that wait for room, gives the state. A snapshot is an
+ordinary record whose events replace all earlier ones, so the records before it are trimmed once it is durable; a crash
+in between changes nothing.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from linn.core.batch.builder import build_single
 from linn.core.env.env import Clock
-from linn.core.errors.tree import LogCorrupt
+from linn.core.errors.tree import LogCorrupt, StorageError
 from linn.core.log.partition import Partition
 
 SNAPSHOT_AFTER_BYTES = 4 << 20
@@ -20,6 +22,12 @@ Replaying so many takes a start about 0.4 s of processor time, and as long again
 """
 ROOM_RETRY_S = 0.5
 """Interval of retries on a full disk for writes that must come before work continues."""
+WAITING_BYTES_MAX = 256 << 10
+"""Limit of records waiting for room after a snapshot, unless the snapshot is larger: making the next one then costs no
+more than it replaces.
+"""
+WAITING_RECORD_BYTES = 48
+"""Memory that a waiting record takes besides its own bytes."""
 _READ_BYTES = 1 << 20
 
 
@@ -31,6 +39,11 @@ class StateLog:
         self.clock = clock
         self._snapshot_bytes = 0
         self._compacting = False
+        self._waiting: deque[bytes] = deque()
+        """Records that a full disk has no room for, in order."""
+        self._waiting_snapshot_bytes = 0
+        """Size of the first waiting record if it is a snapshot."""
+        self._waiting_bytes = 0
 
     async def replay(self) -> AsyncIterator[bytes]:
         """All records in order. Raises LogCorrupt."""
@@ -49,6 +62,39 @@ class StateLog:
     def append(self, events: bytes) -> int:
         """Append one record; returns the offset behind it. Raises StorageError: nothing was stored."""
         return self.partition.append(build_single(events, self.clock.now_ms(), 0)) + 1
+
+    @property
+    def waiting(self) -> int:
+        """The number of records that wait for room."""
+        return len(self._waiting)
+
+    def write(self, record: bytes, snapshot: Callable[[], bytes]) -> None:
+        """Append the waiting records, then this one unless it is empty. Raises StorageError: what was not stored waits.
+
+        A full disk may last: when the waiting records are larger than a snapshot, which says the same, one replaces
+        them. `snapshot` gives the state with all events that were given to `write`.
+        """
+        waiting = self._waiting
+        try:
+            while waiting:
+                # One by one: each try on a full disk costs the same, however many wait.
+                self.append(waiting[0])
+                waiting.popleft()
+            self._waiting_snapshot_bytes = self._waiting_bytes = 0
+            if record:
+                self.append(record)
+        except StorageError:
+            if record:
+                self._wait(record, snapshot)
+            raise
+
+    def _wait(self, record: bytes, snapshot: Callable[[], bytes]) -> None:
+        self._waiting.append(record)
+        self._waiting_bytes += len(record) + WAITING_RECORD_BYTES
+        if len(self._waiting) > 1 and self._waiting_bytes > max(WAITING_BYTES_MAX, self._waiting_snapshot_bytes):
+            replacement = snapshot()
+            self._waiting = deque([replacement])
+            self._waiting_snapshot_bytes, self._waiting_bytes = len(replacement), 0
 
     def is_due(self) -> bool:
         """Whether `compact` would do something."""

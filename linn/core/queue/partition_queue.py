@@ -35,7 +35,6 @@ from linn.core.errors.tree import (
 from linn.core.log.delivery import Delivery, Settlement
 from linn.core.log.partition import Partition
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
-from linn.core.log.unwritten_events import UnwrittenEvents
 from linn.core.queue.event import SubscriptionEvent, clip_event, decode_events, encode_events
 from linn.core.queue.lease import Lease
 from linn.core.queue.offset_ranges import OffsetRanges, Range
@@ -110,7 +109,6 @@ class PartitionQueue:
         self._writing_owed = False
         self._handing_over: dict[int, int] = {}
         """The first offset, by consumer, that is settled on delivery but not read yet: it must not be trimmed."""
-        self._unwritten = UnwrittenEvents(state, self._encoded_snapshot) if state is not None else None
 
     # --- starting and stopping ---
 
@@ -418,10 +416,10 @@ class PartitionQueue:
         Raises StorageError: they are kept and written with the next ones.
         """
         events = self.subscription.take_events()
-        if self.state is None or self._unwritten is None:
+        if self.state is None:
             return 0
-        if events or self._unwritten:
-            self._unwritten.write(encode_events(events) if events else b"")
+        if events or self.state.waiting:
+            self.state.write(encode_events(events) if events else b"", self._encoded_snapshot)
             if self._open and self.state.is_due():
                 self.spawn(self._compact)
         return self.state.partition.log.bounds()[1]
@@ -432,17 +430,17 @@ class PartitionQueue:
             self.flush()
         except StorageError as error:
             text = "%(partition)s: %(count)d records of its log wait for the disk: %(error)s"
-            logger.warning(text, self._about(error) | {"count": len(self._unwritten or ())})
+            logger.warning(text, self._about(error) | {"count": self.state.waiting if self.state else 0})
 
     async def _write_owed(self) -> None:
         """Write the events of pending handovers once there is room: their consumers got an error, and others
         may wait.
         """
         try:
-            while self._open and self._unwritten:
+            while self._open and self.state is not None and self.state.waiting:
                 await self.clock.sleep(ROOM_RETRY_S)
                 with contextlib.suppress(StorageError):
-                    self._unwritten.write()
+                    self.state.write(b"", self._encoded_snapshot)
         finally:
             self._writing_owed = False
         self._on_ready()

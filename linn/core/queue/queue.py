@@ -41,7 +41,6 @@ LEASE_RECORDS_MAX = 16_384
 """Limit of the records of one lease: a consumer with a huge credit still leaves something to the others."""
 
 logger = logging.getLogger("linn.queue")
-_consumer_ids = itertools.count(1)
 
 
 class Queue:
@@ -56,6 +55,7 @@ class Queue:
         self.consumers: dict[int, QueueConsumer] = {}
         """Consumers by id."""
         self.closed = False
+        self._consumer_ids = itertools.count(1)
         self._gone: deque[tuple[int, Iterable[int]]] = deque()
         """Consumers that have left, with the partitions in which they may hold leases."""
 
@@ -80,7 +80,7 @@ class Queue:
 
     def join(self, lease_ms: int) -> QueueConsumer:
         """Add a consumer."""
-        consumer = QueueConsumer(self, next(_consumer_ids), lease_ms)
+        consumer = QueueConsumer(self, next(self._consumer_ids), lease_ms)
         self.consumers[consumer.id] = consumer
         return consumer
 
