@@ -65,7 +65,7 @@ const BACKOFF_MS = 50;
 const BACKOFF_MAX_MS = 2_000;
 const FETCH_BYTES_MAX = 1 << 20;
 
-/** Connect to a broker, once. URLs: linn://HOST[:PORT] (5466), linn://[V6]:PORT, linn+unix:///PATH. A connection that
+/** Connect to a broker, once. URLs: linn://HOST[:PORT] (5466), linn://[V6][:PORT], linn+unix:///PATH. A connection that
  * is lost later is made again for as long as the client is open.
  *
  * Rejects with listener.address_invalid, connection.failed, connection.lost, protocol.version_unsupported,
