@@ -106,7 +106,7 @@ def _content(file: Path) -> bytes:
     except OSError as error:
         raise MessageInvalid(f"{file}: can't be read: {error.strerror}") from error
     if len(content) > LINE_BYTES_MAX:
-        raise MessageTooLarge(f"{file} is larger than {LINE_BYTES_MAX >> 20} MiB, which no message is")
+        raise MessageTooLarge(f"{file} is larger than {LINE_BYTES_MAX >> 20} MiB, too large for any message")
     return content
 
 
@@ -125,7 +125,7 @@ async def stdin_lines() -> AsyncGenerator[list[bytes]]:
         rest.append(tail)
         rest_bytes += len(tail)
         if rest_bytes > LINE_BYTES_MAX:
-            raise MessageTooLarge(f"a line is longer than {LINE_BYTES_MAX >> 20} MiB, which no message is")
+            raise MessageTooLarge(f"a line is longer than {LINE_BYTES_MAX >> 20} MiB, too large for any message")
         if not chunk:
             break
     last = b"".join(rest)

@@ -12,6 +12,6 @@ def write_new(file: str, text: str) -> None:
         with open(file, "x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError as error:
-        raise ConfigExists(f"{one_line(file)} is there already, and was not touched") from error
+        raise ConfigExists(f"{one_line(file)} exists already, and was not changed") from error
     except (OSError, ValueError) as error:
         raise ConfigUnreadable(f"{one_line(file)}: can't be written: {getattr(error, 'strerror', error)}") from error

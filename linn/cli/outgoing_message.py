@@ -91,7 +91,7 @@ def _bytes(name: str, document: Any) -> bytes | None:
         try:
             return document.encode()
         except UnicodeEncodeError as error:
-            raise MessageInvalid(f'"{name}" holds half a character, which UTF-8 has no bytes for') from error
+            raise MessageInvalid(f'"{name}" holds half a surrogate pair, which is not valid Unicode') from error
     if isinstance(document, dict) and list(document) == ["base64"] and isinstance(document["base64"], str):
         try:
             return base64.b64decode(document["base64"], validate=True)

@@ -35,7 +35,7 @@ def labels(pairs: Iterable[str]) -> dict[str, LabelValue]:
     found = named_values(pairs, "--label")
     for name, value in found.items():
         if not isinstance(value, str | int | float | bool):
-            raise typer.BadParameter(f"{name!r}: a label is text, a number, true or false", param_hint="--label")
+            raise typer.BadParameter(f"{name!r}: a label must be text, a number, true or false", param_hint="--label")
     return found
 
 

@@ -25,25 +25,25 @@ def checked_number(number: object, what: str, highest: int, lowest: int = 0, or_
     """Check an int from `lowest` to `highest`; `or_none`: the meaning of None, for the error. Raises MessageInvalid."""
     if not isinstance(number, int) or isinstance(number, bool) or not lowest <= number <= highest:
         none = f", or None, which {or_none}" if or_none else ""
-        raise MessageInvalid(f"{what} is a whole number from {lowest} to {highest}{none}; not {shown(number)}")
+        raise MessageInvalid(f"{what} must be a whole number from {lowest} to {highest}{none}; not {shown(number)}")
     return int(number)
 
 
 def checked_span(span: object, what: str) -> float:
     """Check a length of time in any unit: a number from 0 to infinity. Raises MessageInvalid."""
     if not isinstance(span, int | float) or not span >= 0:  # NaN fails this as well.
-        raise MessageInvalid(f"{what} is a number from 0 on, not {shown(span)}")
+        raise MessageInvalid(f"{what} must be a number of at least 0, not {shown(span)}")
     try:
         return float(span)
     except OverflowError:
-        raise MessageInvalid(f"{what} is a number from 0 on, not {shown(span)}") from None
+        raise MessageInvalid(f"{what} must be a number of at least 0, not {shown(span)}") from None
 
 
 def checked_wait(wait_s: object) -> float:
     """Check a number of seconds that a broker can be asked to wait. Raises MessageInvalid."""
     span = checked_span(wait_s, "wait_s")
     if span > _WAIT_S_MAX:
-        raise MessageInvalid(f"wait_s is at most {_WAIT_S_MAX:g} seconds, not {shown(wait_s)}")
+        raise MessageInvalid(f"wait_s must be at most {_WAIT_S_MAX:g} seconds, not {shown(wait_s)}")
     return span
 
 
@@ -55,7 +55,7 @@ def checked_timeout(timeout_s: object) -> float | None:
 def checked_text(text: object, what: str) -> str:
     """Check that a text can be sent. Raises MessageInvalid."""
     if not isinstance(text, str):
-        raise MessageInvalid(f"{what} is text, not {type(text).__name__}")
+        raise MessageInvalid(f"{what} must be text, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -68,4 +68,4 @@ def timestamp_ms_of(moment: datetime) -> int:
     try:
         return int(moment.timestamp() * 1000)
     except (OverflowError, ValueError, OSError) as error:
-        raise MessageInvalid(f"{moment.isoformat()} is no time that can be told since 1970: {error}") from error
+        raise MessageInvalid(f"{moment.isoformat()} can't be converted to milliseconds since 1970: {error}") from error

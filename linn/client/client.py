@@ -92,12 +92,12 @@ class Client:
                 await producer.publish(b"two coffees")
         """
         if (topic is None) == (exchange is None):
-            raise MessageInvalid("a producer has either a topic or an exchange, by name")
+            raise MessageInvalid("a producer needs the name of a topic or of an exchange, not both")
         target = checked_text(exchange if topic is None else topic, "a producer's topic or exchange")
         if acks not in ("none", "leader", "all"):
-            raise MessageInvalid(f'acks is "none", "leader" or "all", not {shown(acks)}')
+            raise MessageInvalid(f'acks must be "none", "leader" or "all", not {shown(acks)}')
         if codec not in (None, "zstd"):
-            raise MessageInvalid(f'codec is None or "zstd", not {shown(codec)}')
+            raise MessageInvalid(f'codec must be None or "zstd", not {shown(codec)}')
         checked_span(linger_ms, "linger_ms")
         limits = {"in_flight_max": in_flight_max, "batch_bytes_max": batch_bytes_max}
         for name, limit in (limits | {"buffer_bytes_max": buffer_bytes_max}).items():
@@ -149,7 +149,7 @@ class Client:
             checked_number(prefetch, "prefetch", U32_MAX, lowest=1)
         checked_span(renewal_max_s, "renewal_max_s")
         if mode not in ("push", "pull"):
-            raise MessageInvalid(f'mode is "push" or "pull", not {shown(mode)}')
+            raise MessageInvalid(f'mode must be "push" or "pull", not {shown(mode)}')
         check_start(start)
         return Consumer(self._connector, topic, group or "", prefetch, mode, start, renewal_max_s)
 

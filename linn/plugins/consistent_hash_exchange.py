@@ -78,7 +78,7 @@ class ConsistentHashExchange:
         """Add a binding. The weights of a target that is bound several times add up. Raises BindingInvalid."""
         if binding.arguments:
             unknown = ", ".join(sorted(binding.arguments))
-            raise BindingInvalid(f"exchange {self.name} knows no binding arguments, but got {unknown}")
+            raise BindingInvalid(f"exchange {self.name} takes no binding arguments, but got {unknown}")
         weight_of(binding)
         if self._table.add(binding) is not None:
             self._changed()

@@ -27,12 +27,12 @@ class ContentExchange(PredicateExchange):
             if name != WHEN:
                 raise BindingInvalid(f'unknown key "{name[:40]}"{did_you_mean(name, (WHEN,))}', name)
         if binding.key:
-            raise BindingInvalid('a content exchange goes by "when" alone: when = \'routing_key = "..."\'', "key")
+            raise BindingInvalid('a content exchange takes no key, only "when": when = \'routing_key = "..."\'', "key")
         text = binding.arguments.get(WHEN)
         if text is None:
-            raise BindingInvalid(f"exchange {self.name} wants a predicate: when = 'label.region = \"eu\"'")
+            raise BindingInvalid(f"exchange {self.name} needs a predicate: when = 'label.region = \"eu\"'")
         if not isinstance(text, str):
-            raise BindingInvalid("a predicate is text", WHEN)
+            raise BindingInvalid("a predicate must be text", WHEN)
         try:
             return Predicate.parse(text)
         except PredicateInvalid as error:

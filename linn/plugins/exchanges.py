@@ -43,7 +43,7 @@ class KeyedExchange:
         """Add a binding. Raises BindingInvalid."""
         if binding.arguments:
             unknown = ", ".join(sorted(binding.arguments))
-            raise BindingInvalid(f"exchange {self.name} knows no binding arguments, but got {unknown}")
+            raise BindingInvalid(f"exchange {self.name} takes no binding arguments, but got {unknown}")
         self.check_key(binding.key)
         number = self._table.add(binding)
         if number is not None:

@@ -47,7 +47,7 @@ class HeadersExchange(PredicateExchange):
             if name not in _ARGUMENTS:
                 raise BindingInvalid(f'unknown key "{name[:40]}"{did_you_mean(name, _ARGUMENTS)}', name)
         if binding.key:
-            raise BindingInvalid("a headers exchange goes by labels and headers, and takes no key", "key")
+            raise BindingInvalid("a headers exchange routes by labels and headers, and takes no key", "key")
         match = _match_of(binding.arguments)
         tests = _tests_of(binding.arguments)
         if len(tests) >= NODES_MAX:
@@ -58,7 +58,7 @@ class HeadersExchange(PredicateExchange):
             return Predicate(tests[0])
         if match.startswith("any"):
             if not tests:
-                raise BindingInvalid(f'match = "{match}" of no values is never true', "match")
+                raise BindingInvalid(f'match = "{match}" without values is never true', "match")
             return Predicate(Or(tuple(tests)))
         # As in AMQP: a binding that names nothing matches everything.
         return Predicate(And(tuple(tests)) if tests else Constant(True))
@@ -79,7 +79,7 @@ def _tests_of(arguments: Mapping[str, Any]) -> list[Node]:
     for name, value in _table(arguments, "headers").items():
         if not isinstance(value, str) or not is_unicode(value):
             raise BindingInvalid(
-                f"header {name[:40]} is text, not {value!r:.40}; numbers are carried by labels", "headers"
+                f"header {name[:40]} must be text, not {value!r:.40}; numbers are carried by labels", "headers"
             )
         tests.append(Comparison(SubjectField("header", name), "=", value))
     return tests + [Presence(field) for field in _fields(arguments)]
@@ -95,13 +95,13 @@ def _table(arguments: Mapping[str, Any], key: Literal["labels", "headers"]) -> M
 def _label(name: str, value: object) -> LiteralValue:
     wrong = "labels"
     if not isinstance(value, str | int | float | bool):
-        raise BindingInvalid(f"label {name[:40]} is text, a number, true or false, not {value!r:.40}", wrong)
+        raise BindingInvalid(f"label {name[:40]} must be text, a number, true or false, not {value!r:.40}", wrong)
     if isinstance(value, str) and not is_unicode(value):
         raise BindingInvalid(f"label {name[:40]} is not valid Unicode", wrong)
     if isinstance(value, float) and not math.isfinite(value):
-        raise BindingInvalid(f"label {name[:40]} is a finite number, not {value}", wrong)
+        raise BindingInvalid(f"label {name[:40]} must be a finite number, not {value}", wrong)
     if isinstance(value, int) and value not in _INT64:
-        raise BindingInvalid(f"label {name[:40]} does not fit 64 bits", wrong)
+        raise BindingInvalid(f"label {name[:40]} does not fit into 64 bits", wrong)
     return value
 
 

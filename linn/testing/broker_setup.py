@@ -76,4 +76,4 @@ def _toml(value: object) -> str:
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str | bool | int | float):
         return json.dumps(value, ensure_ascii=False)
-    raise ConfigError(f"a setting is text, a number, true or false, a list or a table, not {value!r}")
+    raise ConfigError(f"a setting must be text, a number, true or false, a list or a table, not {value!r}")

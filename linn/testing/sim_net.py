@@ -116,7 +116,7 @@ class SimStream:
         assert isinstance(item, SimFileRegion), "a stream sends regions of its own Env's files"
         content = item.content()
         if len(content) < len(item):
-            raise ConnectionLost(f"the connection to {self.peer} is given up: a file that is sent was cut")
+            raise ConnectionLost(f"the connection to {self.peer} is closed: a file was cut short while it was sent")
         return content
 
     async def _room(self) -> int:

@@ -192,4 +192,4 @@ def test_other_wrong_bindings_in_toml_are_shown_by_their_key() -> None:
     weight = WRONG.replace('"content"', '"consistent-hash"').replace("when = \"label.region == 'eu'\"", 'key = "0"')
     assert refusal_of(weight).startswith("linn.toml:7: topics.eu.bindings[0].key: the key of a binding is its weight")
     headers = WRONG.replace('"content"', '"headers"').replace("when = \"label.region == 'eu'\"", "headers = { a = 1 }")
-    assert refusal_of(headers).startswith("linn.toml:7: topics.eu.bindings[0].headers: header a is text, not 1")
+    assert refusal_of(headers).startswith("linn.toml:7: topics.eu.bindings[0].headers: header a must be text, not 1")

@@ -48,7 +48,7 @@ def test_what_has_no_effect_for_a_kind_and_is_filled_in_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"key": "v"}, 'a binding of exchange shop has an argument "key": TOML has no place for it'),
+        ({"key": "v"}, 'a binding of exchange shop has an argument "key": in TOML, that key has another meaning'),
         ({"labels": {"colour": None}}, "topics.orders.bindings[0].labels.colour: TOML has no null"),
     ],
 )

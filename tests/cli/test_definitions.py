@@ -138,7 +138,7 @@ def test_a_file_is_written_once_and_read_from_a_pipe(quick, linn, line_of, tmp_p
     assert file.read_text() == quick("definitions", "export").stdout
     again = quick("definitions", "export", str(file))
     assert again.returncode == 3
-    assert line_of(again.stderr).endswith("is there already, and was not touched [config.exists]")
+    assert line_of(again.stderr).endswith("exists already, and was not changed [config.exists]")
     done = linn("definitions", "import", "-", stdin='[topics.written]\n[topics."from.a.pipe"]\n')
     assert (done.stdout, done.stderr) == ("created topic from.a.pipe\nunchanged: 1 topic\n", "")
 
@@ -240,7 +240,7 @@ WRONG_LINES = [
     ("18: topics.more.partitions: must be a whole number <= 4096", "config.invalid"),
     ('19: topics.more.dead_letter: there is no topic "nobody"', "config.invalid"),
     ("20: topics.\"bad name\": a name is made of A-Z, a-z, 0-9, '.', '_' and '-'", "config.invalid"),
-    ("23: topics.sized.bindings[0].key: a headers exchange goes by labels", "exchange.binding_invalid"),
+    ("23: topics.sized.bindings[0].key: a headers exchange routes by labels", "exchange.binding_invalid"),
 ]
 
 

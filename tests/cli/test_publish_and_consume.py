@@ -76,7 +76,7 @@ def test_json_output_of_consume_can_be_published_again_unchanged(linn, quick, st
         (b'{"value": {"base64": "?"}}', "is not base64"),
         (b'{"value": "v", "labels": []}', '"labels" must be an object'),
         (b'{"value": "v", "headers": [["a"]]}', '"headers" must be'),
-        (b'{"value": "\\ud800"}', "half a character"),
+        (b'{"value": "\\ud800"}', "half a surrogate pair"),
         (b"[" * 100_000, "not JSON"),
     ],
 )

@@ -205,7 +205,7 @@ def test_an_exchange_of_a_type_that_is_not_known_here_is_told_where_it_is_reache
     ]
     routes = map_of_description(shown, ["t"], built_in())
     assert trace_of(routes, "near", Subject("a", {}), misses_max=0).topics == ("t",)
-    with pytest.raises(PluginUnknown, match='exchange far has the type "geo", which no plugin brings here'):
+    with pytest.raises(PluginUnknown, match='exchange far has the type "geo", which no plugin provides here'):
         trace_of(routes, "near", Subject("b", {}), misses_max=0)
 
 

@@ -55,19 +55,20 @@ def test_a_label_of_a_subclass_is_read_as_the_plain_value(value: Any, read: obje
     ids=lambda value: type(value).__name__,
 )
 def test_a_label_of_another_type_is_refused_with_its_name_and_type(value: Any) -> None:
-    with pytest.raises(MessageInvalid, match=rf"label 'a' is text, int, float or bool, not {type(value).__name__}"):
+    found = type(value).__name__
+    with pytest.raises(MessageInvalid, match=rf"label 'a' must be text, int, float or bool, not {found}"):
         checked_pair("", {"a": value})
 
 
 @pytest.mark.parametrize(
     ("routing_key", "labels", "text"),
     [
-        (1, {}, "routing key is text, not int"),
-        ("", [1], "labels are a mapping from text to values, not list"),
-        ("", {1: 1}, "a label's name is text, not int"),
-        ("", {None: 1, "a": 2}, "a label's name is text, not NoneType"),
-        ("", {"a": 1 << 63}, "label 'a' does not fit 64 bits"),
-        ("", {"a": 10**5000}, "label 'a' does not fit 64 bits"),
+        (1, {}, "routing key must be text, not int"),
+        ("", [1], "labels must be a mapping from text to values, not list"),
+        ("", {1: 1}, "a label's name must be text, not int"),
+        ("", {None: 1, "a": 2}, "a label's name must be text, not NoneType"),
+        ("", {"a": 1 << 63}, "label 'a' does not fit into 64 bits"),
+        ("", {"a": 10**5000}, "label 'a' does not fit into 64 bits"),
         ("", {"\ud800": 1}, "a label's name is not valid Unicode"),
         ("", {"a": "\ud800"}, "label 'a' is not valid Unicode"),
         ("\ud800", {}, "routing key is not valid Unicode"),

@@ -130,7 +130,12 @@ WRONG = [
     ("[listeners.a]\nbuad = 50", "2: listeners.a.buad: unknown key", ConfigUnknownKey, "baud"),
     ("[storage.tape]\nenigne = 'tape'", "2: storage.tape.enigne: unknown key", ConfigUnknownKey, "engine"),
     ("[storage.tape]\ncolor = 'red'", "2: storage.tape.color: unknown key", ConfigUnknownKey, "colour"),
-    ("[storage.fast]\nsize = 3", '1: storage.fast: no plugin brings the storage engine "fast"', PluginUnknown, "tape"),
+    (
+        "[storage.fast]\nsize = 3",
+        '1: storage.fast: no plugin provides the storage engine "fast"',
+        PluginUnknown,
+        "tape",
+    ),
     ("[exchanges.x]\ntype = 'desk'\nsize = 3", "3: exchanges.x.size: unknown key", ConfigUnknownKey, "type"),
     ("[plugins]\nload = 'x'", "2: plugins.load: must be an array, not text", ConfigError, ""),
 ]  # fmt: skip

@@ -304,8 +304,8 @@ def test_the_suite_notices_a_broken_promise(promise: str, broken: Change) -> Non
         ('[topics.t]\ninterceptors = ["sufix"]', r'topics.t.interceptors[0]: there is no interceptor "sufix"; did you'),
         ('[topics.t]\ninterceptors = ["suffix", "suffix"]', 'topics.t.interceptors[1]: "suffix" is named twice'),
         ("[interceptors.suffix]\nsufix = 'x'", 'interceptors.suffix.sufix: unknown key; did you mean "suffix"?'),
-        ("[interceptors.loud]\ninterceptor = 'sufix'", 'no plugin brings the interceptor "sufix"; did you mean'),
-        ("[interceptors.loud]", 'no plugin brings the interceptor "loud"'),
+        ("[interceptors.loud]\ninterceptor = 'sufix'", 'no plugin provides the interceptor "sufix"; did you mean'),
+        ("[interceptors.loud]", 'no plugin provides the interceptor "loud"'),
         ("[interceptors.suffix]\nsuffix = 7", "interceptors.suffix.suffix: must be text, not a whole number"),
     ],
 )
@@ -356,7 +356,7 @@ async def test_a_publish_that_waits_for_room_blocks_no_other_for_any_interceptor
 async def test_interceptors_that_a_live_topic_names_must_be_there_at_a_start(env: SimEnv) -> None:
     async with broker_with(env, TOML, suffix=SuffixPlugin()), client_of(env) as client:
         await client.admin.create_topic("live", kind="stream", interceptors=["loud"])
-    with pytest.raises(ConfigError, match='was made with "loud", which the configuration has no more'):
+    with pytest.raises(ConfigError, match='was made with "loud", which the configuration no longer has'):
         async with broker_with(env, "", suffix=SuffixPlugin()):
             pass
 

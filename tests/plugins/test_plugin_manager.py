@@ -121,7 +121,7 @@ BROKEN = [
     (engine("EngineKind('a', Mutable, make)"), "Mutable is not frozen"),
     (engine("EngineKind('a', Unset, make)"), "Unset.speed has no default"),
     (engine("EngineKind('a', Greedy, make)"), 'Greedy has the key "engine", which linn itself uses'),
-    (engine("[EngineKind('a', Settings, make)] * 2"), '"a", which plugin "tape" brings already'),
+    (engine("[EngineKind('a', Settings, make)] * 2"), '"a", which plugin "tape" provides already'),
     ("@hookimpl\ndef linn_register_observer():\n    return object()", "a object without broker_started()"),
 ]  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_a_plugin_that_is_installed_and_listed_is_refused(folder: Path) -> None:
 def test_two_plugins_that_bring_one_name_are_both_named(folder: Path) -> None:
     write(folder, "first_tape", TAPE)
     write(folder, "second_tape", TAPE)
-    with pytest.raises(PluginError, match=r'plugin "second_tape" .* "tape", which plugin "first_tape" brings already'):
+    with pytest.raises(PluginError, match=r'plugin "second_tape" .* which plugin "first_tape" provides already'):
         listed("first_tape", "second_tape")
 
 
@@ -171,7 +171,7 @@ def test_an_unknown_kind_names_the_nearest_one(folder: Path) -> None:
     write(folder, "paper_tape", TAPE)
     engines = listed("paper_tape").engines
     assert kind_named(engines, "tape", "storage engine").name == "tape"
-    with pytest.raises(PluginUnknown, match=r'no plugin brings the storage engine "tpae"; did you mean "tape"\?'):
+    with pytest.raises(PluginUnknown, match=r'no plugin provides the storage engine "tpae"; did you mean "tape"\?'):
         kind_named(engines, "tpae", "storage engine")
 
 

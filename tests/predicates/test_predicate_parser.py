@@ -155,7 +155,7 @@ def test_numbers_are_those_that_labels_can_carry() -> None:
     for text in ("-9223372036854775808", "9223372036854775807", "1.7976931348623157e308"):
         parse_tree(f"label.a = {text}")
     for text in ("-9223372036854775809", "9223372036854775808"):
-        with pytest.raises(PredicateInvalid, match="does not fit 64 bits"):
+        with pytest.raises(PredicateInvalid, match="does not fit into 64 bits"):
             parse_tree(f"label.a = {text}")
     with pytest.raises(PredicateInvalid, match="too large"):
         parse_tree("label.a = 1e309")

@@ -138,7 +138,7 @@ def test_a_file_for_production_listens_and_writes_where_nobody_else_does(tmp_pat
         ({"topics": {"orders": {"knd": "queue"}}}, "the test's configuration:3: .*knd"),
         ({"config": '[listeners.native]\nprotocol = "capnpp"\n'}, "the test's configuration:2: .*capnpp"),
         ({"config": Path("no-such.toml")}, "no-such.toml: can't be read"),
-        ({"topics": {"orders": {"kind": None}}}, "a setting is text, a number"),
+        ({"topics": {"orders": {"kind": None}}}, "a setting must be text, a number"),
     ],
 )
 def test_problems_of_a_configuration_are_named(given: dict[str, object], text: str) -> None:

@@ -66,7 +66,7 @@ void Connection::welcome(Deadline deadline) {
     throw Error(failed->code, failed->text, failed->retriable);
   auto* info = std::get_if<BrokerInfo>(&frame.message);
   if (info == nullptr || frame.correlation != 1 || frame.batches != 0)
-    throw Error("protocol.malformed", "what answered is no broker of linn");
+    throw Error("protocol.malformed", "the peer is not a linn broker");
   if (info->version != version)
     throw Error("protocol.version_unsupported", "the broker speaks version " + std::to_string(info->version));
   broker_ = std::move(*info);
@@ -313,7 +313,7 @@ void Connection::dispatch() {
 void Connection::answer(std::uint64_t correlation, Reply reply) {
   const std::lock_guard lock(mutex_);
   auto found = waiting_.extract(correlation);
-  if (!found) throw Error("protocol.malformed", "the broker answered a request that nobody made");
+  if (!found) throw Error("protocol.malformed", "the broker answered a request that was not made");
   Waiting& waiting = found.mapped();
   if (const auto* subscribed = std::get_if<Subscribed>(&reply.message); subscribed != nullptr && waiting.opens) {
     waiting.opens->opened(*subscribed);

@@ -111,7 +111,7 @@ class Connection {
   static std::pair<T, std::vector<std::string>> expect(Reply reply) {
     T* message = std::get_if<T>(&reply.message);
     if (message == nullptr)
-      throw Error("protocol.malformed", "the broker answered with another message than was asked for");
+      throw Error("protocol.malformed", "the broker answered with a message of the wrong type");
     return {std::move(*message), std::move(reply.batches)};
   }
 

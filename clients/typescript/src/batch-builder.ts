@@ -62,7 +62,7 @@ export function recordBytes(record: CheckedRecord): number {
 function bytesOf(content: unknown, what: string): Uint8Array | null {
   if (content === null || content instanceof Uint8Array) return content;
   if (typeof content === "string") return utf8(content, what);
-  throw invalid(`${what} is a Uint8Array, a string or null, not ${typeof content}`);
+  throw invalid(`${what} must be a Uint8Array, a string or null, not ${typeof content}`);
 }
 
 function utf8(text: string, what: string): Uint8Array {
@@ -77,20 +77,22 @@ function headersOf(headers: RecordInput["headers"]): CheckedRecord["headers"] {
   const entries: Iterable<readonly [unknown, unknown]> =
     Symbol.iterator in headers ? (headers as Iterable<readonly [unknown, unknown]>) : Object.entries(headers);
   return Array.from(entries, ([name, value]) => {
-    if (typeof name !== "string") throw invalid("a header's name is text");
+    if (typeof name !== "string") throw invalid("a header's name must be text");
     return [utf8(name, "a header's name"), bytesOf(value, `header ${JSON.stringify(name)}`)];
   });
 }
 
 function whole(number: number, what: string, most: number): number {
   if (Number.isInteger(number) && number >= 0 && number <= most) return number;
-  throw invalid(`${what} is a whole number from 0 to ${most}, not ${number}`);
+  throw invalid(`${what} must be a whole number from 0 to ${most}, not ${number}`);
 }
 
 function int64(time: number | bigint): bigint {
-  if (typeof time !== "bigint" && !Number.isInteger(time)) throw invalid(`timestampMs is a whole number, not ${time}`);
+  if (typeof time !== "bigint" && !Number.isInteger(time)) {
+    throw invalid(`timestampMs must be a whole number, not ${time}`);
+  }
   const exact = BigInt(time);
-  if (exact < INT64_MIN || exact > INT64_MAX) throw invalid("timestampMs does not fit 64 bits");
+  if (exact < INT64_MIN || exact > INT64_MAX) throw invalid("timestampMs does not fit into 64 bits");
   return exact;
 }
 

@@ -87,7 +87,7 @@ export async function connect(url: string, options: ClientOptions = {}): Promise
 /** Throws message.invalid. */
 function checked(name: string, value: number, most = TIMER_MS_MAX): number {
   if (typeof value === "number" && value >= 0 && value <= most) return value;
-  throw invalid(`${name} is a number from 0 to ${most}, not ${String(value)}`);
+  throw invalid(`${name} must be a number from 0 to ${most}, not ${String(value)}`);
 }
 
 /** Made by `connect`. */
@@ -117,7 +117,7 @@ export class Client {
   producer(target: { topic: string } | { exchange: string }, options: ProducerOptions = {}): Producer {
     const [kind, name] = Object.entries(target)[0] ?? [];
     if (typeof name !== "string" || (kind !== "topic" && kind !== "exchange")) {
-      throw invalid("a producer has either a topic or an exchange, by name");
+      throw invalid("a producer needs the name of a topic or of an exchange, not both");
     }
     const world = {
       session: this.#session,

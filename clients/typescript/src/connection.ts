@@ -224,7 +224,9 @@ export class Connection {
       return;
     }
     const caller = this.#callers.get(correlation);
-    if (caller === undefined) throw protocolError(`the broker answered request ${correlation}, which is not open`);
+    if (caller === undefined) {
+      throw protocolError(`the broker answered request ${correlation}, which is not outstanding`);
+    }
     this.#callers.delete(correlation);
     if (message.member === "failed") {
       if (message.content.code === "broker.stopping") this.#drains = true;

@@ -393,9 +393,9 @@ function handedOver(batch: Batch): void {
 function wantedOf(options: ConsumerOptions): Wanted {
   const { group = "", prefetch, start = "earliest", partitions = [], renewalMaxMs = RENEWAL_MAX_MS } = options;
   if (prefetch !== undefined && (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > U32_MAX)) {
-    throw invalid(`prefetch is a whole number from 1 to ${U32_MAX}, not ${prefetch}`);
+    throw invalid(`prefetch must be a whole number from 1 to ${U32_MAX}, not ${prefetch}`);
   }
-  if (!(renewalMaxMs >= 0)) throw invalid(`renewalMaxMs is a number from 0 on, not ${renewalMaxMs}`);
+  if (!(renewalMaxMs >= 0)) throw invalid(`renewalMaxMs must be a number of at least 0, not ${renewalMaxMs}`);
   const adapts = prefetch === undefined && group === "";
   return { group, prefetch: prefetch ?? PREFETCH_MAX, adapts, start: startOf(start), partitions, renewalMaxMs };
 }
@@ -407,7 +407,7 @@ function startOf(start: Start): bigint {
     const offset = BigInt(start);
     if (offset >= 0n && offset < 1n << 63n) return offset;
   }
-  throw invalid(`start is "earliest", "latest" or an offset, not ${start}`);
+  throw invalid(`start must be "earliest", "latest" or an offset, not ${start}`);
 }
 
 function iterate<T>(step: () => Promise<T | undefined>): AsyncIterator<T, undefined> {

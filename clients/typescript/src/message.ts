@@ -76,7 +76,7 @@ export class Batch implements Iterable<Message> {
   /** Settle a range of offsets. Throws delivery.wrong_kind where the records were fetched. */
   settle(first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
     if (this.settler === undefined) {
-      throw new LinnError("delivery.wrong_kind", "fetched records are not delivered, there is nothing to settle");
+      throw new LinnError("delivery.wrong_kind", "fetched records can't be settled: no consumer received them");
     }
     return this.settler.settle(this.delivery, first, end, verdict, ms);
   }

@@ -142,9 +142,9 @@ export class Producer implements SessionUser {
   ) {
     const { acks = "leader", batchBytesMax = BATCH_BYTES_MAX, inFlightMax = IN_FLIGHT_MAX } = options;
     const { bufferBytesMax = BUFFER_BYTES_MAX } = options;
-    if (!(acks in ACKS)) throw invalid(`acks is "none", "leader" or "all", not ${JSON.stringify(acks)}`);
+    if (!(acks in ACKS)) throw invalid(`acks must be "none", "leader" or "all", not ${JSON.stringify(acks)}`);
     if (!(batchBytesMax > 0 && inFlightMax > 0 && bufferBytesMax > 0))
-      throw invalid("a producer's limits are positive");
+      throw invalid("a producer's limits must be positive");
     if (options.codec === "zstd" && world.session.compress === undefined) noZstd();
     this.#world = world;
     this.#session = world.session;

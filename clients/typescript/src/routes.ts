@@ -43,7 +43,7 @@ export function pairOf(routingKey = "", labels?: Labels | ReadonlyMap<string, La
 }
 
 function checkText(text: unknown, what: string): void {
-  if (typeof text !== "string") throw invalid(`${what} is text, not ${typeof text}`);
+  if (typeof text !== "string") throw invalid(`${what} must be text, not ${typeof text}`);
   if (!text.isWellFormed()) throw invalid(`${what} is not valid Unicode`);
   const size = Buffer.byteLength(text);
   if (size > TEXT_BYTES_MAX) throw invalid(`${what} has ${size} bytes, more than ${TEXT_BYTES_MAX}`);
@@ -52,9 +52,9 @@ function checkText(text: unknown, what: string): void {
 function checkValue(name: string, value: unknown): void {
   if (typeof value === "string") checkText(value, `label ${JSON.stringify(name)}`);
   else if (typeof value === "bigint") {
-    if (value < INT_MIN || value > INT_MAX) throw invalid(`label ${JSON.stringify(name)} does not fit 64 bits`);
+    if (value < INT_MIN || value > INT_MAX) throw invalid(`label ${JSON.stringify(name)} does not fit into 64 bits`);
   } else if (typeof value !== "number" && typeof value !== "boolean") {
-    throw invalid(`label ${JSON.stringify(name)} is text, bigint, number or boolean, not ${typeof value}`);
+    throw invalid(`label ${JSON.stringify(name)} must be text, bigint, number or boolean, not ${typeof value}`);
   }
 }
 

@@ -420,7 +420,9 @@ export class Subscription implements PushHandler, Settler {
 
   /** Settle a range of offsets of a delivery; see `Batch` and `Message`. Throws message.invalid. */
   settle(delivery: Delivery, first: bigint, end: bigint, verdict: Verdict, ms: number): Settled {
-    if (!Number.isInteger(ms) || ms < 0 || ms > U32_MAX) throw invalid(`milliseconds from 0 to ${U32_MAX}, not ${ms}`);
+    if (!Number.isInteger(ms) || ms < 0 || ms > U32_MAX) {
+      throw invalid(`milliseconds must be from 0 to ${U32_MAX}, not ${ms}`);
+    }
     const settling = new Settling(delivery, first, end, verdict, ms, () => this.flush());
     if (verdict === "ack" && !this.leased && this.kind !== "group") settling.finish(undefined);
     else this.#add(settling);

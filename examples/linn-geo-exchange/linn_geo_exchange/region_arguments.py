@@ -18,7 +18,7 @@ RADIUS_KM_MAX = math.pi * EARTH_RADIUS_KM
 def region_of(binding: Binding) -> Region:
     """The box or circle that a binding asks for. Raises BindingInvalid."""
     if binding.key:
-        raise BindingInvalid(f"a geo exchange goes by labels, and takes no key; give {_ways()}", "key")
+        raise BindingInvalid(f"a geo exchange routes by labels, and takes no key; give {_ways()}", "key")
     arguments = binding.arguments
     for name in arguments:
         if name not in BOX + CIRCLE:

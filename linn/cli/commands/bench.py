@@ -197,7 +197,7 @@ def soak(
     settings = named_values(setting or (), "--setting")
     duration_s = seconds_of(duration, "--duration")
     if not duration_s:
-        raise typer.BadParameter(f"{duration!r} is no time to publish in", param_hint="--duration")
+        raise typer.BadParameter(f"{duration!r} leaves no time to publish", param_hint="--duration")
     if producers is not None:
         _refuse("nothing is consumed with --producers", {"--consumers": consumers})
         from linn.bench.coordinator import LoadCoordinator

@@ -236,13 +236,13 @@ class Consumption:
             return
         if self._start is not None:
             raise typer.BadParameter(
-                f"the queue {self._topic} gives what is not settled, from no other place; "
-                f"`linn browse {self._topic} --since ...` looks from anywhere, without taking",
+                f"the queue {self._topic} delivers whatever is unsettled, and has no other starting point; "
+                f"`linn browse {self._topic} --since ...` reads from anywhere without taking anything",
                 param_hint="--since",
             )
         raise typer.BadParameter(
-            f"what it leaves out of the queue {self._topic} would be held from others; "
-            f"`linn browse {self._topic} --where ...` looks without taking",
+            f"the messages that it skips in the queue {self._topic} would be withheld from others; "
+            f"`linn browse {self._topic} --where ...` reads without taking anything",
             param_hint="--where",
         )
 

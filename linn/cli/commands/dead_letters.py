@@ -60,7 +60,7 @@ def list_dead_letters(
         _list_messages(url, topic, where, count, as_json=as_json)
         return
     if where is not None:
-        raise typer.BadParameter("looks at the messages of one topic: linn dead-letters list TOPIC --where ...")
+        raise typer.BadParameter("needs a topic: linn dead-letters list TOPIC --where ...")
     found = with_client(url, _dead_letter_topics)
     if as_json:
         print_json(found)
@@ -173,7 +173,7 @@ def replay(
     They arrive as they were published, without the labels of dead letters. Those whose topic no longer exists stay.
     """
     if to == topic:
-        raise typer.BadParameter(f"{topic} is where the messages are already", param_hint="--to")
+        raise typer.BadParameter(f"the messages are in {topic} already", param_hint="--to")
     from linn.cli.message_filter import message_filter
 
     plan = MovePlan(

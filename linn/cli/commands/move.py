@@ -71,7 +71,7 @@ def move(
     if (target is None) == (exchange is None):
         raise typer.BadParameter("name the topic to move to, or --exchange NAME", param_hint="TARGET")
     if target == source:
-        raise typer.BadParameter(f"{source} is where the messages are already", param_hint="TARGET")
+        raise typer.BadParameter(f"the messages are in {source} already", param_hint="TARGET")
     from linn.cli.message_filter import message_filter
 
     to = Target(exchange, is_exchange=True) if exchange is not None else Target(target or "")

@@ -105,7 +105,7 @@ def publish(
     target = exchange if exchange is not None else values.pop(0)
     if form == "json" and (values or file):
         raise typer.BadParameter(
-            "says what stdin is, which is not read where there are values or files", param_hint="--input"
+            "describes stdin, which is not read if there are values or files", param_hint="--input"
         )
     import os
 

@@ -53,7 +53,7 @@ def recover(
     damaged and was not cut.
     """
     if cut and not partition:
-        raise typer.BadParameter("--cut needs the partition that is to be cut", param_hint="PARTITION")
+        raise typer.BadParameter("--cut needs the partition to cut", param_hint="PARTITION")
     import trio
 
     from linn.cli.server.server import configuration, overridden

@@ -82,7 +82,9 @@ def identity(binding: Table) -> tuple[str, str, bytes]:
 def _arguments(exchange: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     for taken in known_keys(BindingSettings):
         if taken in arguments:
-            raise ConfigError(f'a binding of exchange {exchange} has an argument "{taken}": TOML has no place for it')
+            raise ConfigError(
+                f'a binding of exchange {exchange} has an argument "{taken}": in TOML, that key has another meaning'
+            )
     return arguments
 
 

@@ -27,7 +27,7 @@ def line_format(form: str, option: str = "--format", *, time: bool = False, colo
     """Return the format for `--format` and `--time`. `colours`: use them on a terminal. Raises BadParameter."""
     if time and form != "text":
         instead = "a template has {time}" if "{" in form else f"{form} has the time of each message"
-        raise typer.BadParameter(f"goes with --format text; {instead}", param_hint="--time")
+        raise typer.BadParameter(f"works only with --format text; {instead}", param_hint="--time")
     if form == "text":
         return timed_line if time else value_line
     if form == "json":

@@ -33,7 +33,7 @@ class ForeignExchange:
 
     def __init__(self, name: str, kind: str) -> None:
         self._error = (
-            f'exchange {name} has the type "{kind}", which no plugin brings here: what it matches is not known'
+            f'exchange {name} has the type "{kind}", which no plugin provides here: what it matches is not known'
         )
         self._table = BindingTable()
 

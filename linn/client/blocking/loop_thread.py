@@ -206,12 +206,12 @@ class LoopThread:
     def check(self) -> None:
         """Raise ClientUnreachable in any other process."""
         if not self.is_here():
-            raise ClientUnreachable("the process was forked after the client was made: make one in the child")
+            raise ClientUnreachable("the process was forked after the client was made: make a new client in the child")
 
     def _submit(self, call: _Call[T]) -> None:
         self.check()
         if threading.current_thread() is self._thread:
-            raise ClientUnreachable("this is the client's own thread, which would wait for itself")
+            raise ClientUnreachable("the call is made in the client's own thread, which would wait for itself")
         with self._lock:
             if not self._open:
                 raise self._gone() from self._failure

@@ -90,7 +90,7 @@ class Batch(ReceivedBatch):
     def _settle(self, first: int, end: int, verdict: Verdict, ms: int) -> Settled:
         """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""
         if self._settle_origin is None:
-            raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
+            raise SubscriptionWrongKind("fetched records can't be settled: no consumer received them")
         return self._settle_origin(self._origin, first, end, verdict, ms)
 
 

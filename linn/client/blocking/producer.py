@@ -268,4 +268,4 @@ class Producer:
         self._granted = self._room = bound - self._made.buffered_bytes - self._waiting_bytes
         if self._room <= 0:
             self._granted = self._room = 0
-            raise LimitExceeded(f"{bound} bytes are on their way already (buffer_bytes_max); flush() makes room")
+            raise LimitExceeded(f"{bound} bytes are unconfirmed already (buffer_bytes_max); flush() makes room")

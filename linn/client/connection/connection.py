@@ -344,7 +344,7 @@ class Connection:
         if correlation and type(message) is not Ping:
             caller = self._callers.pop(correlation, None)
             if caller is None:
-                raise ProtocolError(f"the broker answered request {correlation}, which is not open")
+                raise ProtocolError(f"the broker answered request {correlation}, which is not outstanding")
             if type(message) is Failed:
                 caller.failed(error_from_code(message.code, message.text))
             else:

@@ -111,7 +111,7 @@ class Batch(ReceivedBatch):
         """Settle records by index. Raises SubscriptionWrongKind if they were fetched and not delivered."""
         subscription, delivery = self._subscription, self._delivery
         if subscription is None or delivery is None:
-            raise SubscriptionWrongKind("fetched records are not delivered, there is nothing to settle")
+            raise SubscriptionWrongKind("fetched records can't be settled: no consumer received them")
         return subscription.settle(delivery, self._base_offset + first, self._base_offset + end, verdict, ms)
 
     def _is_wanted(self) -> bool:

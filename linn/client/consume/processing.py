@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Settleable)
 def check_on_error(on_error: object) -> None:
     """Check an `on_error` argument. Raises MessageInvalid."""
     if on_error not in ("nack", "reject"):
-        raise MessageInvalid(f'on_error is "nack" or "reject", not {on_error!r}')
+        raise MessageInvalid(f'on_error must be "nack" or "reject", not {on_error!r}')
 
 
 class Processing(Generic[T]):

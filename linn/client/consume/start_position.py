@@ -23,7 +23,7 @@ def check_start(start: object) -> None:
         return
     number = isinstance(start, int) and not isinstance(start, bool) and 0 <= start <= I64_MAX
     if not number and not (isinstance(start, str) and start in ("earliest", "latest")):
-        raise MessageInvalid(f'start is "earliest", "latest", an offset or a datetime, not {shown(start)}')
+        raise MessageInvalid(f'start must be "earliest", "latest", an offset or a datetime, not {shown(start)}')
 
 
 async def first_requests(connector: Connector, topic: str, group: str, start: Start) -> list[Request]:

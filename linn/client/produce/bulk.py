@@ -36,12 +36,12 @@ def _as_list(values: Any, what: str, count: int) -> Any:
     if isinstance(values, list | tuple):
         found: Sequence[Any] = values
     elif isinstance(values, str | bytes | bytearray | Mapping):
-        raise MessageInvalid(f"{what} is a sequence with an entry per message, not {type(values).__name__}")
+        raise MessageInvalid(f"{what} must be a sequence with one entry per message, not {type(values).__name__}")
     else:
         try:
             found = list(values)
         except TypeError as error:
-            raise MessageInvalid(f"{what} is a sequence with an entry per message: {error}") from error
+            raise MessageInvalid(f"{what} must be a sequence with one entry per message: {error}") from error
     if count >= 0 and len(found) != count:
         raise MessageInvalid(f"{what} has {counted(len(found), 'entry')} for {counted(count, 'value')}")
     return found
@@ -93,7 +93,7 @@ class BulkColumns:
         if ids is not None:
             ids = _as_list(ids, "ids", count)
             if not all(isinstance(id, UUID) for id in ids):
-                raise MessageInvalid("ids are UUIDs")
+                raise MessageInvalid("ids must be UUIDs")
             self.ids = [id.bytes for id in ids]
         if isinstance(timestamp_ms, int):
             self.timestamp_ms = checked_number(timestamp_ms, "timestamp_ms", I64_MAX)
@@ -111,7 +111,7 @@ class BulkColumns:
             try:
                 made = {routing_key: checked_pair(routing_key, labels) for routing_key in dict.fromkeys(routing_keys)}
             except TypeError as error:
-                raise MessageInvalid(f"routing keys are text: {error}") from error
+                raise MessageInvalid(f"routing keys must be text: {error}") from error
             self.pairs = list(map(made.__getitem__, routing_keys))
         else:
             every = [routing_keys or ""] * count if one_key else _as_list(routing_keys, "routing_keys", count)
@@ -219,7 +219,7 @@ class Bulk:
             try:
                 self._average = sum(len(value) if value is not None else 0 for value in sample) / len(sample)
             except TypeError as error:
-                raise MessageInvalid(f"a value is bytes: {error}") from error
+                raise MessageInvalid(f"a value must be bytes: {error}") from error
             self._average += _RECORD_BYTES
         return max(1, min(RECORDS_MAX, int(self._batch_bytes_max / self._average)))
 

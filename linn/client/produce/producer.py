@@ -419,7 +419,7 @@ class Producer:
     def _refuse_nowait(self) -> None:
         self._check_open()
         bound = self._buffer_bytes_max
-        raise LimitExceeded(f"{bound:,} bytes are on their way already (buffer_bytes_max); await flush() makes room")
+        raise LimitExceeded(f"{bound:,} bytes are unconfirmed already (buffer_bytes_max); await flush() makes room")
 
     def _too_large(self, size: int) -> MessageTooLarge:
         """Make the error for a message of `size` bytes."""

@@ -40,7 +40,7 @@ def as_bytes(value: object, what: str) -> bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise MessageInvalid(f"{what} is bytes, not {type(value).__name__}")
+    raise MessageInvalid(f"{what} must be bytes, not {type(value).__name__}")
 
 
 def checked_pair(routing_key: str, labels: Labels | None) -> Pair:
@@ -60,12 +60,12 @@ def _wrong_pair(routing_key: object, labels: object) -> MessageInvalid:
     if not isinstance(routing_key, str):
         return MessageInvalid(f"routing key is text, not {type(routing_key).__name__}")
     if not isinstance(labels, Mapping):
-        return MessageInvalid(f"labels are a mapping from text to values, not {type(labels).__name__}")
+        return MessageInvalid(f"labels must be a mapping from text to values, not {type(labels).__name__}")
     for name, value in labels.items():
         if not isinstance(name, str):
             return MessageInvalid(f"a label's name is text, not {type(name).__name__}")
         if not isinstance(value, str | int | float):
-            return MessageInvalid(f"label {name!r} is text, int, float or bool, not {type(value).__name__}")
+            return MessageInvalid(f"label {name!r} must be text, int, float or bool, not {type(value).__name__}")
     return MessageInvalid("labels are text, int, float or bool by name")
 
 
@@ -86,11 +86,11 @@ def checked_headers(headers: HeadersInput | None) -> Headers:
         for name, value in entries:
             name.encode()
             if value is not None and type(value) is not bytes:
-                raise MessageInvalid(f"header {name!r} is bytes or None, not {type(value).__name__}")
+                raise MessageInvalid(f"header {name!r} must be bytes or None, not {type(value).__name__}")
     except LinnError:
         raise
     except (TypeError, ValueError, AttributeError) as error:
-        raise MessageInvalid(f"headers are (text, bytes) pairs or a mapping: {error}") from error
+        raise MessageInvalid(f"headers must be (text, bytes) pairs or a mapping: {error}") from error
     return entries
 
 
@@ -117,7 +117,7 @@ def checked(
     """Check the properties of one message. Raises MessageInvalid."""
     checked_numbers(priority, delay_ms, ttl_ms, timestamp_ms)
     if id is not None and not isinstance(id, UUID):
-        raise MessageInvalid(f"id is a UUID, not {type(id).__name__}")
+        raise MessageInvalid(f"id must be a UUID, not {type(id).__name__}")
     return Properties(
         as_bytes(key, "a key") if key is not None else None,
         checked_pair(routing_key, labels),

@@ -241,7 +241,7 @@ class Administration:
         named += [(interceptor, config.interceptors) for interceptor in settings.interceptors]
         for key, known in named:
             if key is not None and key not in known:
-                raise ConfigError(f'topic {name} was made with "{key}", which the configuration has no more')
+                raise ConfigError(f'topic {name} was made with "{key}", which the configuration no longer has')
         kind_named(self._broker.plugins.partitioners, settings.partitioner, f"partitioner of topic {name},")
         return settings
 
@@ -366,7 +366,7 @@ class Administration:
         topic = broker.topic(text_of(arguments, "name"))
         changes = arguments.get("settings", {})
         if not isinstance(changes, dict):
-            raise ConfigError("settings is a JSON object")
+            raise ConfigError("settings must be a JSON object")
         bindings = topic.settings.bindings  # Decoded as they are.
         table = {**encode_without_bindings(topic.settings), "bindings": bindings}
         settings = await self._decode(topic.name, table | changes, set(broker.topics))
@@ -444,7 +444,7 @@ class Administration:
     async def _purge_topic(self, arguments: Arguments) -> Any:
         topic = self._broker.topic(text_of(arguments, "name"))
         if topic.queue is None:
-            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: its records go by retention")
+            raise SubscriptionWrongKind(f"topic {topic.name} is a stream: only retention deletes its records")
         if only_validates(arguments):
             return {"purged": 0}
         dispatches = topic.queue.dispatches
@@ -468,7 +468,7 @@ class Administration:
     async def _close_connection(self, arguments: Arguments) -> Any:
         number, reason = arguments.get("number"), text_of(arguments, "reason", "")
         if not isinstance(number, int) or isinstance(number, bool):
-            raise ConfigError('the argument "number" is a whole number')
+            raise ConfigError('the argument "number" must be a whole number')
         if len(reason) > REASON_CHARACTERS_MAX:
             raise LimitExceeded(f"a reason of more than {REASON_CHARACTERS_MAX} characters")
         self._broker.connections.check(number)

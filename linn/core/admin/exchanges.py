@@ -144,7 +144,7 @@ class ExchangeAdministration:
     def _decode(self, name: str, table: object) -> tuple[ExchangeTable, Router]:
         """The exchange that an `[exchanges.NAME]` table describes. Raises ConfigError, PluginUnknown."""
         if not isinstance(table, dict):
-            raise ConfigError("an exchange's settings are a JSON object")
+            raise ConfigError("an exchange's settings must be a JSON object")
         problems, path, keys = FirstProblem(), ("exchanges", name), known_keys(ExchangeTable)
         head = decode_settings(ExchangeTable, {key: table[key] for key in keys if key in table}, path, problems)
         assert head is not None, "a table without problems decodes"
@@ -301,7 +301,7 @@ class ExchangeAdministration:
             target = Target(self._broker.topic(text_of(arguments, "topic")).name)
         extra = arguments.get("arguments", {})
         if not isinstance(extra, dict):
-            raise ConfigError("a binding's arguments are a JSON object")
+            raise ConfigError("a binding's arguments must be a JSON object")
         source = self.router(text_of(arguments, "exchange"))
         return target, BindingSettings(source.name, text_of(arguments, "key", ""), extra)
 

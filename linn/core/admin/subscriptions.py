@@ -75,7 +75,7 @@ class SubscriptionAdministration:
         topic, groups, name = self._group(arguments)
         chosen = arguments.get("partitions", list(topic.partitions))
         if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
-            raise ConfigError('the argument "partitions" is a list of numbers')
+            raise ConfigError('the argument "partitions" must be a list of numbers')
         if len(chosen) > PARTITIONS_MAX:
             raise LimitExceeded(f"{len(chosen)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
         offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
@@ -150,7 +150,7 @@ async def _place(partition: Partition, arguments: Arguments) -> int:
             return max(start, min(value, end))
         if named[0][0] == "timestamp_ms":
             return min(await partition.log.offset_at(value), end)
-    raise ConfigError('a group is reset to one of: to ("earliest" or "latest"), offset, timestamp_ms')
+    raise ConfigError('a reset takes exactly one of: to ("earliest" or "latest"), offset, timestamp_ms')
 
 
 def _subscription_summary(topic: str, queue: Queue) -> dict[str, Any]:

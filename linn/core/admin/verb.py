@@ -64,7 +64,7 @@ def decode_arguments(verb: str, takes: tuple[str, ...], text: str) -> dict[str, 
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"the arguments of {verb} are not JSON: {error}") from error
     if not isinstance(decoded, dict):
-        raise ConfigError(f"the arguments of {verb} are a JSON object")
+        raise ConfigError(f"the arguments of {verb} must be a JSON object")
     if _is_deeper(decoded, NESTING_MAX):
         raise ConfigError(f"the arguments of {verb} are nested deeper than {NESTING_MAX} levels")
     for name in sorted(decoded.keys() - takes):
@@ -79,7 +79,7 @@ def only_validates(arguments: Arguments) -> bool:
     """
     value = arguments.get("validate_only", False)
     if not isinstance(value, bool):
-        raise ConfigError('the argument "validate_only" is true or false')
+        raise ConfigError('the argument "validate_only" must be true or false')
     return value
 
 

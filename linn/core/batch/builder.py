@@ -247,7 +247,7 @@ def _distinct(pairs: Sequence[Pair]) -> tuple[tuple[Pair, ...], list[int]]:
     try:
         index = [places.setdefault((pair, exact_kinds((pair,))), len(places)) for pair in pairs]
     except TypeError as error:
-        raise MessageInvalid(f"a routing key is text, a label text, int, float or bool: {error}") from error
+        raise MessageInvalid(f"a routing key must be text, a label text, int, float or bool: {error}") from error
     return tuple(pair for pair, _ in places), index
 
 

@@ -52,7 +52,7 @@ def pair_of(routing_key: str, labels: Labels | None) -> Pair:
     try:
         return Pair(routing_key, tuple(sorted(labels.items())))
     except (TypeError, AttributeError) as error:
-        raise MessageInvalid(f"labels are a mapping from text to values: {error}") from error
+        raise MessageInvalid(f"labels must be a mapping from text to values: {error}") from error
 
 
 def exact_kinds(pairs: Iterable[Pair]) -> tuple[object, ...]:
@@ -62,7 +62,7 @@ def exact_kinds(pairs: Iterable[Pair]) -> tuple[object, ...]:
 
 def _checked_text(text: str, what: str) -> str:
     if not isinstance(text, str):
-        raise MessageInvalid(f"{what} is text, not {type(text).__name__}")
+        raise MessageInvalid(f"{what} must be text, not {type(text).__name__}")
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -79,12 +79,12 @@ def _set_value(target: Any, name: str, value: LabelValue) -> None:
         target.text = _checked_text(value, f"label {name!r}")
     elif isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
-            raise MessageInvalid(f"label {name!r} does not fit 64 bits")
+            raise MessageInvalid(f"label {name!r} does not fit into 64 bits")
         target.int = int(value)  # pycapnp takes no subclass.
     elif isinstance(value, float):
         target.float = float(value)
     else:
-        raise MessageInvalid(f"label {name!r} is text, int, float or bool, not {type(value).__name__}")
+        raise MessageInvalid(f"label {name!r} must be text, int, float or bool, not {type(value).__name__}")
 
 
 def _words_of(pairs: Sequence[Pair]) -> int:

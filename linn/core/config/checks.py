@@ -251,7 +251,7 @@ class ConfigChecker:
             settings = decode_settings(kind.settings or NoSettings, own, path, self.problems, also_known=heads)
             return settings if kind.settings else None
         noun = _NOUNS[str(path[0])]
-        text = f'no plugin brings the {noun} "{kind_name[:80]}"{did_you_mean(kind_name, kinds)}'
+        text = f'no plugin provides the {noun} "{kind_name[:80]}"{did_you_mean(kind_name, kinds)}'
         self.problems.add(at, text, error=PluginUnknown)
         self._misspelt(own, heads, path)
         return None

@@ -55,5 +55,5 @@ def kind_named(kinds: Mapping[str, K], name: str, noun: str) -> K:
     """
     kind = kinds.get(name)
     if kind is None:
-        raise PluginUnknown(f'no plugin brings the {noun} "{name[:80]}"{did_you_mean(name, kinds)}')
+        raise PluginUnknown(f'no plugin provides the {noun} "{name[:80]}"{did_you_mean(name, kinds)}')
     return kind

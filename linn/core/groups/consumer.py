@@ -418,7 +418,7 @@ class GroupConsumer:
                 raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
             self.reader.read_from(partition, settlement.first)
         else:
-            raise SubscriptionWrongKind("a stream has no leases: ack commits, nack reads again, nothing else is known")
+            raise SubscriptionWrongKind("a stream has no leases: only ack, to commit, and nack, to read again, apply")
 
     def is_holding(self) -> bool:
         """False: a stream has no leases."""

@@ -100,5 +100,5 @@ def _decode_row(row: Row) -> GroupEvent:
     else:
         event = GenerationStarted(value)
     if event.row() != row or value < 0:
-        raise LogCorrupt(f"the group log has a row that nothing can have written: {row}")
+        raise LogCorrupt(f"the group log has a row that no broker can have written: {row}")
     return event

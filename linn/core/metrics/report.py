@@ -24,7 +24,7 @@ async def metric_report(metrics: MetricRegistry, clock: Clock, arguments: Mappin
     """
     names = arguments.get("names", [""])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError('the argument "names" is a list of texts')
+        raise ConfigError('the argument "names" must be a list of texts')
     report = []
     count = 0
     for family in metrics.collect(names):

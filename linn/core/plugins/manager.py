@@ -165,7 +165,7 @@ class PluginManager:
                 assert isinstance(kind, kind_type), "checked just now"
                 if kind.name in registry:
                     owner = self._owners[kind_type, kind.name]
-                    text = f'brings the {noun} "{kind.name}", which plugin "{owner}" brings already'
+                    text = f'provides the {noun} "{kind.name}", which plugin "{owner}" provides already'
                     raise self._failure(plugin_name, text)
                 registry[kind.name] = kind
                 self._owners[kind_type, kind.name] = plugin_name

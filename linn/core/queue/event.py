@@ -189,7 +189,7 @@ def decode_events(data: bytes | bytearray | memoryview) -> list[SubscriptionEven
     if view and view[0] == SNAPSHOT_VERSION:
         snapshot = decode_snapshot(view[1:], _COLUMNS)
         if not _is_sound_start(snapshot) or not all(map(_is_sound, snapshot.runs)):
-            raise LogCorrupt("a snapshot of a subscription has values that nothing can have written")
+            raise LogCorrupt("a snapshot of a subscription has values that no broker can have written")
         return [snapshot]
     if not view or view[0] != EVENT_VERSION:
         raise LogCorrupt("a record of a subscription log has a version that this broker can't read")
@@ -262,7 +262,7 @@ def _decode_row(row: Row) -> SingleEvent:
     )
     event = make(reason, number, first, end, argument) if make is not None and sound else None
     if event is None or event.row() != row:
-        raise LogCorrupt(f"a subscription log has a row that nothing can have written: {row}")
+        raise LogCorrupt(f"a subscription log has a row that no broker can have written: {row}")
     return event
 
 

@@ -114,7 +114,7 @@ def _decode_run(data: memoryview, position: int, columns_by_kind: dict[int, Colu
     position += _RUN.size
     has = columns_by_kind.get(kind)
     if has is None or zero or zeros or not count:
-        raise LogCorrupt(f"a snapshot of a subscription has a run that nothing can have written: {count} of {kind}")
+        raise LogCorrupt(f"a snapshot of a subscription has a run that no broker can have written: {count} of {kind}")
     columns: list[tuple[int, ...]] = []
     for form, used in (("q", True), ("q", True), *zip(_FORMATS, has, strict=True)):
         layout = struct.Struct(f"<{count if used else 0}{form}")

@@ -387,7 +387,7 @@ def _checked(answer: object) -> Sequence[Binding]:
     if not isinstance(answer, list | tuple):
         raise TypeError(f"match() returned a {type(answer).__name__}, not a list or tuple of bindings")
     if not set(map(type, answer)) <= _BINDINGS:
-        raise TypeError("match() returned what is no binding")
+        raise TypeError("match() returned something that is not a binding")
     return answer
 
 

@@ -38,7 +38,7 @@ class Handshake:
         try:
             event = await self._first_event(timeout_s)
             if event is None:
-                raise ConnectionLost(f"{self._stream.peer} left without saying hello")
+                raise ConnectionLost(f"{self._stream.peer} closed the connection without saying hello")
             version, features = agree(event.message)
             self.client = event.message.client if isinstance(event.message, m.Hello) else ""
         except LinnError as error:

@@ -93,7 +93,7 @@ class Segment:
         self._file = self._disk.open(self.path, create=True)
         if self._file.size():
             self.shut()
-            raise StorageError(f"{self.path} is there already and isn't empty")
+            raise StorageError(f"{self.path} exists already and isn't empty")
 
     def file(self) -> File:
         """The open file, reopened if it was shut.

@@ -58,7 +58,7 @@ class RealListener:
                 continue
             if socket.fileno() >= (limit := _connections_end()):
                 socket.close()
-                raise LimitExceeded(f"descriptors up to {limit} are taken; those beyond are kept for files")
+                raise LimitExceeded(f"descriptors up to {limit} are in use; those above are kept for files")
             peer = self.address if self._unix_path is not None else _format(sockaddr)
             return RealStream(_detached(socket), peer)
 

@@ -144,7 +144,7 @@ class RealStream:
                 await self._wait_room()
                 continue
             if not sent:
-                raise ConnectionLost(f"the connection to {self.peer} is given up: a file that is sent was cut")
+                raise ConnectionLost(f"the connection to {self.peer} is closed: a file was cut short while it was sent")
             region = region.behind(sent)
 
     # --- the end ---

@@ -77,7 +77,7 @@ def parse_tree(text: str) -> Node:
     if len(text) > CHARACTERS_MAX:
         raise PredicateInvalid(f"a predicate has at most {CHARACTERS_MAX} characters, this one has {len(text)}")
     if not text.strip():
-        raise PredicateInvalid("a predicate is not empty; one that is true of every message is written true")
+        raise PredicateInvalid("a predicate can't be empty; to match every message, write true")
     try:
         return _Parser(text).whole()
     except PredicateInvalid as error:
@@ -111,7 +111,7 @@ class _Parser:
     def only_field(self) -> SubjectField:
         field = self._field()
         if not self._at_end():
-            raise self._unexpected("nothing behind the field")
+            raise self._unexpected("nothing after the field")
         return field
 
     # --- tokens ---

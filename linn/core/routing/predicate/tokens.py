@@ -107,7 +107,7 @@ def _number(text: str, at: int, digits: str) -> int | float:
     if digits.isdecimal() or digits[1:].isdecimal():
         whole = int(digits)
         if whole not in _INT64:
-            raise invalid(text, at, "the number does not fit 64 bits")
+            raise invalid(text, at, "the number does not fit into 64 bits")
         return whole
     number = float(digits)
     if not math.isfinite(number):
