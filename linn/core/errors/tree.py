@@ -58,13 +58,13 @@ class ConfigUnreadable(ConfigError):
 
 
 class ConfigUnknownKey(ConfigError):
-    """The key is known to no component."""
+    """No component knows the key."""
 
     code = "config.unknown_key"
 
 
 class ConfigExists(ConfigError):
-    """A file exists where a new configuration was to be written."""
+    """A new configuration can't be written, because the file exists already."""
 
     code = "config.exists"
 
@@ -156,7 +156,7 @@ class DiskReadOnly(StorageError):
 
 
 class DescriptorsExhausted(StorageError):
-    """The process has as many files and connections open as it may. Nothing was stored."""
+    """The process has reached its limit of open files and connections. Nothing was stored."""
 
     code = "storage.descriptors_exhausted"
     retriable = True
@@ -234,7 +234,7 @@ class ExchangeUnknown(TopicError):
 
 
 class Unroutable(TopicError):
-    """A message was published as mandatory, and no binding routes it to a topic. It is not stored."""
+    """A message was published as mandatory, but no binding routes it to a topic. It is not stored."""
 
     code = "exchange.unroutable"
 
@@ -256,7 +256,7 @@ class BindingInvalid(TopicError):
 
 
 class PredicateInvalid(BindingInvalid):
-    """A text is not a predicate over messages; the error shows the position of the mistake."""
+    """The text is not a valid predicate over messages; the error shows the position of the mistake."""
 
     code = "predicate.invalid"
 
@@ -268,7 +268,7 @@ class InterceptorFailed(TopicError):
 
 
 class RevisionConflict(TopicError):
-    """The same topic or exchange was changed by somebody else meanwhile; read it again and retry."""
+    """Another client changed the same topic or exchange meanwhile; read it again and retry."""
 
     code = "metadata.conflict"
     retriable = True
@@ -281,7 +281,7 @@ class DeliveryError(LinnError):
 
 
 class DeliveryNotCurrent(DeliveryError):
-    """The delivery id is not current: its lease ended, was settled, or never was yours."""
+    """The delivery id is not current: its lease ended, it was settled, or it was never yours."""
 
     code = "delivery.not_current"
 
@@ -338,7 +338,7 @@ class VersionUnsupported(ProtocolError):
 
 
 class RequestUnknown(ProtocolError):
-    """The request is not known to this broker; a newer client sent it."""
+    """The broker does not know the request; a newer client sent it."""
 
     code = "protocol.request_unknown"
 
@@ -351,7 +351,7 @@ class ConnectionLost(LinnError):
 
 
 class ClientClosed(ConnectionLost):
-    """The client, producer or consumer was closed, or not entered yet. A closed one can't be reopened."""
+    """The client, producer or consumer was closed, or was not entered yet. Once closed, it can't be reopened."""
 
     code = "client.closed"
     retriable = False
