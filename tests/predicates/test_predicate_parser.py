@@ -284,5 +284,5 @@ def test_a_field_alone(text: str, field: SubjectField | None) -> None:
 
 def test_an_empty_predicate_says_how_to_write_one_that_is_always_true() -> None:
     for text in ("", " \n"):
-        with pytest.raises(PredicateInvalid, match="written true"):
+        with pytest.raises(PredicateInvalid, match="write true"):
             parse_tree(text)

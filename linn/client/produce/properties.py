@@ -58,12 +58,12 @@ def checked_pair(routing_key: str, labels: Labels | None) -> Pair:
 def _wrong_pair(routing_key: object, labels: object) -> MessageInvalid:
     """Make the error for a pair that can't be hashed or sorted."""
     if not isinstance(routing_key, str):
-        return MessageInvalid(f"routing key is text, not {type(routing_key).__name__}")
+        return MessageInvalid(f"a routing key must be text, not {type(routing_key).__name__}")
     if not isinstance(labels, Mapping):
         return MessageInvalid(f"labels must be a mapping from text to values, not {type(labels).__name__}")
     for name, value in labels.items():
         if not isinstance(name, str):
-            return MessageInvalid(f"a label's name is text, not {type(name).__name__}")
+            return MessageInvalid(f"a label's name must be text, not {type(name).__name__}")
         if not isinstance(value, str | int | float):
             return MessageInvalid(f"label {name!r} must be text, int, float or bool, not {type(value).__name__}")
     return MessageInvalid("labels are text, int, float or bool by name")
