@@ -45,6 +45,7 @@ from linn.core.errors.tree import (
 from linn.core.gateway.gateway import ANONYMOUS, Fetched, Gateway, Principal, SubscribeRequest, Subscription
 from linn.core.gateway.protocol import ProtocolKind, ProtocolServer
 from linn.core.log.delivery import Consumer, Delivery, Settlement, SettleOutcome
+from linn.core.log.producers import Producers
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     Capabilities,
@@ -128,6 +129,7 @@ __all__ = [
     "Partitioner",
     "PartitionerKind",
     "Principal",
+    "Producers",
     "ProtocolError",
     "ProtocolKind",
     "ProtocolServer",

@@ -20,7 +20,7 @@ struct RecordBatch {
   producerId       @9  :Int64;   # [72] 0: none
   firstSequence    @10 :UInt32;  # [80]
   producerEpoch    @11 :UInt16;  # [84]
-  attributes       @12 :UInt16;  # [86] bit 0 transactional, bit 1 control
+  attributes       @12 :UInt16;  # [86] bit 0 transactional, bit 1 control (both reserved), bit 2 scattered
   codec            @13 :UInt8;   # [88] of body: 0 none, 1 zstd
   format           @14 :UInt8;   # [89] of body: 0 Body; others belong to other protocols
   pairCount        @15 :UInt16;  # [90] distinct (routing key, labels) pairs; 0: every record has neither

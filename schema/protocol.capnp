@@ -67,6 +67,7 @@ struct Welcome {
   keepaliveMs      @6 :UInt32;       # send something (a ping) at least this often
   inflightMax      @7 :UInt32;       # requests without an answer
   subscriptionsMax @8 :UInt32;
+  producerId       @9 :Int64;        # the first of 256 ids that no other client gets, for idempotent producers
 }
 
 struct Failed {

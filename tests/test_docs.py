@@ -207,4 +207,6 @@ async def test_the_exchange_on_the_protocol_page_is_what_a_broker_answers(tmp_pa
                     received = b""
                     while len(received) < len(answer):
                         received += await stream.receive_some()
+                    if answer is welcome:  # The producer id depends on the time of the start.
+                        received = received[:72] + welcome[72:80] + received[80:]
                     assert received == answer

@@ -63,6 +63,10 @@ class TopicDescription(TypedDict):
     name: str
     settings: TopicSettings
     partitions: list[PartitionBounds]
+    producers: int
+    """Idempotent producers that the partitions remember; one counts in each partition that it has published to."""
+    duplicates: int
+    """Batches that were sent again, and not stored again, since the topic was opened."""
     queue: NotRequired[QueueCounts]
 
 

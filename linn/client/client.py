@@ -35,6 +35,7 @@ BUFFER_BYTES_MAX = 32 << 20
 RENEWAL_MAX_S = 3_600.0
 """Default limit on lease renewal: long enough for a long job; one that hangs is tried elsewhere after it."""
 IN_FLIGHT_MAX = 8
+"""Batches of a producer in flight: as many as a broker remembers of an idempotent one."""
 
 
 class Client:
@@ -73,6 +74,7 @@ class Client:
         codec: Literal["zstd"] | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        idempotent: bool = True,
     ) -> Producer:
         """Make a producer for one topic or one exchange; enter it with `async with`.
 
@@ -82,8 +84,10 @@ class Client:
             linger_ms: time that a message may wait for others to share its batch; 0: see `Producer`.
             batch_bytes_max: approximate size at which a batch is sent.
             codec: compression of batches, if the broker supports it.
-            in_flight_max: batches sent and not confirmed. 1: order is kept even if the broker refuses one for now.
+            in_flight_max: batches sent and not confirmed, at most 8 of an idempotent producer.
             buffer_bytes_max: size of unconfirmed batches beyond which `publish` waits and `publish_nowait` refuses.
+            idempotent: whether the broker recognises a batch that is sent again after a lost connection or a refusal:
+                each message is then stored once and in order. Without effect with `acks="none"`.
 
         Raises MessageInvalid if an argument is wrong.
 
@@ -102,6 +106,8 @@ class Client:
         limits = {"in_flight_max": in_flight_max, "batch_bytes_max": batch_bytes_max}
         for name, limit in (limits | {"buffer_bytes_max": buffer_bytes_max}).items():
             checked_number(limit, name, I64_MAX, lowest=1)
+        if idempotent and in_flight_max > IN_FLIGHT_MAX:
+            raise MessageInvalid(f"in_flight_max must be at most {IN_FLIGHT_MAX} unless idempotent=False")
         return Producer(
             self._connector,
             target,
@@ -112,6 +118,7 @@ class Client:
             Codec.ZSTD if codec == "zstd" else Codec.NONE,
             in_flight_max,
             buffer_bytes_max,
+            idempotent,
         )
 
     def consumer(

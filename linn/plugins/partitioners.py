@@ -2,25 +2,36 @@
 
 `murmur2` is Kafka's default: a key has one partition, and batches without keys stay whole (KIP-480). The other two look
 at no key. Where Kafka chooses the next partition at random, these take turns, so that all get their share.
+
+A batch that a producer has numbered may be sent again, and goes to the same partitions then: its numbers choose.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+
+from crc32c import crc32c
 
 from linn.core.batch.batch import RecordBatch
 from linn.core.plugins.hookspecs import hookimpl
 from linn.core.routing.partitioner import PartitionerKind
 
+_NUMBERS = struct.Struct("<qI")
+
 
 class StickyPartitioner:
-    """A partitioner that puts each whole batch into the next partition in turn; keys don't count."""
+    """A partitioner that puts each whole batch into the next partition in turn, or where its numbers lead; keys don't
+    count.
+    """
 
     def __init__(self) -> None:
         self._turn = -1
 
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
-        """Choose the next partition in turn."""
+        """Choose the next partition in turn, or the one of the batch's numbers."""
+        if batch.producer_id:
+            return int(crc32c(_NUMBERS.pack(batch.producer_id, batch.first_sequence))) % partitions
         self._turn = (self._turn + 1) % partitions
         return self._turn
 
@@ -50,7 +61,10 @@ class RoundRobinPartitioner:
     def place(self, batch: RecordBatch, partitions: int) -> int | Sequence[int]:
         """Choose one partition per record."""
         first = self._next
-        self._next = (first + batch.count) % partitions
+        if batch.producer_id:
+            first = batch.first_sequence
+        else:
+            self._next = (first + batch.count) % partitions
         return [index % partitions for index in range(first, first + batch.count)]
 
 

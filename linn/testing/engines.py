@@ -23,7 +23,8 @@ from linn.core.batch.builder import build_from_records
 from linn.core.batch.record import Record
 from linn.core.env.env import Env
 from linn.core.env.file_region import Sendable
-from linn.core.errors.tree import LogClosed, OffsetOutOfRange
+from linn.core.errors.tree import LogClosed, OffsetOutOfRange, ProducerDuplicate, ProducerOutOfOrder
+from linn.core.log.producers import Numbered, numbers_of
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     PartitionId,
@@ -68,6 +69,26 @@ def append_some(log: PartitionLog, count: int = 12, *, first_ms: int = 1_000) ->
         log.append(batch)
         messages.append(bytes(batch.message))
     return messages
+
+
+def append_numbered(log: PartitionLog, count: int) -> None:
+    """Append so many batches of one record of producer 7, as a partition does."""
+    for first in range(count):
+        batch = make_batch(1, value_bytes=300)
+        batch.number(7, 0, first, 0)
+        offset = log.append(batch)
+        log.producers.stored(numbers_of(batch), offset, batch.append_time_ms)
+
+
+def known_offsets(log: PartitionLog, count: int) -> list[int | None]:
+    """The offset at which each of the first batches of producer 7 is known; None if it is not."""
+    found: list[int | None] = []
+    for first in range(count):
+        try:
+            found.append(log.producers.check(Numbered(7, 0, first, first + 1, scattered=False)))
+        except (ProducerDuplicate, ProducerOutOfOrder):
+            found.append(None)
+    return found
 
 
 def messages_of(batches: Sequence[RecordBatch]) -> list[bytes]:
@@ -116,6 +137,34 @@ async def sent_over(env: Env, sendables: Sequence[Sendable]) -> bytes:
 
 class EngineConformance:
     """The promises of `linn.core.log.storage`. A subclass gives the fixture `harness`."""
+
+    # --- producers ---------------------------------------------------------------------------------------------------
+
+    async def test_a_log_opened_again_knows_its_producers(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_numbered(log, 40)
+            await log.sync()
+        async with harness.log() as log:
+            survives = log.capabilities.survives_restart
+            assert known_offsets(log, 40) == ([None] * 32 + list(range(32, 40)) if survives else [None] * 40)
+
+    async def test_producers_outlive_the_records_that_a_start_takes(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_numbered(log, 40)
+            await log.sync()
+            await log.trim(before=36)
+            await log.enforce_retention(harness.env.clock.now_ms(), age_ms=None, bytes_max=None, before=36)
+            assert known_offsets(log, 40)[32:] == list(range(32, 40))
+        async with harness.log() as log:
+            if log.capabilities.survives_restart:
+                assert known_offsets(log, 40)[36:] == list(range(36, 40))
+
+    async def test_producers_go_back_with_the_end(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            append_numbered(log, 20)
+            await log.sync()
+            await log.trim(after=15)
+            assert known_offsets(log, 20)[7:] == [*range(7, 15), None, None, None, None, None]
 
     # --- append and bounds -------------------------------------------------------------------------------------------
 

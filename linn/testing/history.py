@@ -138,8 +138,6 @@ class Published(Event):
     key: str = ""
     committed: bool = True
     """Whether a confirmation means that it is committed; False with acks "none": it is in the log."""
-    repeats: bool = False
-    """Whether the producer repeats unanswered publishes: they may be stored several times then."""
 
 
 @dataclass(frozen=True, slots=True)

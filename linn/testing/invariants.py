@@ -30,7 +30,7 @@ INVARIANTS: dict[str, str] = {
     stored.WATERMARK: "Whoever asks later sees no lower high watermark than anybody saw before.",
     stored.START: "Whoever asks later, in the same life, sees no lower start.",
     stored.ORDER: "Records of one producer are stored in the order of its calls, in each partition.",
-    stored.ONCE: "A record is in a topic once, unless its producer sends again what was not answered.",
+    stored.ONCE: "A record is in a topic once, however often its producer sends it.",
     stored.KEYS: "Records with one key are in one partition of a topic, as long as it does not grow.",
     stored.REFUSED: "A publish that was refused has stored nothing; where the disk was full, part of one that goes to "
     "several partitions.",

@@ -206,6 +206,8 @@ class StoredRecords:
         for place in self.facts:
             for life in range(1, self._lives.life + 1):
                 self._check_order(place, life)
+        for life in range(1, self._lives.life + 1):
+            self._check_once(life)
         for entry in entries:
             if isinstance(entry.event, Refused):
                 self._check_refused(entry, entry.event)
@@ -233,21 +235,31 @@ class StoredRecords:
                 continue
             event, earlier = origin[1], seen.setdefault(fact.record, fact)
             if earlier is not fact:
-                if not event.repeats:
-                    self._findings.add(ONCE, f"{place} holds {fact.record!r} twice", earlier.index, fact.index)
+                self._findings.add(ONCE, f"{place} holds {fact.record!r} twice", earlier.index, fact.index)
                 continue
-            if event.repeats and not self._lives.topics[place[0]].is_kept:
-                continue  # What was stored first may have gone unseen.
             before = last.get(event.producer)
             if before is not None and before[0] > event.number:
                 text = f"{place} has {fact.record!r} behind {before[1].record!r}"
                 self._findings.add(ORDER, text, before[1].index, fact.index)
             last[event.producer] = event.number, fact
 
+    def _check_once(self, life: int) -> None:
+        """Check that no record is in two partitions of a topic; those of a key may move when a topic grows."""
+        for topic, promise in self._lives.topics.items():
+            if promise.grows:
+                continue
+            seen: dict[str, tuple[Place, Fact]] = {}
+            for place in self.places(topic):
+                for _, fact in self.alive(place, life):
+                    earlier, first = seen.setdefault(fact.record, (place, fact))
+                    if earlier != place and fact.dead is None:
+                        text = f"{earlier} and {place} hold {fact.record!r}"
+                        self._findings.add(ONCE, text, first.index, fact.index)
+
     def _check_refused(self, entry: Entry, event: Refused) -> None:
         published = self.published[event.record][1]
         is_whole = len(published.topics) == 1 and self._partitions[published.topics[0]] == {0}
-        if published.repeats or (event.code.startswith("storage.") and not is_whole):
+        if event.code.startswith("storage.") and not is_whole:
             return  # One partition may have had room for its part, and the next one none.
         for place, facts in self.facts.items():
             for fact in facts.values():

@@ -76,6 +76,7 @@ class Welcome(Message):
     keepalive_ms: int
     inflight_max: int
     subscriptions_max: int
+    producer_id: int = 0
 
 
 class Failed(Message):

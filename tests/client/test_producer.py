@@ -464,7 +464,10 @@ async def test_a_slow_broker_slows_publishers_down_and_bounds_the_buffer() -> No
 async def test_many_large_messages_pass_a_slow_reader() -> None:
     """The data exceeds the socket buffers: the writer has to wait, and everything arrives whole and in order."""
     async with running_peer() as peer:
-        async with linn.connect(peer.url) as client, client.producer("t", in_flight_max=64) as producer:
+        async with (
+            linn.connect(peer.url) as client,
+            client.producer("t", in_flight_max=64, idempotent=False) as producer,
+        ):
             values = [b"%d" % number * 20_000 for number in range(300)]
             peer.reading = anyio.Event()
             async with anyio.create_task_group() as tasks:

@@ -276,10 +276,10 @@ BROKER_MUTATIONS = (
         breaks="A full disk refuses new batches: what is confirmed is in the log.",
         guarantee=_DISK,
         module="linn.core.publish.publisher",
-        original="base_offset = topic.append(partition, part)",
+        original="base_offset = topic.append(partition, part, numbers)",
         planted="""
             try:
-                base_offset = topic.append(partition, part)
+                base_offset = topic.append(partition, part, numbers)
             except LinnError:
                 base_offset = partition.log.bounds()[1] - part.count
         """,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from broker_mutations import BROKER_MUTATIONS
 from mutation import Mutation
+from producer_mutations import PRODUCER_MUTATIONS
 from queue_mutations import QUEUE_MUTATIONS
 from storage_mutations import STORAGE_MUTATIONS
 
-ALL = (*STORAGE_MUTATIONS, *QUEUE_MUTATIONS, *BROKER_MUTATIONS)
+ALL = (*STORAGE_MUTATIONS, *QUEUE_MUTATIONS, *BROKER_MUTATIONS, *PRODUCER_MUTATIONS)
 CATALOGUE: dict[str, Mutation] = {mutation.name: mutation for mutation in ALL}
 assert len(CATALOGUE) == len(ALL), "two mutations have one name"
 

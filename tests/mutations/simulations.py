@@ -31,6 +31,7 @@ _RUNS = {
     "handing over": ("broker", "test_power_loss_of_queues", "hand_over_and_lose_power"),
     "settling": ("broker", "test_power_loss_of_queues", "settle_and_lose_power"),
     "holding": ("broker", "test_held_records", "hold_and_count"),
+    "producers": ("broker", "producer_arrows", "walk"),
     "sharing": ("broker", "sharing_run", "share"),
     "subscription": ("subscription", "subscription_walk", "walk"),
     "group": ("group", "group_walk", "walk"),

@@ -1,4 +1,4 @@
-"""Simulated producers: by hand, each record once, and with the Python client, which repeats unanswered publishes."""
+"""Simulated producers: by hand, each record sent once, and with the Python client, which sends again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class _Producer:
                 topics,
                 key,
                 committed=plan.acks != "none",
-                repeats=plan.is_python,
             )
         )
         self.number += 1
@@ -117,7 +116,7 @@ class RawProducer(_Producer):
 
 
 class PythonProducer(_Producer):
-    """The Python client; one batch in flight, so that order holds also where the broker refuses one for now."""
+    """The Python client with its defaults."""
 
     async def run(self) -> None:
         env = self.world.nodes[self.plan.node]
@@ -132,7 +131,7 @@ class PythonProducer(_Producer):
     async def _work(self, client: Client) -> None:
         plan = self.plan
         target = {"exchange": EXCHANGE} if plan.topic is None else {"topic": plan.topic}
-        async with client.producer(**target, acks=plan.acks, in_flight_max=1) as producer:
+        async with client.producer(**target, acks=plan.acks) as producer:
             while not self.is_done:
                 async with trio.open_nursery() as nursery:
                     for _ in range(self.rng.randint(1, plan.batch)):

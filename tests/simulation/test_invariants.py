@@ -62,8 +62,8 @@ def begun(life: int = 1, end: int = 0, start: int = 0) -> Recovered:
     return Recovered(life, "t", 0, start, end)
 
 
-def published(record: str, number: int = 0, *, key: str = "", committed: bool = True, repeats: bool = False) -> Event:
-    return Published(record, "p", number, ("t",), key, committed, repeats)
+def published(record: str, number: int = 0, *, key: str = "", committed: bool = True) -> Event:
+    return Published(record, "p", number, ("t",), key, committed)
 
 
 def confirmed(record: str, offset: int = 0, life: int = 1, partition: int = 0) -> Event:
@@ -149,7 +149,10 @@ BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
         (QUEUE, [begun(), read(start=5, end=5, first=5), read(asked_at=2, start=4, end=5, first=5)])
     ],
     "a partition keeps the order of each producer": [(STREAM, [*AB, read("b", "a")])],
-    "a record is stored once": [(STREAM, [*AB, read("a", "b", "a")])],
+    "a record is stored once": [
+        (STREAM, [*AB, read("a", "b", "a")]),
+        (STREAM, [begun(), published("a"), read("a"), replace(read("a"), partition=1)]),
+    ],
     "a key stays in its partition": [
         (
             STREAM,
@@ -285,7 +288,7 @@ KEEPING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     ],
     "a partition keeps the order of each producer": [(STREAM, [*AB, read("a", "b")])],
     "a record is stored once": [
-        (STREAM, [begun(), published("a", repeats=True), read("a", "a")]),
+        (replace(STREAM, grows=True), [begun(), published("a"), read("a"), replace(read("a"), partition=1)]),
         (OS, [*AB, read("a", "b"), LOST_POWER, begun(2, end=1), read("a", life=2)]),
     ],
     "a key stays in its partition": [

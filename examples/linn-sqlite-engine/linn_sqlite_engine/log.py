@@ -20,6 +20,7 @@ from linn.api import (
     LogCorrupt,
     OffsetOutOfRange,
     PartitionLog,
+    Producers,
     RecordBatch,
 )
 from linn_sqlite_engine.database import Database, files_of
@@ -43,6 +44,7 @@ class SqliteLog(PartitionLog):
     def __init__(self, name: str, database: Database, env: Env, capabilities: Capabilities) -> None:
         """Take over an open database."""
         self.capabilities = capabilities
+        self.producers = Producers()
         self._name = name
         self._database = database
         self._env = env
@@ -51,6 +53,14 @@ class SqliteLog(PartitionLog):
         self._unchecked_bytes = 0
         """Appended since the last checkpoint."""
         self._closed = False
+
+    async def find_producers(self) -> None:
+        """Rebuild the producers from the batches that are stored. Raises StorageError, LogCorrupt."""
+        self.producers, offset = Producers(), self._start
+        while offset < self._end:
+            for batch in await self.read(offset, 1 << 20):
+                self.producers.note(batch)
+                offset = batch.end_offset
 
     # --- appending -----------------------------------------------------------------------------------------------
 
@@ -150,6 +160,7 @@ class SqliteLog(PartitionLog):
         if after is not None:
             self._check_range(after)
             self._forget_after(after)
+            await self.find_producers()
 
     def _forget_before(self, start: int) -> None:
         start = max(start, self._start)

@@ -115,6 +115,7 @@ class Client:
         codec: Literal["zstd"] | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        idempotent: bool = True,
     ) -> Producer:
         """Open a producer for one topic or one exchange; for the options see `linn.client.Client.producer`.
 
@@ -134,6 +135,7 @@ class Client:
             codec=codec,
             in_flight_max=in_flight_max,
             buffer_bytes_max=buffer_bytes_max,
+            idempotent=idempotent,
         )
         producer = Producer(self._forget, self._thread, made, buffer_bytes_max)
         self._children[id(producer)] = producer

@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 from linn.client.connection.answer import Answer, again
 from linn.client.connection.any_env import ClientEnv
 from linn.client.connection.connection import Connection
+from linn.client.connection.producer_ids import ProducerIds
 from linn.client.connection.timers import Timers
 from linn.client.options import ClientOptions
 from linn.core.env.env import Clock
@@ -64,6 +65,7 @@ class Connector:
         """Task group that `linn.connect` owns; it ends with the client."""
         self.timers = Timers(env.clock)
         self.loop_guard = LoopGuard()
+        self.producer_ids = ProducerIds()
         self.listeners: list[Listener] = []
         self.closed = False
         self.outage: Outage | None = None
@@ -105,6 +107,7 @@ class Connector:
             with anyio.move_on_after(timeout_s):
                 connection = Connection(await self.env.net.connect(self.address), self.env.clock)
                 await connection.greet(self.options.name)
+                self.producer_ids.begin(connection.welcome.producer_id)
                 return connection
             raise ConnectFailed(f"{self.address} did not answer within {timeout_s:g} s")
         except BaseException:

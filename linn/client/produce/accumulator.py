@@ -13,6 +13,7 @@ from typing import cast
 
 from linn.client.connection.connector import Connector
 from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.lane import Identity, Lane
 from linn.client.produce.open_batch import OpenBatch, Prepared
 from linn.client.produce.sender import PartitionBuffer, Sender
 from linn.core.batch.batch import Codec
@@ -43,6 +44,7 @@ class Accumulator:
         self.codec = Codec.NONE
         self.bytes_max = 0
         self.sender = Sender(connector, target, to_exchange, acks, in_flight_max, self._buffer_idle, self._seal_all)
+        self.identity: Identity | None = None
         self.buffers = [PartitionBuffer(-1)]
         self.sticky = self.buffers[0]
         """The buffer for messages that may go to any partition."""
@@ -53,6 +55,16 @@ class Accumulator:
         self._watch = watch
 
     # --- buffers ---
+
+    def identify(self, identity: Identity) -> None:
+        """Number all batches from now on. Call it before the first message."""
+        self.identity = identity
+        self.buffers = [self._new_buffer(-1)]
+        self.sticky = self.buffers[0]
+
+    def _new_buffer(self, partition: int) -> PartitionBuffer:
+        lane = Lane(self.identity, scattered=partition < 0) if self.identity is not None else None
+        return PartitionBuffer(partition, lane)
 
     def follow(self, info: TopicInfo) -> None:
         """Adapt the buffers to a topic's partitions. Messages of one key may change theirs.
@@ -66,8 +78,10 @@ class Accumulator:
         if chooses is not (count == 0):
             if not all(buffer.idle and not buffer.open for buffer in self.buffers):
                 return
-            self.buffers = [] if chooses else [PartitionBuffer(-1)]
-        self.buffers += [PartitionBuffer(partition) for partition in range(len(self.buffers), count)]
+            if self.identity is not None:
+                self.identity.next_epoch(self.identity.epoch)  # A partition may know the lanes of before.
+            self.buffers = [] if chooses else [self._new_buffer(-1)]
+        self.buffers += [self._new_buffer(partition) for partition in range(len(self.buffers), count)]
         self.keys_choose = info.partitioner != "sticky" and len(self.buffers) > 1
         if self.sticky not in self.buffers:
             self.sticky = self.buffers[self._connector.env.rng.integer(len(self.buffers))]
@@ -116,7 +130,7 @@ class Accumulator:
             return None
         env = self._connector.env
         message_id = int.from_bytes(env.rng.bytes(16), "big")
-        batch = build_single(value, env.clock.now_ms(), message_id)
+        batch = build_single(value, env.clock.now_ms(), message_id, sealed=False)
         if len(self.buffers) > 1:
             self.turn()
         confirmation = Confirmation()
@@ -177,7 +191,7 @@ class Accumulator:
         if confirmation.without_waiter:
             confirmation.watcher = self._watch(batch)
         try:
-            sealed = build_batch(batch.columns(with_key_hashes=buffer.partition < 0), self.codec)
+            sealed = build_batch(batch.columns(with_key_hashes=buffer.partition < 0), self.codec, sealed=False)
         except LinnError as error:
             confirmation.settle(None, error)
             return

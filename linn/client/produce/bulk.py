@@ -203,7 +203,8 @@ class Bulk:
         """
         last = min(len(columns.values), first + self._guess(columns.values, first))
         while True:
-            batch = build_batch(columns.columns(first, last, base_id, self._with_key_hashes), self._codec)
+            part = columns.columns(first, last, base_id, self._with_key_hashes)
+            batch = build_batch(part, self._codec, sealed=False)
             size = max(batch.size, batch.body_bytes)
             if size > self.message_bytes_max:  # A smaller batch holds no message that is too large.
                 columns.check_sizes(first, last, self.message_bytes_max)

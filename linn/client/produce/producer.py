@@ -22,6 +22,7 @@ from linn.client.connection.metadata import TopicRefresh, describe
 from linn.client.produce.accumulator import Accumulator
 from linn.client.produce.bulk import Bulk, BulkColumns
 from linn.client.produce.confirmation import Confirmation, is_returned
+from linn.client.produce.lane import Identity
 from linn.client.produce.open_batch import RECORD_BYTES, OpenBatch, Prepared
 from linn.client.produce.properties import PLAIN, HeadersInput, Properties, as_bytes, checked, checked_numbers, size_of
 from linn.client.produce.receipt import BulkReceipt, Receipt
@@ -54,6 +55,7 @@ class Producer:
         codec: Codec,
         in_flight_max: int,
         buffer_bytes_max: int,
+        idempotent: bool,
     ) -> None:
         self._connector = connector
         self._check_loop = connector.loop_guard.check
@@ -64,6 +66,7 @@ class Producer:
         self._batch_bytes_max = batch_bytes_max
         self._codec = codec
         self._buffer_bytes_max = buffer_bytes_max
+        self._idempotent = idempotent and acks != "none"
         self._bound = -1
         """`buffer_bytes_max` while the producer is open, else -1: one comparison checks both."""
         self.message_bytes_max = 0
@@ -79,10 +82,16 @@ class Producer:
     # --- life ---
 
     async def __aenter__(self) -> Self:
-        """Look the topic up. Raises ConnectionLost, RequestTimeout; an unknown topic fails the first publish."""
+        """Look the topic up.
+
+        Raises ConnectionLost, RequestTimeout; LimitExceeded: the client has too many idempotent producers. An unknown
+        topic fails the first publish.
+        """
         welcome = (await self._connector.ready()).welcome
         self.message_bytes_max = welcome.message_bytes_max
         self._batch_bytes_limit = welcome.batch_bytes_max
+        if self._idempotent:
+            self._accumulator.identify(Identity(self._connector.producer_ids))
         if not self._to_exchange:
             (info,) = (await describe(self._connector, [self._target])).topics
             self._follow(info)
@@ -129,6 +138,8 @@ class Producer:
             self._connector.listeners.remove(self)
             self._refresh.stopped = True
             self._give_up(ClientClosed("the producer was closed"))
+            if self._accumulator.identity is not None:
+                self._accumulator.identity.close()
 
     async def flush(self) -> None:
         """Send everything that waits, and wait until each earlier message is confirmed or failed.

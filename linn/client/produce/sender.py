@@ -1,10 +1,13 @@
 """Sender: sends a producer's batches to the broker, in order, with a limit on batches in flight, and with retries.
 
 Laws: the batches of a buffer are sent in order; after the connection was lost, all that were not answered are sent
-again in that order (the broker may have stored some already: then they are there twice). Where the broker refuses a
-batch for now, its buffer stands still until the refused batch was sent again; batches that were in flight behind it may
-have been stored before it, unless `in_flight_max` is 1. What is not confirmed when the request timeout is over, counted
-from when its first message was taken, fails and is not sent any more. Each confirmation is settled exactly once.
+again in that order. Where the broker refuses a batch for now, its buffer stands still until the refused batch was sent
+again. What is not confirmed when the request timeout is over, counted from when its first message was taken, fails and
+is not sent any more. Each confirmation is settled exactly once.
+
+Batches are numbered when they are first sent (see `lane`): so the broker stores each once and in order, however often
+it is sent. Without numbers, a batch that is sent again may be stored twice, and batches that were in flight behind a
+refused one may be stored before it, unless `in_flight_max` is 1.
 """
 
 from __future__ import annotations
@@ -19,13 +22,18 @@ from linn.client.connection.answer import again
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
 from linn.client.produce.confirmation import Confirmation
+from linn.client.produce.lane import Lane
 from linn.client.produce.open_batch import OpenBatch
 from linn.core.batch.batch import RecordBatch
-from linn.core.errors.tree import ConnectionLost, LinnError, ProtocolError, RequestTimeout
+from linn.core.errors.tree import ConnectionLost, LinnError, ProducerOutOfOrder, ProtocolError, RequestTimeout
 from linn.wire.messages import Acks, Message, Publish, Published
 
 _READY_MAX = 2
 """Finished batches that may wait per producer before `room` holds publishers back: the next and one more."""
+REMEMBERED_BATCHES = 8
+"""Batches that a broker remembers of a producer. No batch is sent so far ahead of one that is not answered: answers of
+several partitions come in any order.
+"""
 _TICKS_PER_TIMEOUT = 4
 """Checks of the time limit per timeout while there are batches: one timer for all of them."""
 
@@ -131,8 +139,7 @@ class Sender:
                 return
             buffer = self._waiting.popleft()
             buffer.queued = False
-            if buffer.ready:  # Its batch may have timed out.
-                self._send(connection, buffer)
+            if buffer.ready and self._send(connection, buffer):  # Its batch may have timed out.
                 self._queue(buffer)
 
     def _connection_ready(self) -> None:
@@ -144,20 +151,48 @@ class Sender:
             buffer.queued = True
             self._waiting.append(buffer)
 
-    def _send(self, connection: Connection, buffer: PartitionBuffer) -> None:
+    def _send(self, connection: Connection, buffer: PartitionBuffer) -> bool:
+        """Send a buffer's next batch; False if it has to wait for an answer."""
+        if not self._is_numbered(buffer):
+            return False
         batch = buffer.ready.pop(0)
         self._ready_count -= 1
         message = Publish(self._target, self._to_exchange, self._acks, buffer.partition, batch.mandatory)
         if self._acks == Acks.NONE:
             connection.tell(message, [batch.records])
             self._settle(batch, None, None)
-            return
+            return True
         batch.attempts += 1
         buffer.in_flight[batch.sequence] = batch
         self._in_flight += 1
         batch.correlation = connection.ask(batch, message, [batch.records], attended=batch.attended)
         if self._room is not None:
             self._make_room()
+        return True
+
+    def _is_numbered(self, buffer: PartitionBuffer) -> bool:
+        """Number and seal a buffer's next batch; False if it can't be sent now."""
+        batch, lane = buffer.ready[0], buffer.lane
+        if lane is not None and buffer.in_flight and batch.sequence - min(buffer.in_flight) >= REMEMBERED_BATCHES:
+            return False
+        if batch.is_sealed:
+            return True
+        if lane is None:
+            batch.records.seal()
+        else:
+            if lane.has_to_begin(batch.records.count):
+                if buffer.in_flight:
+                    buffer.held = True
+                    return False
+                try:
+                    lane.begin()
+                except LinnError as error:
+                    self._withdraw(batch)
+                    self._settle(batch, None, error)
+                    return True
+            lane.number(batch.records)
+        batch.is_sealed = True
+        return True
 
     # --- outcomes ---
 
@@ -178,11 +213,14 @@ class Sender:
         self._landed(batch)
         batch.attended = False
         batch.refusal = error
-        if error.retriable and not self._connector.options._is_used_up(batch.attempts) and not self._connector.closed:
+        # A batch behind a refused one is refused with it, as often as that takes.
+        is_used_up = self._connector.options._is_used_up(batch.attempts) and not isinstance(error, ProducerOutOfOrder)
+        if error.retriable and not is_used_up and not self._connector.closed:
             buffer.put_back(batch)
             self._ready_count += 1
             buffer.held = buffer.held or not isinstance(error, ConnectionLost)
         else:
+            buffer.leave_out(batch)
             self._settle(batch, None, error)
         self._go_on(buffer)
 
@@ -194,9 +232,11 @@ class Sender:
         buffer.held = buffer.held and bool(buffer.ready)
         if buffer.held and not buffer.in_flight:
             # The last batch behind the refused one is through: confirmed, refused, or timed out.
-            self._connector.timers.after(
-                self._connector.backoff_s(buffer.ready[0].attempts), lambda: self._release(buffer)
-            )
+            first = buffer.ready[0]
+            if first.refusal is None or isinstance(first.refusal, ProducerOutOfOrder):
+                self._release(buffer)
+            else:
+                self._connector.timers.after(self._connector.backoff_s(first.attempts), lambda: self._release(buffer))
         elif buffer.ready:
             self._queue(buffer)
         elif not buffer.in_flight:
@@ -205,7 +245,10 @@ class Sender:
             self.pump()
 
     def _release(self, buffer: PartitionBuffer) -> None:
-        buffer.held = False
+        if buffer.held:
+            buffer.held = False
+            if not buffer.in_flight:
+                buffer.renumber()
         self._go_on(buffer)
 
     def _settle(self, batch: InFlightBatch, answer: Published | None, error: LinnError | None) -> None:
@@ -242,6 +285,7 @@ class Sender:
 
     def _withdraw(self, batch: InFlightBatch) -> None:
         buffer, connection = batch.buffer, self._connector.usable
+        buffer.leave_out(batch)
         if batch.sequence in buffer.in_flight:
             if connection is not None:
                 connection.forget(batch.correlation)
@@ -253,9 +297,9 @@ class Sender:
     def _overdue(self, batch: InFlightBatch) -> LinnError:
         """Make the error for a batch that has timed out."""
         refusal, within = batch.refusal, f"within {self._connector.options.request_timeout_s:g} s"
-        if refusal is not None and not isinstance(refusal, ConnectionLost):
+        if refusal is not None and not isinstance(refusal, ConnectionLost | ProducerOutOfOrder):
             return again(refusal)
-        if batch.attempts:
+        if batch.attempts and not isinstance(refusal, ProducerOutOfOrder):
             return RequestTimeout(f"{self._target} did not confirm a batch {within}; it may or may not be stored")
         outage = self._connector.outage
         reason = "those before it were not confirmed" if outage is None else outage.error.text
@@ -283,6 +327,7 @@ class InFlightBatch:
         "buffer",
         "confirmation",
         "correlation",
+        "is_sealed",
         "mandatory",
         "records",
         "refusal",
@@ -301,6 +346,8 @@ class InFlightBatch:
         self.sequence = buffer.next_sequence
         buffer.next_sequence += 1
         self.attempts = 0
+        self.is_sealed = False
+        """Whether it has its number, if its lane gives numbers."""
         self.correlation = 0
         self.asked_tick = 0
         """Sender tick at which its time limit began."""
@@ -324,9 +371,11 @@ class InFlightBatch:
 class PartitionBuffer:
     """One partition's batches: the open one, those ready to be sent, and those in flight."""
 
-    __slots__ = ("held", "in_flight", "next_sequence", "open", "partition", "queued", "ready")
+    __slots__ = ("held", "in_flight", "lane", "next_sequence", "open", "partition", "queued", "ready")
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, lane: Lane | None = None) -> None:
+        self.lane = lane
+        """The numbers of its batches; None if they have none."""
         self.partition = partition
         """Number of the partition; -1: the broker or an exchange chooses."""
         self.open: OpenBatch | None = None
@@ -348,3 +397,19 @@ class PartitionBuffer:
     def put_back(self, batch: InFlightBatch) -> None:
         """Queue a batch again, before all later ones."""
         insort(self.ready, batch)
+
+    def leave_out(self, batch: InFlightBatch) -> None:
+        """Note that a batch is not sent again, though it may not have been stored: others can't follow its number."""
+        if self.lane is not None and batch.is_sealed:
+            self.lane.is_over = True
+
+    def renumber(self) -> None:
+        """Give new numbers to batches that were refused because one before them is left out.
+
+        All that are ready: a batch behind one that is out of order is not stored either.
+        """
+        if self.lane is not None and self.ready and isinstance(self.ready[0].refusal, ProducerOutOfOrder):
+            self.lane.is_over = True
+            for batch in self.ready:
+                batch.is_sealed = False
+                batch.refusal = None

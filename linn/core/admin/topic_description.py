@@ -40,15 +40,19 @@ def topic_as_json(broker: Administered, name: str) -> Steps[JsonText | None]:
     queue, dispatches = topic.queue, _dispatches(topic.queue)
     bindings = (*topic.settings.bindings, *topic.live_bindings)
     shown: dict[str, Any] = {"name": name, "settings": {**settings, "bindings": bindings}}
+    producers = duplicates = 0
     partitions: list[str] = []  # As text: a hundred thousand objects would set off a collection of all garbage.
     for number in sorted(topic.partitions):
         if broker.topics.get(name) is not topic:
             return None  # Its logs may be gone as well.
         partition = topic.partitions[number]
         start, end, size = partition.start_offset, partition.high_watermark, partition.log.size_bytes()
+        producers += len(partition.log.producers)
+        duplicates += partition.duplicates
         partitions.append(f'{{"start":{start},"end":{end},"bytes":{size}}}')
         yield
     shown["partitions"] = msgspec.Raw(f"[{','.join(partitions)}]".encode())
+    shown["producers"], shown["duplicates"] = producers, duplicates
     if queue is not None:
         unsettled, leased = yield from _count(dispatches)
         shown["queue"] = {"unsettled": unsettled, "leased": leased, "consumers": len(queue.consumers)}

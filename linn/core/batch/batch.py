@@ -32,6 +32,8 @@ _STAMP_CRC_AT = _STAMP_END
 _CRC_AT = 48
 STAMP_BYTES = _CRC_AT - DATA_AT
 """Bytes of the stamp and its CRC."""
+_PRODUCER_AT = 72
+_PRODUCER = struct.Struct("<qIHH")
 _SEALED_AT = 52
 SEALED = struct.Struct("<IqqqIHHBBHIQQQ")
 """Layout of the numbers behind `crc`, beginning with `count`."""
@@ -63,10 +65,17 @@ class Format(IntEnum):
 
 
 class Attribute(IntFlag):
-    """Bits of `attributes`. Reserved: nothing sets them yet."""
+    """Bits of `attributes`."""
 
     TRANSACTIONAL = 1
+    """Reserved: nothing sets it yet."""
     CONTROL = 2
+    """Reserved: nothing sets it yet."""
+    SCATTERED = 4
+    """The broker chose the batch's partition, so that the sequences of its producer have gaps there."""
+
+
+SCATTERED = int(Attribute.SCATTERED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +214,19 @@ class RecordBatch:
         _U32.pack_into(view, _STAMP_CRC_AT, self.stamp_crc)
         self.base_offset, self.append_time_ms = base_offset, append_time_ms
         self.durable_offset, self.leader_epoch = durable_offset, leader_epoch
+
+    def seal(self) -> None:
+        """Write the CRC of everything that a producer seals. The message must be writable."""
+        view = self.message
+        self.crc = sealed_crc(view)
+        _U32.pack_into(view, _CRC_AT, self.crc)
+
+    def number(self, producer_id: int, epoch: int, first_sequence: int, attributes: int) -> None:
+        """Write a producer's numbers in place, and seal the batch. The message must be writable."""
+        _PRODUCER.pack_into(self.message, _PRODUCER_AT, producer_id, first_sequence, epoch, attributes)
+        self.producer_id, self.producer_epoch = producer_id, epoch
+        self.first_sequence, self.attributes = first_sequence, attributes
+        self.seal()
 
     def check_crc(self) -> None:
         """Check the bytes that the producer sealed. Raises BatchCorrupt if they have changed."""

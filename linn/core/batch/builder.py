@@ -62,8 +62,8 @@ class BatchColumns:
     """`partitioner.key_hash` of each key, for an exchange in front of topics with partitions."""
 
 
-def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch:
-    """Make a batch of at least one record.
+def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE, *, sealed: bool = True) -> RecordBatch:
+    """Make a batch of at least one record. One that is not `sealed` is numbered or sealed before it is used.
 
     Raises:
         MessageInvalid: a value has a type or size that can't be carried, or a column another length than `values`.
@@ -93,7 +93,7 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE) -> RecordBatch
     max_ms = max(times) if times is not None else columns.timestamp_ms
     head = _Head(count, first_ms, max_ms, pair_count=len(pairs), base_id=columns.base_id)
     try:
-        return _assemble(head, fields, body, codec)
+        return _assemble(head, fields, body, codec, sealed)
     except TypeError as error:
         raise MessageInvalid(f"a value is neither bytes nor None: {error}") from error
 
@@ -110,7 +110,7 @@ _OFFSETS_POINTER = 8 << 35 | _BYTES_AT | 8 << 2
 _VALUES_POINTER = _BYTES_AT | 8 << 2
 
 
-def build_single(value: bytes, timestamp_ms: int, base_id: int) -> RecordBatch:
+def build_single(value: bytes, timestamp_ms: int, base_id: int, *, sealed: bool = True) -> RecordBatch:
     """`build_batch` for one record that is only a value, and no larger than a batch may be: the same bytes, faster.
 
     Raises MessageInvalid where the timestamp or the id does not fit its field.
@@ -131,7 +131,8 @@ def build_single(value: bytes, timestamp_ms: int, base_id: int) -> RecordBatch:
     except struct.error as error:
         raise MessageInvalid(f"a number of the batch does not fit its field: {error}") from error
     message = bytearray().join((head, value, bytes(padding)))
-    seal(message)
+    if sealed:
+        seal(message)
     return RecordBatch(message)
 
 
@@ -206,10 +207,11 @@ class _Head:
         return bytes(_SEALED_NUMBERS_AT) + sealed
 
 
-def _assemble(head: _Head, fields: Sequence[Field], body: Parts, codec: Codec) -> RecordBatch:
+def _assemble(head: _Head, fields: Sequence[Field], body: Parts, codec: Codec, sealed: bool = True) -> RecordBatch:
     encoded = zstd_codec.compress(body.join()) if codec == Codec.ZSTD else body
     message = flat_message.encode(head.numbers(codec, Format.NATIVE, body.size), [*fields, encoded])
-    seal(message)
+    if sealed:
+        seal(message)
     return RecordBatch(message)
 
 
@@ -407,6 +409,10 @@ def _part(
         max_ms,
         pair_count=batch.pair_count if pair_count is None else pair_count,
         base_id=base_id & ID_MASK,
+        producer_id=batch.producer_id,
+        first_sequence=batch.first_sequence,
+        producer_epoch=batch.producer_epoch,
         attributes=batch.attributes,
+        transaction=batch.transaction,
     )
     return _assemble(head, fields, body.lay_out(), Codec.NONE)

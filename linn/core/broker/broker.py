@@ -26,6 +26,7 @@ from linn.core.admin.administration import Administration
 from linn.core.admin.binding_changes import bind, unbind
 from linn.core.batch.batch import BatchLimits
 from linn.core.broker.listening import Listening
+from linn.core.broker.start_counter import StartCounter
 from linn.core.config.checks import Configured
 from linn.core.config.config import Config
 from linn.core.config.topic_settings import TopicSettings, delivery_settings_of
@@ -50,6 +51,7 @@ from linn.core.metrics.registry import MetricRegistry
 from linn.core.plugins.manager import PluginManager, installed
 from linn.core.ports.interceptor import BoundInterceptor
 from linn.core.ports.observer import Observers
+from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher
 from linn.core.queue.dead_letter_copy import copy_dead_letters
 from linn.core.queue.partition_queue import PartitionQueue
@@ -88,6 +90,7 @@ class Broker:
         self.publisher: Publisher = Publisher(
             self.catalog, self.limits, self.long_work, self.memory.received, make_topic
         )
+        self.producer_ids = ProducerIds()
         self.turns: FairTurns = FairTurns(env.clock.monotonic)
         """The order in which busy connections run."""
         self.connections = Connections(env.clock.monotonic)
@@ -103,6 +106,7 @@ class Broker:
             long_work=self.long_work,
             catalog=self.catalog,
             publisher=self.publisher,
+            producer_ids=self.producer_ids,
             administration=self.administration,
             metrics=self.metrics,
             read_state=lambda: self.state,
@@ -155,6 +159,8 @@ class Broker:
         self.spawn(self.metrics.watch_loop)
         await self.listening.start(watching=True)
         await self._recover()
+        # Not before: a start that is refused changes nothing.
+        self.producer_ids.start = await StartCounter(disk, data_dir).count(self.env.clock.now_ms())
         self._recovered.set()
         await self.listening.start(watching=False)
         self._started = True

@@ -133,6 +133,40 @@ class FeatureUnsupported(BatchError):
     code = "message.unsupported"
 
 
+# --- producers -------------------------------------------------------------------------------------------------------
+
+
+class ProducerError(LinnError):
+    """The numbers of an idempotent producer's batch do not fit those stored before."""
+
+    code = "producer.invalid"
+
+
+class ProducerDuplicate(ProducerError):
+    """The batch is older than those that the partition remembers of its producer."""
+
+    code = "producer.duplicate"
+
+
+class ProducerOutOfOrder(ProducerError):
+    """A batch before this one is missing; nothing was stored. It can be sent again after the missing one."""
+
+    code = "producer.out_of_order"
+    retriable = True
+
+
+class ProducerFenced(ProducerError):
+    """A later epoch of the producer has taken over."""
+
+    code = "producer.fenced"
+
+
+class ProducersExceeded(ProducerError):
+    """The broker remembers as many producers as it may, and none of them has been idle for long."""
+
+    code = "producer.limit"
+
+
 # --- storage ---------------------------------------------------------------------------------------------------------
 
 

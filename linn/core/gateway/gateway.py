@@ -26,6 +26,7 @@ from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import MemoryBudget
 from linn.core.loop.waiting import WaitDeadline
 from linn.core.metrics.registry import Family, MetricRegistry
+from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher, PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.topics.catalog import Catalog
@@ -94,6 +95,7 @@ class Gateway:
     long_work: LongWork
     catalog: Catalog
     publisher: Publisher
+    producer_ids: ProducerIds
     administration: Administration
     metrics: MetricRegistry
     read_state: Callable[[], State]

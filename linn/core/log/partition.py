@@ -18,7 +18,14 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.batch.builder import slice_batch
 from linn.core.env.env import Clock, Spawn
 from linn.core.env.log_fields import log_fields
-from linn.core.errors.tree import BatchMalformed, DescriptorsExhausted, DiskFull, OffsetOutOfRange
+from linn.core.errors.tree import (
+    BatchMalformed,
+    DescriptorsExhausted,
+    DiskFull,
+    OffsetOutOfRange,
+    ProducersExceeded,
+)
+from linn.core.log.producers import CROWDED_IDLE_MS, IDLE_MS, OFFSET_UNKNOWN, Numbered
 from linn.core.log.storage import (
     READ_BATCHES_MAX,
     LogStatistics,
@@ -37,6 +44,8 @@ leave gigabytes.
 """
 TIDY_FROM_BYTES = 8 << 20
 """Least bytes worth a sync of their own: a start scans 8 MiB in a few milliseconds."""
+PRODUCERS_MAX = 200_000
+"""Limit of the producers that the partitions of a storage remember: they take up to 500 bytes each."""
 SYNC_RETRY_S = 0.5
 """Pause after a sync that lacked a descriptor, or room."""
 
@@ -55,19 +64,63 @@ class Partition:
         self.delivered_batches = 0
         self.delivered_records = 0
         self.delivered_bytes = 0
+        self.duplicates = 0
+        """Batches that were not stored again."""
         self._storage = storage
+        storage.producers += len(log.producers)
         self._clock = clock
         self._spawn = spawn
         capabilities = log.capabilities
         self._confirm_after_sync = capabilities.confirm_after_sync
         self._flush_interval_s = capabilities.flush_interval_s
         self._syncing = False
+        self._closed = False
         self._untidied_bytes = 0
         self.high_watermark = self._opened_at = log.bounds()[1]
         self._committed: deque[tuple[int, Callable[[], None]]] = deque()
         self._telling = False
         self.watchers = Watchers(spawn)
         """Callbacks for every move of the high watermark."""
+
+    def find(self, batch: Numbered) -> int | None:
+        """The offset at which a numbered batch is stored already; see `Producers.check`.
+
+        Raises ProducerError; ProducersExceeded if it is of a new producer, and there are too many.
+        """
+        producers = self.log.producers
+        if self._storage.producers >= PRODUCERS_MAX and batch.producer_id not in producers:
+            self._forget_idle_producers(self._clock.now_ms())
+            if self._storage.producers >= PRODUCERS_MAX:
+                raise ProducersExceeded(f"{PRODUCERS_MAX:,} producers are remembered, and this would be another one")
+        return producers.check(batch)
+
+    def append_numbered(self, batch: RecordBatch, numbers: Numbered) -> int:
+        """Store a batch that `find` has found to be new, and remember it. Returns and raises as `append`."""
+        offset = self.append(batch)
+        producers = self.log.producers
+        before = len(producers)
+        producers.stored(numbers, offset, batch.append_time_ms)
+        self._storage.producers += len(producers) - before
+        return offset
+
+    def repeated(self, offset: int, count: int) -> int:
+        """Count a batch that is stored already at this offset; returns the offset behind it, or the end if unknown."""
+        self.duplicates += 1
+        end = self.log.bounds()[1]
+        return end if offset == OFFSET_UNKNOWN else min(offset + count, end)
+
+    def pass_over(self, numbers: Numbered) -> None:
+        """Remember a numbered batch of which nothing had to be stored."""
+        producers = self.log.producers
+        before = len(producers)
+        producers.passed_over(numbers, self._clock.now_ms())
+        self._storage.producers += len(producers) - before
+
+    def _forget_idle_producers(self, now_ms: int) -> None:
+        producers, storage = self.log.producers, self._storage
+        before = len(producers)
+        producers.expire(now_ms - (CROWDED_IDLE_MS if 2 * storage.producers > PRODUCERS_MAX else IDLE_MS))
+        storage.producers += len(producers) - before
 
     def append(self, batch: RecordBatch) -> int:
         """Store a batch; returns its base offset. It is confirmed when the watermark passes it.
@@ -136,6 +189,7 @@ class Partition:
     async def enforce_retention(self, now_ms: int, age_ms: int | None = None, bytes_max: int | None = None) -> None:
         """See `PartitionLog.enforce_retention`, which is housekeeping as well."""
         self._forget_untidied()
+        self._forget_idle_producers(now_ms)
         await self.log.enforce_retention(now_ms, age_ms=age_ms, bytes_max=bytes_max, before=None)
 
     async def _sync(self) -> None:
@@ -280,10 +334,16 @@ class Partition:
 
     async def delete(self) -> None:
         """Close the log and delete it."""
-        self._forget_untidied()
+        self._leave_storage()
         await self.log.delete()
 
     async def close(self) -> None:
         """Sync and close the log."""
-        self._forget_untidied()
+        self._leave_storage()
         await self.log.close()
+
+    def _leave_storage(self) -> None:
+        self._forget_untidied()
+        if not self._closed:
+            self._closed = True
+            self._storage.producers -= len(self.log.producers)

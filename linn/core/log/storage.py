@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.env.file_region import FileRegion
+from linn.core.log.producers import Producers
 from linn.core.loop.memory_budget import MemoryShare
 
 READ_BATCHES_MAX = 256
@@ -73,6 +74,10 @@ class PartitionLog(Protocol):
     """
 
     capabilities: Capabilities
+    producers: Producers
+    """The producers of its batches. Its partition records what it appends. A log that survives a restart rebuilds them
+    when it is opened: `producers.note` of each batch, in order; or of the batches behind a snapshot that it has kept.
+    """
 
     def append(self, batch: RecordBatch) -> int:
         """Stamp `batch` with the next offset and store it; returns that base offset.

@@ -9,7 +9,7 @@ from linn.core.loop.histogram import Histogram
 class StorageStats:
     """Counts of one `[storage.NAME]` table in use. They outlive topics, so that they never go down."""
 
-    __slots__ = ("appends", "cut_batches", "name", "sync_seconds", "untidied_bytes")
+    __slots__ = ("appends", "cut_batches", "name", "producers", "sync_seconds", "untidied_bytes")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -17,6 +17,8 @@ class StorageStats:
         """Appended batches, those of internal logs included."""
         self.untidied_bytes = 0
         """Bytes appended to open logs since the last housekeeping of each."""
+        self.producers = 0
+        """Producers that the open logs remember, each counted once for each log."""
         self.sync_seconds = Histogram()
         """Duration of each sync that a confirmation waited for, or that the flusher made."""
         self.cut_batches = CutBatches()

@@ -120,6 +120,18 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         lambda topic: topic.publish_errors,
     ),
     _partitions(
+        "linn_topic_producers",
+        "gauge",
+        "Idempotent producers that the partitions remember; one counts in each partition that it has published to.",
+        lambda partition: len(partition.log.producers),
+    ),
+    _partitions(
+        "linn_topic_duplicate_batches_total",
+        "counter",
+        "Batches that a producer sent again, and that were not stored again.",
+        lambda partition: partition.duplicates,
+    ),
+    _partitions(
         "linn_topic_delivered_batches_total",
         "counter",
         "Batches, or parts of them, handed to consumers and fetches.",

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from linn.core.batch.batch import BatchLimits, RecordBatch
+from linn.core.batch.batch import SCATTERED, BatchLimits, RecordBatch
 from linn.core.batch.steps import Steps
+from linn.core.errors.tree import BatchMalformed, ProducerDuplicate
+from linn.core.log.producers import OFFSET_UNKNOWN, Numbered, numbers_of
 from linn.core.publish.request import PublishRequest
 from linn.core.routing.budget import PublishBudget
 from linn.core.topics.catalog import Catalog
@@ -24,6 +26,10 @@ class Destination(NamedTuple):
     topic: Topic
     partition: int
     batch: RecordBatch
+    known: int | None = None
+    """The offset at which it is stored already, because its producer sends it again; None if it is to be stored."""
+    dropped: bool = False
+    """Whether an interceptor dropped it, so that the partition only has to know that it came."""
 
 
 Planned = tuple[list[Destination], list[int]]
@@ -55,6 +61,8 @@ class Plan:
         request, found = self._request, list[Planned]()
         for batch in request.batches:
             batch.verify(self._limits)
+            if batch.producer_id:
+                _check_numbered(batch, request)
             try:
                 if request.to_exchange:
                     found.append((yield from self._routed(batch)))
@@ -89,7 +97,7 @@ class Plan:
             yield from check_steps(batch, limit, self.budget)
         admitted = topic.admit(batch, self.budget)
         if admitted is None:
-            return []
+            return [Destination(topic, partition, batch, dropped=True)] if batch.producer_id and partition >= 0 else []
         partitions = len(topic.partitions)
         if partition >= 0 or partitions == 1:
             return [Destination(topic, max(partition, 0), admitted)]
@@ -108,6 +116,33 @@ class Plan:
         return self._request.to_exchange and self._catalog.exchanges.version != self._version
 
 
+def _check_numbered(batch: RecordBatch, request: PublishRequest) -> None:
+    """Check that an idempotent producer's batch comes as it must. Raises BatchMalformed."""
+    if len(request.batches) > 1:
+        raise BatchMalformed("a batch with a producer id is published alone, so that it is stored or refused alone")
+    if request.partition < 0 and not batch.attributes & SCATTERED:
+        raise BatchMalformed("a batch with a producer id whose partition the broker chooses has to say so (SCATTERED)")
+
+
+def recognize(request: PublishRequest, planned: list[Planned]) -> list[Planned]:
+    """The plan, with what is stored already found if an idempotent producer sends it again. Raises ProducerError."""
+    if len(planned) != 1 or not request.batches[0].producer_id:
+        return planned
+    ((destinations, returned),) = planned
+    numbers = numbers_of(request.batches[0])
+    return [([_recognized(each, numbers) for each in destinations], returned)]
+
+
+def _recognized(destination: Destination, numbers: Numbered) -> Destination:
+    try:
+        known = destination.topic.partitions[destination.partition].find(numbers)
+    except ProducerDuplicate:
+        if not destination.dropped:
+            raise
+        known = OFFSET_UNKNOWN
+    return destination if known is None else destination._replace(known=known)
+
+
 def _what_counts(topic: Topic) -> tuple[object, ...]:
     """The state of a topic that decides whether it takes a batch, and into which partition."""
     return topic.settings, topic.interceptors, topic.queue is None, len(topic.partitions)
@@ -122,9 +157,10 @@ def without_room(planned: Sequence[Planned]) -> Destination | None:
         destinations = planned[0][0]
     else:
         every = [each for destinations, _ in planned for each in destinations]
+        every = [each for each in every if each.known is None]
         destinations = list({each.topic: each for each in sorted(every, key=_size)}.values())
     for each in destinations:
-        if not each.topic.has_room(each.batch):
+        if each.known is None and not each.dropped and not each.topic.has_room(each.batch):
             return each
     return None
 

@@ -22,10 +22,12 @@ from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.env import Spawn
 from linn.core.errors.tree import BrokerStopping, LinnError, TopicUnknown
 from linn.core.log.partition import Partition
+from linn.core.log.producers import numbers_of
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import ReceivedShare
+from linn.core.publish.lane_order import LaneOrder
 from linn.core.publish.parts_memory import PartsMemory
-from linn.core.publish.plan import Destination, Plan, Planned, without_room
+from linn.core.publish.plan import Destination, Plan, Planned, recognize, without_room
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
 from linn.core.queue.semantics import Acks, ConfirmWhen
 from linn.core.topics.catalog import Catalog
@@ -62,6 +64,7 @@ class Publisher:
         self.make_topic = make_topic
         self.parts_turn = trio.Lock()
         """Held by the publish that makes parts while the share `received` is over, see `parts_memory`."""
+        self.order = LaneOrder()
         self.errors: dict[str, int] = {}
         """Failed requests, by the error's code."""
         self.unrouted_batches = 0
@@ -109,6 +112,7 @@ class Publisher:
                     continue
                 # From here to the end of `store` no other task runs: the checks hold.
                 if plan.is_current():
+                    planned = recognize(request, planned)
                     full = without_room(planned)
                     if full is None:
                         return self.store(request, planned)
@@ -118,7 +122,7 @@ class Publisher:
 
     async def _wait_room(self, request: PublishRequest, full: Destination) -> None:
         """Wait until a topic has room for a part of this size: all parts are made again then."""
-        topic, _, part = full
+        topic, part = full.topic, full.batch
         topics = self.catalog.topics
         with self._counted(0 if any(part is batch for batch in request.batches) else part.size):
             while topics.get(topic.name) is topic and not self.long_work.is_stopping and not topic.has_room(part):
@@ -176,22 +180,30 @@ class Publisher:
         copies = 0
         taken: set[int] = set()
         base_offset = -1
-        for topic, index, part in destinations:
-            if len(destinations) > 1:
-                # Each log stamps its own copy; the first takes the bytes as they are.
-                if id(part) in taken:
-                    part = RecordBatch(bytearray(part.message))
-                taken.add(id(part))
+        numbers = numbers_of(batch) if batch.producer_id else None
+        for topic, index, part, known, dropped in destinations:
             partition = topic.partitions[index]
-            base_offset = topic.append(partition, part)
+            if dropped:
+                assert numbers is not None, "only a numbered batch that was dropped comes here"
+                partition.pass_over(numbers)
+                continue
+            if known is not None:
+                base_offset, end = known, partition.repeated(known, part.count)
+            else:
+                if len(destinations) > 1:
+                    # Each log stamps its own copy; the first takes the bytes as they are.
+                    if id(part) in taken:
+                        part = RecordBatch(bytearray(part.message))
+                    taken.add(id(part))
+                base_offset = topic.append(partition, part, numbers)
+                end = base_offset + part.count
             copies += part.count
-            end = base_offset + part.count
             # Waits are rare: with fsync = "os" a batch is committed when it is appended.
             if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
                 awaits.append((partition, end))
         if not copies:
             self.unrouted_batches += 1
-        if len(destinations) == 1 and copies == batch.count:
+        if len(destinations) == 1 and copies == batch.count and base_offset >= 0:
             return PublishResult(destinations[0].partition, base_offset, copies, returned)
         return PublishResult(-1, -1, copies, returned)
 
@@ -236,12 +248,15 @@ class PublishLane:
         begun = None
         try:
             if not self._waiting and not self._publisher.wants_topic(request):
+                self._publisher.order.check(request)
                 begun = self._publisher.begin(request)
                 planned = self._planned_inline(begun[1])
                 if planned is not None:
                     begun = None
+                    planned = recognize(request, planned)
                     if without_room(planned) is None:
                         self._answers.stored(ticket, *self._publisher.store(request, planned))
+                        self._publisher.order.settled(request)
                         return
         except LinnError as error:
             self._refuse(request, ticket, error)
@@ -268,6 +283,7 @@ class PublishLane:
 
     def _refuse(self, request: PublishRequest, ticket: int, error: LinnError) -> None:
         self._publisher.count_refused(request, error)
+        self._publisher.order.refused(request, error)
         self._answers.refused(ticket, error)
 
     # --- waiting ---
@@ -286,8 +302,10 @@ class PublishLane:
         while waiting:
             request, ticket, size, begun = waiting[0]
             try:
+                self._publisher.order.check(request)
                 # No checkpoint between the two: what is stored is answered.
                 self._answers.stored(ticket, *await self._publisher.carry_out(request, begun))
+                self._publisher.order.settled(request)
             except LinnError as error:
                 self._refuse(request, ticket, error)
             except Exception as error:

@@ -23,6 +23,10 @@ class Partitioner(Protocol):
 
         Synchronous, in the broker's loop, once per batch, and again when a publish that waits for room is retried. An
         exception, or an invalid partition, fails the publish; nothing of it is stored.
+
+        A batch with a `producer_id` may be sent again after a lost answer, and must be placed in the same way then, or
+        it is stored twice: let the answer follow from the batch alone, from `producer_id` and `first_sequence` if from
+        nothing else.
         """
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
-from linn.core.batch.batch import RecordBatch
+from linn.core.batch.batch import SCATTERED, RecordBatch
 from linn.core.batch.steps import run_steps
 from linn.core.config.topic_settings import BindingSettings, TopicSettings
 from linn.core.env.env import Clock, Spawn
@@ -26,6 +26,7 @@ from linn.core.errors.tree import (
 from linn.core.groups.consumer import Groups
 from linn.core.groups.reader import StreamReader
 from linn.core.log.partition import Partition
+from linn.core.log.producers import Numbered
 from linn.core.log.state_log import StateLog
 from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.log.storage_stats import StorageStats
@@ -246,13 +247,15 @@ class Topic:
             left = intercepted(self.interceptors, self.name, batch)
             if left is None:
                 return None
+            if left.producer_id != batch.producer_id:
+                left.number(batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.attributes)
             batch = left
         limit = self.settings.message_bytes_max
         if limit is not None and batch.body_bytes > limit:
             run_steps(check_steps(batch, limit, budget))
-        if batch.attributes or batch.producer_id or batch.transaction:
-            # Nothing would deduplicate or hold them back: the producer would not get what it asks for.
-            raise FeatureUnsupported("the batch belongs to a producer id or a transaction, which are not served yet")
+        if batch.attributes & ~SCATTERED or batch.transaction:
+            # Nothing would hold it back: the producer would not get what it asks for.
+            raise FeatureUnsupported("the batch belongs to a transaction, which are not served yet")
         if batch.is_plain or self.queue is None:
             return batch
         asked = (batch.priorities, batch.delays_ms, batch.ttls_ms)
@@ -287,11 +290,14 @@ class Topic:
         """Wake all publishes that wait for room."""
         self._room.notify_all()
 
-    def append(self, partition: Partition, batch: RecordBatch) -> int:
-        """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError."""
+    def append(self, partition: Partition, batch: RecordBatch, numbers: Numbered | None = None) -> int:
+        """Store a batch in one of the topic's partitions; returns its base offset. Raises StorageError.
+
+        `numbers`: those of an idempotent producer's batch, which `Partition.find` has found to be new.
+        """
         if self._clipped:
             self._clipped.check()
-        base_offset = partition.append(batch)
+        base_offset = partition.append(batch) if numbers is None else partition.append_numbered(batch, numbers)
         if self._waits_for_room and not self._dropping:
             self._waits_for_room = False
             self._dropping = True

@@ -199,6 +199,7 @@ class Session:
             min(int(self._keepalive.keepalive_s * 1000), m.LIMIT_MAX),
             settings.inflight_requests_max,
             settings.subscriptions_max,
+            self._gateway.producer_ids.take(),
         )
 
     def watch(self) -> None:

@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Env
 from linn.core.errors.tree import LogClosed, OffsetOutOfRange
+from linn.core.log.producers import Producers
 from linn.core.log.storage import READ_BATCHES_MAX, Capabilities, PartitionLog
 from linn.core.loop.memory_budget import MemoryShare
 from linn.storage_engines.dram.memory import BATCH_OVERHEAD_BYTES, Bound, MemoryRun
 from linn.storage_engines.dram.scratch import ScratchFolder, ScratchRun
 from linn.storage_engines.dram.settings import DramSettings
+
+_REREAD_BYTES = 1 << 20
 
 Run = MemoryRun | ScratchRun
 
@@ -36,6 +39,7 @@ class DramLog(PartitionLog):
         capabilities: Capabilities,
     ) -> None:
         self.capabilities = capabilities
+        self.producers = Producers()
         self._memory = memory
         self._name = name
         self._settings = settings
@@ -222,6 +226,15 @@ class DramLog(PartitionLog):
             self._drop(len(self._runs) - 1)
         self._end = after
         self._refusal = None
+        await self._find_producers()
+
+    async def _find_producers(self) -> None:
+        """Rebuild the producers from the batches that are left."""
+        self.producers, offset = Producers(), self._start
+        while offset < self._end:
+            for batch in await self.read(offset, _REREAD_BYTES):
+                self.producers.note(batch)
+                offset = batch.end_offset
 
     async def enforce_retention(
         self, now_ms: int, *, age_ms: int | None, bytes_max: int | None, before: int | None

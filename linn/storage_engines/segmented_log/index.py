@@ -1,4 +1,4 @@
-"""The sparse index of a segment, in memory and as a file beside it.
+"""The sparse index of a segment, in memory and as a file beside it, which also has a snapshot of the log's producers.
 
 Laws: an index is never needed for correctness, only for speed: a missing or damaged one is rebuilt from the segment. A
 whole index file does prove one thing: the part of the segment that it summarises was on stable storage.
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from crc32c import crc32c
 
 from linn.core.batch.flat_message import Buffer
+from linn.core.log.producers import Producers
 
 NO_TIME = -(1 << 63)
 """A value before all timestamps."""
-_MAGIC = b"LINNIDX1"
-_HEADER = struct.Struct("<8sqqqqqqqIII4x")
+_MAGIC = b"LINNIDX2"
+_HEADER = struct.Struct("<8sqqqqqqqIIII")
 HEADER_BYTES = _HEADER.size
-_CRC_END = HEADER_BYTES - 8
+_CRC_END = HEADER_BYTES - 4
 _WIDTH = 8
 
 
@@ -78,8 +79,8 @@ class IndexImage:
     data: bytes
 
 
-def encode_index(summary: Summary, index: SparseIndex) -> bytes:
-    """Encode an index file: the header, then three columns of little-endian Int64."""
+def encode_index(summary: Summary, index: SparseIndex, producers: bytes) -> bytes:
+    """Encode an index file: the header, three columns of little-endian Int64, and the producers as of its end."""
     columns = b"".join(_little(column).tobytes() for column in (index.offsets, index.positions, index.times_ms))
     header = _HEADER.pack(
         _MAGIC,
@@ -91,18 +92,19 @@ def encode_index(summary: Summary, index: SparseIndex) -> bytes:
         summary.first_append_ms,
         summary.last_append_ms,
         len(index),
-        crc32c(columns),
+        len(producers),
+        crc32c(producers, crc32c(columns)),
         0,
     )
     sealed = header[:_CRC_END]
-    return sealed + struct.pack("<I4x", crc32c(sealed)) + columns
+    return sealed + struct.pack("<I", crc32c(sealed)) + columns + producers
 
 
 def decode_summary(header: Buffer) -> Summary | None:
     """Decode the summary in the first HEADER_BYTES of an index file; None if it is not whole."""
     if len(header) < HEADER_BYTES:
         return None
-    magic, *numbers, _, _, crc = _HEADER.unpack_from(header)
+    magic, *numbers, _, _, _, crc = _HEADER.unpack_from(header)
     if magic != _MAGIC or crc != crc32c(header[:_CRC_END]):
         return None
     return Summary(*numbers)
@@ -110,17 +112,32 @@ def decode_summary(header: Buffer) -> Summary | None:
 
 def decode_entries(data: Buffer) -> SparseIndex | None:
     """Decode the entries of a whole index file; None if it is damaged."""
-    if decode_summary(data) is None:
+    parts = _parts(data)
+    if parts is None:
         return None
-    count, crc = _HEADER.unpack_from(data)[8:10]
-    columns = memoryview(data)[HEADER_BYTES:]
-    if len(columns) != 3 * _WIDTH * count or crc32c(columns) != crc:
-        return None
-    index = SparseIndex()
+    columns, index = parts[0], SparseIndex()
+    each = len(columns) // 3
     for place, column in enumerate((index.offsets, index.positions, index.times_ms)):
-        column.frombytes(columns[place * _WIDTH * count : (place + 1) * _WIDTH * count])
+        column.frombytes(columns[place * each : (place + 1) * each])
         _little(column)
     return index
+
+
+def decode_producers(data: Buffer) -> Producers | None:
+    """Decode the producers of a whole index file; None if it is damaged."""
+    parts = _parts(data)
+    return Producers.decode(bytes(parts[1])) if parts is not None else None
+
+
+def _parts(data: Buffer) -> tuple[memoryview, memoryview] | None:
+    """The columns and the producers of a whole index file; None if it is damaged."""
+    if decode_summary(data) is None:
+        return None
+    count, producers_bytes, crc = _HEADER.unpack_from(data)[8:11]
+    rest, columns_bytes = memoryview(data)[HEADER_BYTES:], 3 * _WIDTH * count
+    if len(rest) != columns_bytes + producers_bytes or crc32c(rest) != crc:
+        return None
+    return rest[:columns_bytes], rest[columns_bytes:]
 
 
 def _little(column: array[int]) -> array[int]:

@@ -107,6 +107,7 @@ class SegmentedLog(PartitionLog):
 
     async def _take_over(self, recovery: Recovery) -> None:
         recovered = await recovery.mend()
+        self.producers = recovered.producers
         self._segments = recovered.segments
         self._cut_bytes = recovered.cut_bytes
         self._bases = [segment.base_offset for segment in recovered.segments]
@@ -168,6 +169,7 @@ class SegmentedLog(PartitionLog):
             self._disk, f"{self._folder}/{self._end:020d}", self._end, self._settings.index_interval_bytes
         )
         segment.create()
+        self._active.producers = self.producers.encode()
         self._folder_changes += 1
         self._segments.append(segment)
         self._bases.append(segment.base_offset)
@@ -252,6 +254,9 @@ class SegmentedLog(PartitionLog):
     def _wants_index(self, active: Segment) -> bool:
         few = min(_SCAN_BYTES_MAX, self._settings.segment_bytes_max // 2)
         return active.size_bytes - active.indexed_bytes >= max(few, active.size_bytes // _SCAN_SHARE)
+
+    def _active_image(self) -> IndexImage:
+        return self._active.index_image(self.producers.encode())
 
     async def _index_active(self, active: Segment, image: IndexImage) -> None:
         """Write the active segment's index of before the sync, unless an earlier segment waits to be sealed."""
@@ -384,6 +389,8 @@ class SegmentedLog(PartitionLog):
         """Delete the first `count` segments, which lie before the start, after recording that in the checkpoint."""
         if count <= 0:
             return
+        if len(self.producers) and not any(segment.indexed_bytes for segment in self._segments[count:]):
+            await self._keep_producers()
         await self._write_checkpoint()
         dropped = self._segments[:count]
         del self._segments[:count], self._bases[:count]
@@ -392,6 +399,13 @@ class SegmentedLog(PartitionLog):
             self._size_bytes -= segment.size_bytes
             segment.unlink()
         await self._disk.sync_dir(self._folder)
+
+    async def _keep_producers(self) -> None:
+        """Write a snapshot of the producers that does not go with the segments about to be dropped."""
+        image = self._active_image()
+        await self._sync_all()
+        await self._seal_finished()
+        await self._index_active(self._active, image)
 
     async def _trim_after(self, after: int) -> None:
         self._check_range(after)
@@ -422,7 +436,7 @@ class SegmentedLog(PartitionLog):
         async with self._working():
             self._roll_if_old(now_ms, age_ms)
             active = self._active
-            image = active.index_image() if self._wants_index(active) else None
+            image = self._active_image() if self._wants_index(active) else None
             if image is not None or self._finished_unsealed(active):
                 await self._sync_all()
                 await self._seal_finished()
@@ -483,6 +497,7 @@ class SegmentedLog(PartitionLog):
         """Record the log's end, so that the next opening scans nothing and notices anything cut off meanwhile."""
         try:
             if self._active.indexed_bytes != self._active.size_bytes:
+                self._active.producers = self.producers.encode()
                 await self._active.write_index()
                 await self._disk.sync_dir(self._folder)
             await self._write_checkpoint()

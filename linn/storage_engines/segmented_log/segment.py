@@ -15,6 +15,7 @@ from linn.core.batch.batch import RecordBatch
 from linn.core.env.env import Disk, File
 from linn.core.errors.texts import counted
 from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed, LogCorrupt, OffsetOutOfRange, StorageError
+from linn.core.log.producers import Producers
 from linn.core.log.storage import READ_BATCHES_MAX, StoredBatch
 from linn.storage_engines.segmented_log.index import (
     HEADER_BYTES,
@@ -23,6 +24,7 @@ from linn.storage_engines.segmented_log.index import (
     SparseIndex,
     Summary,
     decode_entries,
+    decode_producers,
     decode_summary,
     encode_index,
 )
@@ -72,6 +74,8 @@ class Segment:
         """Whether its files were deleted."""
         self.indexed_bytes = 0
         """Bytes of the segment that its index file on stable storage covers; all of them once the segment is sealed."""
+        self.producers = b""
+        """Snapshot of the log's producers as of the end of this segment, until that is in its index file."""
         self._forget()
 
     def _forget(self) -> None:
@@ -84,6 +88,8 @@ class Segment:
         self._index: SparseIndex | None = SparseIndex()
         self._entry_at = 0
         self._hints: dict[int, int] = {}
+        self.scanned = Producers()
+        """Producers of the batches that `scan` found."""
 
     # --- files -------------------------------------------------------------------------------------------------------
 
@@ -198,6 +204,7 @@ class Segment:
                 reason = f"a whole batch says that its offset is {batch.base_offset}"
                 return Damage(self.size_bytes, self.end_offset, reason, certain=True)
             self._note(size, batch.end_offset, batch.append_time_ms, batch.max_timestamp_ms)
+            self.scanned.note(batch)
             at += size
         return None
 
@@ -378,12 +385,31 @@ class Segment:
     async def index(self) -> SparseIndex:
         """The index, read or rebuilt if it isn't in memory. Raises LogCorrupt, StorageError."""
         if self._index is None:
-            data = await self._index_file_bytes(self.size_bytes)
-            self._index = decode_entries(data) or await self._rebuilt()
+            self._index = decode_entries(await self._index_file_bytes()) or await self._rebuilt()
         return self._index
+
+    async def producers_at_end(self, before: Producers) -> Producers:
+        """The log's producers as of the end of this segment: from its index file and what was scanned behind that, or
+        from all of it and those of `before`.
+
+        Raises LogCorrupt, StorageError.
+        """
+        if self.indexed_bytes:
+            snapshot = decode_producers(await self._index_file_bytes())
+            if snapshot is None:
+                before.extend((await self._scanned_again()).scanned)
+                return before
+            before = snapshot
+        before.extend(self.scanned)
+        return before
 
     async def _rebuilt(self) -> SparseIndex:
         logger.warning("%(file)s is missing or damaged and is rebuilt", {"file": self.index_path})
+        other = await self._scanned_again()
+        assert other._index is not None, "a scanned segment has an index"
+        return other._index
+
+    async def _scanned_again(self) -> Segment:
         other = Segment(self._disk, self.path.removesuffix(".log"), self.base_offset, self._index_interval_bytes)
         try:
             damage = await other.scan()
@@ -391,15 +417,14 @@ class Segment:
             other.shut()
         if damage is not None and damage.position < self.size_bytes:  # What lies behind is another's to judge.
             raise self._corrupt(damage.position, damage.reason)
-        assert other._index is not None, "a scanned segment has an index"
-        return other._index
+        return other
 
-    async def _index_file_bytes(self, bytes_max: int) -> bytes:
+    async def _index_file_bytes(self, bytes_max: int | None = None) -> bytes:
         if not self._disk.exists(self.index_path):
             return b""
         file = self._disk.open(self.index_path)
         try:
-            return bytes(await file.read(0, max(bytes_max, HEADER_BYTES)))
+            return bytes(await file.read(0, bytes_max if bytes_max is not None else max(file.size(), 1)))
         finally:
             file.close()
 
@@ -409,10 +434,13 @@ class Segment:
         Raises DiskFull, StorageError, SyncFailed, LogCorrupt.
         """
         await self.index()
-        await self.put_index(self.index_image())
+        await self.put_index(self.index_image(self.producers))
+        self.producers = b""
 
-    def index_image(self) -> IndexImage:
-        """The index file of the segment's present content. The index is in memory."""
+    def index_image(self, producers: bytes) -> IndexImage:
+        """The index file of the segment's present content, with a snapshot of the log's producers as of its end. The
+        index is in memory.
+        """
         assert self._index is not None, "the index of a growing segment is in memory"
         summary = Summary(
             self.base_offset,
@@ -423,7 +451,7 @@ class Segment:
             self.first_append_ms,
             self.last_append_ms,
         )
-        return IndexImage(self.size_bytes, encode_index(summary, self._index))
+        return IndexImage(self.size_bytes, encode_index(summary, self._index, producers))
 
     async def put_index(self, image: IndexImage) -> None:
         """Put an index file in place; the bytes that it covers were synced. Durable after `sync_dir`. Raises as

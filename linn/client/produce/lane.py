@@ -1,0 +1,65 @@
+"""Numbering of a producer's batches, so that the broker recognises one that is sent again.
+
+Laws (see the broker's `core.log.producers`):
+- Batches of a lane are numbered in the order in which they are first sent, and keep their numbers when they are sent
+  again. So a batch with an unknown outcome is stored once, however often it is sent.
+- A lane begins a new epoch only while none of its numbered batches has an unknown outcome.
+"""
+
+from __future__ import annotations
+
+from linn.client.connection.producer_ids import EPOCH_MAX, ProducerIds
+from linn.core.batch.batch import SCATTERED, RecordBatch
+
+SEQUENCE_END = 1 << 32
+
+
+class Identity:
+    """One producer's id, and the latest epoch of its lanes."""
+
+    def __init__(self, ids: ProducerIds) -> None:
+        self._ids = ids
+        self.producer_id, self.epoch = ids.take()
+
+    def next_epoch(self, epoch: int) -> int:
+        """The epoch after one of its lane's. Raises LimitExceeded if it was the last one and there is no other id."""
+        if epoch >= EPOCH_MAX:
+            self.producer_id, self.epoch = self._ids.take()
+            return self.epoch
+        self.epoch = max(self.epoch, epoch + 1)
+        return epoch + 1
+
+    def close(self) -> None:
+        """Return the id."""
+        self._ids.give_back(self.producer_id, self.epoch)
+
+
+class Lane:
+    """The numbers of one sequence of batches: those of one partition, or all where the broker chooses partitions."""
+
+    __slots__ = ("_attributes", "_identity", "epoch", "is_over", "next_sequence", "producer_id")
+
+    def __init__(self, identity: Identity, *, scattered: bool) -> None:
+        self._identity = identity
+        self._attributes = SCATTERED if scattered else 0
+        self.producer_id = identity.producer_id
+        self.epoch = identity.epoch
+        self.next_sequence = 0
+        self.is_over = False
+        """Whether the next batch begins a new epoch, because one before it was not confirmed."""
+
+    def has_to_begin(self, count: int) -> bool:
+        """Whether a new epoch has to begin before a batch of so many records."""
+        return self.is_over or self.next_sequence + count > SEQUENCE_END
+
+    def begin(self) -> None:
+        """Begin a new epoch. Raises LimitExceeded."""
+        self.epoch = self._identity.next_epoch(self.epoch)
+        self.producer_id = self._identity.producer_id
+        self.next_sequence = 0
+        self.is_over = False
+
+    def number(self, batch: RecordBatch) -> None:
+        """Number and seal a batch."""
+        batch.number(self.producer_id, self.epoch, self.next_sequence, self._attributes)
+        self.next_sequence += batch.count

@@ -1,0 +1,213 @@
+"""Producers of one partition: recognises batches that were stored before, and batches that come out of order.
+
+An idempotent producer numbers its batches: (producer id, epoch, sequence of the first record). The partition remembers,
+for each producer, its epoch and its last WINDOW batches; a client has no more in flight (after KIP-98).
+
+Laws:
+- The state is a function of the log: it changes by `stored`, called for each batch in the order of the log, and so
+  recovery rebuilds it. It is never ahead of the log: a batch is recorded when it was appended, not before.
+- A producer whose partition is known sends a contiguous sequence: a gap is refused. Where the broker chooses the
+  partition, its batches are SCATTERED: each partition sees sequences with gaps, and what it has not seen is new.
+- A batch of an earlier epoch is refused, so what is late can't follow what replaced it.
+- Only idle producers are forgotten. A client never sends a batch again after so long.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from linn.core.batch.batch import SCATTERED, RecordBatch
+from linn.core.errors.tree import ProducerDuplicate, ProducerFenced, ProducerOutOfOrder
+
+WINDOW = 8
+"""Batches remembered for each producer: as many as a client may have in flight."""
+IDLE_MS = 24 * 3_600_000
+"""Time after its last batch when a producer is forgotten."""
+CROWDED_IDLE_MS = 600_000
+"""The same where there are many producers: longer than clients try to send a batch, unless they are told to."""
+OFFSET_UNKNOWN = -1
+"""Stands for the offset of a batch of which nothing was stored."""
+
+_ENTRY = struct.Struct("<qqQHH")
+_COUNT = struct.Struct("<I")
+
+
+class Numbered(NamedTuple):
+    """The numbers of a batch."""
+
+    producer_id: int
+    epoch: int
+    first: int
+    end: int
+    """The sequence of the batch that follows it in a contiguous lane."""
+    scattered: bool
+
+
+def numbers_of(batch: RecordBatch) -> Numbered:
+    """The numbers of a batch with a producer id."""
+    first = batch.first_sequence
+    return Numbered(
+        batch.producer_id, batch.producer_epoch, first, first + batch.count, bool(batch.attributes & SCATTERED)
+    )
+
+
+class _Producer:
+    """One producer's epoch, the sequence that follows its last batch, and the (sequence, offset) of its last ones."""
+
+    __slots__ = ("end", "epoch", "last_ms", "window")
+
+    def __init__(self, epoch: int, end: int, last_ms: int, window: array[int]) -> None:
+        self.epoch = epoch
+        self.end = end
+        self.last_ms = last_ms
+        self.window = window
+        """Pairs of a batch's first sequence and its base offset, the oldest first."""
+
+    def offset_of(self, first: int) -> int | None:
+        """The offset of the remembered batch that begins with a sequence."""
+        window = self.window
+        for at in range(len(window) - 2, -1, -2):
+            if window[at] == first:
+                return window[at + 1]
+        return None
+
+    def is_forgotten(self, first: int) -> bool:
+        """Whether a batch would be older than the remembered ones, so that nobody knows whether it was stored."""
+        window = self.window
+        return len(window) == 2 * WINDOW and first < min(window[::2])
+
+    def remember(self, first: int, offset: int) -> None:
+        window = self.window
+        window.append(first)
+        window.append(offset)
+        if len(window) > 2 * WINDOW:
+            del window[:2]
+
+
+class Producers:
+    """The producers of one partition. `len` is their number."""
+
+    __slots__ = ("_producers",)
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+        """Producers by id, the one that was idle longest first."""
+
+    @classmethod
+    def of(cls, batches: Iterable[RecordBatch]) -> Producers:
+        """The producers of a log that consists of these batches."""
+        found = cls()
+        for batch in batches:
+            found.note(batch)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._producers
+
+    def check(self, batch: Numbered) -> int | None:
+        """Look a batch up: None if it is new, else the offset where it is stored.
+
+        Raises:
+            ProducerFenced: its epoch is over.
+            ProducerOutOfOrder: the batch before it was not stored here.
+            ProducerDuplicate: it is older than the batches that are remembered.
+        """
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or batch.epoch > producer.epoch:
+            if batch.first and not batch.scattered:
+                raise ProducerOutOfOrder(f"sequence {batch.first} of {_named(batch)} can't be the first one here")
+            return None
+        if batch.epoch < producer.epoch:
+            raise ProducerFenced(f"{_named(batch)} was replaced by epoch {producer.epoch}")
+        if batch.first >= producer.end:
+            if batch.first > producer.end and not batch.scattered:
+                raise ProducerOutOfOrder(f"{_named(batch)} sent sequence {batch.first} where {producer.end} is next")
+            return None
+        offset = producer.offset_of(batch.first)
+        if offset is None and (not batch.scattered or producer.is_forgotten(batch.first)):
+            raise ProducerDuplicate(f"sequence {batch.first} of {_named(batch)} was stored long ago")
+        return offset
+
+    def stored(self, batch: Numbered, offset: int, append_ms: int) -> None:
+        """Record a batch that was appended at an offset."""
+        producer = self._producers.pop(batch.producer_id, None)
+        if producer is None or batch.epoch > producer.epoch:
+            producer = _Producer(batch.epoch, 0, append_ms, array("q"))
+        self._producers[batch.producer_id] = producer  # Now the one that was idle for the shortest time.
+        producer.last_ms = append_ms
+        producer.end = max(producer.end, batch.end)
+        producer.remember(batch.first, offset)
+
+    def note(self, batch: RecordBatch) -> None:
+        """Record a stamped batch of the log, if it has a producer: for an engine that opens its log again."""
+        if batch.producer_id:
+            self.stored(numbers_of(batch), batch.base_offset, batch.append_time_ms)
+
+    def passed_over(self, batch: Numbered, now_ms: int) -> None:
+        """Record a batch of which nothing had to be stored. It is not in the log: a restart forgets it, and refuses
+        the next batch as one that follows a gap; its producer then begins a new epoch.
+        """
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or batch.epoch > producer.epoch:
+            self._producers[batch.producer_id] = _Producer(batch.epoch, batch.end, now_ms, array("q"))
+        elif producer.epoch == batch.epoch:
+            producer.end = max(producer.end, batch.end)
+
+    def expire(self, before_ms: int) -> None:
+        """Forget producers whose last batch is older than that."""
+        producers = self._producers
+        while producers:
+            oldest = next(iter(producers))
+            if producers[oldest].last_ms >= before_ms:
+                return
+            del producers[oldest]
+
+    def extend(self, later: Producers) -> None:
+        """Add what the part of the log that follows says."""
+        for producer_id, producer in later._producers.items():
+            known = self._producers.pop(producer_id, None)
+            window, end = producer.window, producer.end
+            if known is not None and known.epoch == producer.epoch:
+                window = (known.window + window)[-2 * WINDOW :]
+                end = max(known.end, producer.end)
+            self._producers[producer_id] = _Producer(producer.epoch, end, producer.last_ms, window[:])
+
+    # --- snapshots ---
+
+    def encode(self) -> bytes:
+        """A snapshot, for an engine to keep beside the part of the log that it covers."""
+        parts = [_COUNT.pack(len(self._producers))]
+        for producer_id, producer in self._producers.items():
+            window = producer.window
+            parts.append(_ENTRY.pack(producer_id, producer.last_ms, producer.end, producer.epoch, len(window)))
+            parts.append(struct.pack(f"<{len(window)}q", *window))
+        return b"".join(parts)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Producers:
+        """Decode a snapshot. Raises ValueError if it is not one."""
+        found = cls()
+        try:
+            (count,) = _COUNT.unpack_from(data)
+            at = _COUNT.size
+            for _ in range(count):
+                producer_id, last_ms, end, epoch, numbers = _ENTRY.unpack_from(data, at)
+                at += _ENTRY.size
+                window = array("q", struct.unpack_from(f"<{numbers}q", data, at))
+                at += 8 * numbers
+                found._producers[producer_id] = _Producer(epoch, end, last_ms, window)
+        except struct.error as error:
+            raise ValueError(f"the snapshot of producers is cut short: {error}") from error
+        if at != len(data):
+            raise ValueError("the snapshot of producers has another length than it says")
+        return found
+
+
+def _named(batch: Numbered) -> str:
+    return f"epoch {batch.epoch} of producer {batch.producer_id}"

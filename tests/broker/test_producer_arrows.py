@@ -1,0 +1,31 @@
+"""Each message of the producer protocol goes wrong in each way: nothing is stored twice, out of order, or not at all.
+
+SIM_SEEDS=1000-2000 python -m pytest -m soak tests/broker/test_producer_arrows.py
+"""
+
+from __future__ import annotations
+
+import pytest
+from producer_arrows import FAULTS, walk
+
+SEEDS = 300
+QUICK_SEEDS = len(FAULTS)
+"""One for each arrow and fault."""
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.quick) if seed < QUICK_SEEDS else seed for seed in range(SEEDS)]
+)
+def test_a_message_that_goes_wrong_leaves_no_duplicate_and_no_disorder(seed: int) -> None:
+    walk(seed)
+
+
+@pytest.mark.soak(seeds=20_000, chunk=250)
+def test_the_same_in_many_more_runs(seeds: range) -> None:
+    failed: dict[int, str] = {}
+    for seed in seeds:
+        try:
+            walk(seed)
+        except Exception as error:
+            failed[seed] = f"{str(error).splitlines()[0][:300]} (python tests/broker/producer_arrows.py {seed})"
+    assert failed == {}

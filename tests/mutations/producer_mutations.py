@@ -1,0 +1,127 @@
+"""Bugs of idempotent producers: what is stored twice, out of order, or not at all because it seems a duplicate."""
+
+from __future__ import annotations
+
+from mutation import Mutation
+
+_PARTITION = "linn.core.log.partition"
+_PRODUCERS = "Published once"
+
+PRODUCER_MUTATIONS = (
+    Mutation(
+        name="a producer's batch is remembered before it is stored",
+        breaks="A partition remembers what it has appended, and nothing before.",
+        guarantee=_PRODUCERS,
+        module=_PARTITION,
+        original="""
+            offset = self.append(batch)
+            producers = self.log.producers
+            before = len(producers)
+            producers.stored(numbers, offset, batch.append_time_ms)
+        """,
+        planted="""
+            producers = self.log.producers
+            before = len(producers)
+            producers.stored(numbers, self.log.bounds()[1], self._clock.now_ms())
+            offset = self.append(batch)
+        """,
+        simulation="broker",
+        seed=0,
+        says="[",
+    ),
+    Mutation(
+        name="fewer batches are remembered than may be in flight",
+        breaks="A batch in flight is found again, however many were sent behind it.",
+        guarantee=_PRODUCERS,
+        module="linn.core.log.producers",
+        original="WINDOW = 8",
+        planted="WINDOW = 3",
+        simulation="producers",
+        seed=0,
+        says="producer.duplicate",
+    ),
+    Mutation(
+        name="a batch of an earlier epoch is taken",
+        breaks="What is late can't follow what replaced it.",
+        guarantee=_PRODUCERS,
+        module="linn.core.log.producers",
+        original="if batch.epoch < producer.epoch:",
+        planted="if batch.epoch > producer.epoch:",
+        simulation="producers",
+        seed=0,
+        says="out of order",
+    ),
+    Mutation(
+        name="a part of a batch has no producer",
+        breaks="Parts that the broker cuts keep the numbers of the whole.",
+        guarantee=_PRODUCERS,
+        module="linn.core.batch.builder",
+        original="producer_id=batch.producer_id,",
+        planted="",
+        simulation="producers",
+        seed=0,
+        says="twice",
+    ),
+    Mutation(
+        name="a snapshot of producers is ahead of its log",
+        breaks="The state of producers follows from the log, and from nothing that a crash may take from it.",
+        guarantee=_PRODUCERS,
+        module="linn.storage_engines.segmented_log.log",
+        original="""
+                for segment in finished:
+                    await segment.write_index()
+        """,
+        planted="""
+                for segment in finished:
+                    segment.producers = self.producers.encode()
+                    await segment.write_index()
+        """,
+        simulation="producers",
+        seed=0,
+        says="is not in",
+    ),
+    Mutation(
+        name="an opening forgets the producers behind the last index",
+        breaks="Recovery rebuilds what the log says of its producers.",
+        guarantee=_PRODUCERS,
+        module="linn.storage_engines.segmented_log.segment",
+        original="self.scanned.note(batch)",
+        planted="pass",
+        simulation="producers",
+        seed=0,
+        says="twice",
+    ),
+    Mutation(
+        name="batches behind a refused one are taken",
+        breaks="A producer's batches are stored in order, through an exchange as well.",
+        guarantee=_PRODUCERS,
+        module="linn.core.publish.lane_order",
+        original="if missing is not None and batch.producer_epoch == missing[0] and batch.first_sequence > missing[1]:",
+        planted="if False:",
+        simulation="producers",
+        seed=104,
+        says="is not in",
+    ),
+    Mutation(
+        name="two clients are given the same producer ids",
+        breaks="An id belongs to one client.",
+        guarantee=_PRODUCERS,
+        module="linn.core.publish.producer_ids",
+        original="self._connections += 1",
+        planted="self._connections += 0",
+        simulation="producers",
+        seed=0,
+        says="is not in",
+    ),
+    Mutation(
+        name="a gap in a producer's sequence is taken",
+        breaks="A gap is refused, and nothing is stored.",
+        guarantee=_PRODUCERS,
+        module="linn.core.log.producers",
+        original="if batch.first > producer.end and not batch.scattered:",
+        planted="if False:",
+        simulation="producers",
+        seed=0,
+        says="",
+    ),
+)

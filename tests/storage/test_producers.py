@@ -1,0 +1,169 @@
+"""The producers of one partition: duplicates, batches out of order, and a state that follows from the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from linn.core.batch.batch import SCATTERED
+from linn.core.batch.builder import build_from_records
+from linn.core.batch.record import Record
+from linn.core.errors.tree import ProducerDuplicate, ProducerFenced, ProducerOutOfOrder
+from linn.core.log.producers import WINDOW, Numbered, Producers, numbers_of
+
+
+def numbered(first: int, count: int = 1, epoch: int = 0, producer_id: int = 7, *, scattered: bool = False) -> Numbered:
+    return Numbered(producer_id, epoch, first, first + count, scattered)
+
+
+def with_batches(count: int) -> Producers:
+    """A producer that has sent so many batches of one record, stored at every tenth offset."""
+    producers = Producers()
+    for first in range(count):
+        producers.stored(numbered(first), 10 * first, append_ms=first)
+    return producers
+
+
+def test_the_next_batch_is_new_and_a_stored_one_is_found_at_its_offset() -> None:
+    producers = with_batches(3)
+    assert producers.check(numbered(3)) is None
+    assert [producers.check(numbered(first)) for first in range(3)] == [0, 10, 20]
+
+
+def test_a_gap_is_refused_and_changes_nothing() -> None:
+    producers = with_batches(3)
+    with pytest.raises(ProducerOutOfOrder, match="sent sequence 4 where 3 is next"):
+        producers.check(numbered(4))
+    assert producers.check(numbered(3)) is None
+
+
+def test_an_unknown_producer_begins_with_sequence_0() -> None:
+    producers = Producers()
+    assert producers.check(numbered(0)) is None
+    with pytest.raises(ProducerOutOfOrder, match="can't be the first"):
+        producers.check(numbered(5))
+    assert producers.check(numbered(5, scattered=True)) is None
+
+
+def test_the_last_batches_are_remembered_and_older_ones_are_refused() -> None:
+    producers = with_batches(WINDOW + 1)
+    assert producers.check(numbered(1)) == 10
+    with pytest.raises(ProducerDuplicate):
+        producers.check(numbered(0))
+    with pytest.raises(ProducerDuplicate):
+        producers.check(numbered(0, scattered=True))
+
+
+def test_an_earlier_epoch_is_fenced_and_a_later_one_begins_at_0() -> None:
+    producers = with_batches(3)
+    assert producers.check(numbered(0, epoch=1)) is None
+    with pytest.raises(ProducerOutOfOrder):
+        producers.check(numbered(3, epoch=1))
+    producers.stored(numbered(0, epoch=1), 30, append_ms=9)
+    with pytest.raises(ProducerFenced, match="epoch 0 of producer 7 was replaced by epoch 1"):
+        producers.check(numbered(3))
+    assert producers.check(numbered(0, epoch=1)) == 30
+
+
+def test_where_the_broker_chooses_partitions_gaps_are_no_fault() -> None:
+    producers = Producers()
+    for first in (0, 4, 9):
+        producers.stored(numbered(first, scattered=True), 10 * first, append_ms=0)
+    assert producers.check(numbered(12, scattered=True)) is None
+    assert producers.check(numbered(4, scattered=True)) == 40
+    assert producers.check(numbered(5, scattered=True)) is None
+    producers.stored(numbered(5, scattered=True), 50, append_ms=0)
+    assert producers.check(numbered(9, scattered=True)) == 90
+    assert producers.check(numbered(10, scattered=True)) is None
+
+
+def test_a_batch_of_which_nothing_is_stored_counts_in_the_sequence() -> None:
+    producers = with_batches(2)
+    producers.passed_over(numbered(2), now_ms=0)
+    assert producers.check(numbered(3)) is None
+    producers.passed_over(numbered(0, producer_id=8), now_ms=0)
+    assert producers.check(numbered(1, producer_id=8)) is None
+
+
+def test_only_idle_producers_are_forgotten() -> None:
+    producers = Producers()
+    for producer_id, append_ms in ((1, 100), (2, 200), (3, 300), (1, 400)):
+        first = 1 if append_ms == 400 else 0
+        producers.stored(numbered(first, producer_id=producer_id), 0, append_ms)
+    producers.expire(before_ms=300)
+    assert [producer_id in producers for producer_id in (1, 2, 3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("cut", [1, 20, -1])
+def test_a_snapshot_that_is_cut_short_is_refused(cut: int) -> None:
+    snapshot = with_batches(3).encode()
+    with pytest.raises(ValueError, match="snapshot of producers"):
+        Producers.decode(snapshot[:cut])
+    with pytest.raises(ValueError, match="another length"):
+        Producers.decode(snapshot + b"x")
+
+
+def test_the_numbers_of_a_batch_are_sealed() -> None:
+    batch = build_from_records([Record(value=b"a"), Record(value=b"b")], base_id=1)
+    batch.number(9, 2, 40, SCATTERED)
+    batch.check_crc()
+    assert numbers_of(batch) == Numbered(9, 2, 40, 42, scattered=True)
+
+
+# --- a model beside it -----------------------------------------------------------------------------------------------
+
+SENDS = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 14), st.integers(1, 3), st.booleans()), max_size=60
+)
+
+
+def outcome(producers: Producers, batch: Numbered) -> Any:
+    try:
+        return producers.check(batch)
+    except (ProducerDuplicate, ProducerFenced, ProducerOutOfOrder) as error:
+        return error.code
+
+
+def expected(log: list[Numbered], batch: Numbered) -> Any:
+    """The same from all that was ever stored; the offset of a batch is its place."""
+    mine = [(offset, each) for offset, each in enumerate(log) if each.producer_id == batch.producer_id]
+    epoch = max((each.epoch for _, each in mine), default=-1)
+    if batch.epoch < epoch:
+        return "producer.fenced"
+    mine = [(offset, each) for offset, each in mine if each.epoch == batch.epoch]
+    next_first = max((each.end for _, each in mine), default=0)
+    if batch.first >= next_first:
+        return None if batch.first == next_first or batch.scattered else "producer.out_of_order"
+    found = [offset for offset, each in mine[-WINDOW:] if each.first == batch.first]
+    if found:
+        return found[-1]
+    is_older = len(mine) >= WINDOW and batch.first < min(each.first for _, each in mine[-WINDOW:])
+    return None if batch.scattered and not is_older else "producer.duplicate"
+
+
+@given(SENDS, st.integers(0, 60), st.integers(0, 60))
+def test_any_history_gives_what_a_search_of_the_whole_log_gives(
+    sends: list[tuple[int, int, int, int, bool]], snapshot_at: int, scan_at: int
+) -> None:
+    producers, log = Producers(), list[Numbered]()
+    for at, (producer_id, epoch, first, count, scattered) in enumerate(sends):
+        batch = Numbered(producer_id, epoch, first, first + count, scattered)
+        found = outcome(producers, batch)
+        assert found == expected(log, batch)
+        if found is None:
+            producers.stored(batch, len(log), append_ms=at)
+            log.append(batch)
+    # A snapshot, and what was scanned behind it in two parts, is the same.
+    places = sorted(min(place, len(log)) for place in (snapshot_at, scan_at))
+    parts = [Producers(), Producers(), Producers()]
+    for offset, batch in enumerate(log):
+        parts[sum(offset >= place for place in places)].stored(batch, offset, append_ms=offset)
+    rebuilt = Producers.decode(parts[0].encode())
+    rebuilt.extend(parts[1])
+    rebuilt.extend(Producers.decode(parts[2].encode()))
+    for producer_id, epoch, first, count, scattered in sends:
+        batch = Numbered(producer_id, epoch, first, first + count, scattered)
+        assert outcome(rebuilt, batch) == outcome(producers, batch)
