@@ -182,7 +182,7 @@ class Client:
         for records in answer.batches:
             records.check_crc()
             if records.end_offset > offset:
-                batches.append(Batch(topic, partition, records, max(0, offset - records.base_offset)))
+                batches.append(Batch(topic, partition, records, records.index_at(offset)))
         return FetchedBatches(batches, fetched.start_offset, fetched.high_watermark)
 
     async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:

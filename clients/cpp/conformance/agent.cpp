@@ -72,14 +72,14 @@ Json::Object record_out(const linn::RecordView& record) {
           {"routing_key", record.routing_key()}, {"labels", std::move(labels)},
           {"headers", std::move(headers)},       {"timestamp_ms", record.timestamp_ms()},
           {"id", record.id().to_string()},       {"priority", std::uint32_t{record.priority()}},
-          {"delay_ms", record.delay_ms()},       {"ttl_ms", record.ttl_ms()}};
+          {"delay_ms", record.delay_ms()},       {"ttl_ms", record.ttl_ms()},
+          {"offset", record.offset()}};
 }
 
 /// With where it lies, and how it came.
 Json stored_out(const linn::RecordView& record, std::int32_t partition, std::uint16_t attempt,
                 std::uint64_t delivery_id) {
   Json::Object said = record_out(record);
-  said.emplace_back("offset", record.offset());
   said.emplace_back("partition", partition);
   said.emplace_back("attempt", std::uint32_t{attempt});
   said.emplace_back("delivery_id", delivery_id);
@@ -106,7 +106,8 @@ Json header_out(const linn::BatchHeader& header) {
                       {"bodyBytes", header.body_bytes},
                       {"idHigh", header.id_high},
                       {"idLow", header.id_low},
-                      {"transaction", header.transaction}};
+                      {"transaction", header.transaction},
+                      {"offsetSpan", header.offset_span}};
 }
 
 // --- frames ---

@@ -27,8 +27,8 @@ Fetched Client::fetch(const FetchRequest& request) const {
   for (std::string& message : messages) {
     fetched.batches.push_back(Batch::decode(std::move(message), session_->options().receive_bytes_max));
     const Batch& batch = fetched.batches.back();
-    if (!batch.stamped() || batch.first_offset() != next)
-      throw Error("protocol.malformed", "the fetched batches do not begin at the offset, or have a gap");
+    if (!batch.stamped() || batch.first_offset() < next)
+      throw Error("protocol.malformed", "the fetched batches begin before the offset, or overlap");
     next = batch.end_offset();
   }
   return fetched;

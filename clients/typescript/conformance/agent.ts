@@ -80,13 +80,13 @@ function recordSays(batch: RecordBatch, index: number): Fields {
     priority: BigInt(batch.priority(index)),
     delay_ms: BigInt(batch.delayMs(index)),
     ttl_ms: BigInt(batch.ttlMs(index)),
+    offset: batch.offset(index),
   };
 }
 
 function deliveredSays(batch: Batch, index: number): Fields {
   return {
     ...recordSays(batch.records, index),
-    offset: batch.records.header.baseOffset + BigInt(index),
     partition: BigInt(batch.partition),
     attempt: BigInt(batch.delivery.attempt),
     delivery_id: batch.delivery.deliveryId,

@@ -147,10 +147,8 @@ export class Client {
     const found: Batch[] = [];
     for (const records of batches) {
       records.verify();
-      const skipped = BigInt(offset) - records.header.baseOffset;
-      if (skipped < records.count) {
-        found.push(new Batch(topic, delivery, records, skipped > 0n ? Number(skipped) : 0, undefined));
-      }
+      const skipped = records.indexAt(BigInt(offset));
+      if (skipped < records.count) found.push(new Batch(topic, delivery, records, skipped, undefined));
     }
     return { batches: found, startOffset: message.content.startOffset, highWatermark: message.content.highWatermark };
   }

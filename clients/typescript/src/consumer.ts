@@ -238,7 +238,7 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     const unread: Unread[] = [];
     if (this.#current !== undefined && isTaken(this.#current.batch)) {
       const { batch, index } = this.#current;
-      const first = batch.records.header.baseOffset + BigInt(index);
+      const first = batch.records.offset(index);
       unread.push({ delivery: batch.delivery, first, end: batch.endOffset });
       this.#current = undefined;
     }

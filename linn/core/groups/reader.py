@@ -147,11 +147,11 @@ class StreamReader:
             if partition.start_offset > begin:
                 return None  # Retention was faster: continue at the new start.
             raise
-        if not batches or self._places.get(number) != place:
+        if self._places.get(number) != place:
             return None  # Removed, or moved, while the disk was read.
-        self._places[number] = batches[-1].end_offset
-        if batches[-1].base_offset < begin:
-            return None  # A part of it can't be handed over.
+        self._places[number] = batches[-1].end_offset if batches else end
+        if not batches or batches[-1].base_offset < begin:
+            return None  # There is a gap, or a batch of which only a part was wanted and that can't be cut.
         partition.count_delivered(batches)
         return Delivery(number, 0, 0, batches)
 

@@ -185,7 +185,7 @@ class Publisher:
             partition = topic.partitions[index]
             base_offset = topic.append(partition, part)
             copies += part.count
-            end = base_offset + part.count
+            end = base_offset + part.offset_span
             # Waits are rare: with fsync = "os" a batch is committed when it is appended.
             if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:
                 awaits.append((partition, end))

@@ -72,7 +72,7 @@ struct FetchRequest {
 };
 
 struct Fetched {
-  /// The first begins at the offset that was asked for, the others follow without a gap.
+  /// From the offset that was asked for on, in order.
   std::vector<Batch> batches;
   std::int64_t start_offset = 0;
   std::int64_t high_watermark = 0;
