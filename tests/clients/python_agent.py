@@ -259,7 +259,9 @@ class Agent:
         topic, group = command["topic"], command.get("group", "")
         start = {-2: "earliest", -1: "latest"}.get(command.get("start", -2), command.get("start"))
         prefetch = command.get("credit", 4096)
-        consumer = self.client.consumer(topic, group or None, prefetch=prefetch, start=start, renewal_max_s=0)
+        consumer = self.client.consumer(
+            topic, group or None, prefetch=prefetch, start=start, where=command.get("where"), renewal_max_s=0
+        )
         await self.stack.enter_async_context(consumer)
         (info,) = (await self.client.describe(topic)).topics
         self.readings.append(Reading(consumer))
@@ -280,9 +282,15 @@ class Agent:
             command.get("partition", 0),
             command.get("offset", 0),
             bytes_max=command.get("bytes_max", 1 << 20),
+            where=command.get("where"),
         )
         records = [message_says(message) for batch in fetched.batches for message in batch]
-        return {"records": records, "start_offset": fetched.start_offset, "high_watermark": fetched.high_watermark}
+        return {
+            "records": records,
+            "start_offset": fetched.start_offset,
+            "high_watermark": fetched.high_watermark,
+            "next_offset": fetched.next_offset,
+        }
 
     async def close(self, command: Answer) -> Answer:
         self.client, self.readings = None, []

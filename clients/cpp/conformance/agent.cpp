@@ -224,6 +224,7 @@ class Agent {
     if (command.has("credit")) options.prefetch = static_cast<std::uint32_t>(command["credit"].number());
     options.renewal_max = milliseconds(0);
     options.start = command["start"].number(linn::from_start);
+    options.where = command["where"].text();
     linn::Consumer consumer = client().consumer(options);
     const std::uint32_t number = ++last_number_;
     Json::Object said{{"subscription", number}, {"kind", name_of(consumer.kind())}};
@@ -262,6 +263,7 @@ class Agent {
     linn::FetchRequest request{.topic = command["topic"].text(),
                                .partition = static_cast<std::int32_t>(command["partition"].number()),
                                .offset = command["offset"].number()};
+    request.where = command["where"].text();
     request.bytes_max = static_cast<std::uint32_t>(command["bytes_max"].number(request.bytes_max));
     const linn::Fetched fetched = client().fetch(request);
     Json::List records;
@@ -269,7 +271,8 @@ class Agent {
       for (const linn::RecordView record : batch) records.push_back(stored_out(record, request.partition, 0, 0));
     return {{"records", std::move(records)},
             {"start_offset", fetched.start_offset},
-            {"high_watermark", fetched.high_watermark}};
+            {"high_watermark", fetched.high_watermark},
+            {"next_offset", fetched.next_offset}};
   }
 
   static Json::Object decode(const Json& command) {

@@ -22,7 +22,7 @@ Producer Client::producer(ProducerOptions options) const { return {session_, std
 
 Fetched Client::fetch(const FetchRequest& request) const {
   auto [head, messages] = session_->request<detail::FetchedHead>(request, true, request.wait);
-  Fetched fetched{{}, head.start_offset, head.high_watermark};
+  Fetched fetched{{}, head.start_offset, head.high_watermark, head.next_offset};
   std::int64_t next = request.offset;
   for (std::string& message : messages) {
     fetched.batches.push_back(Batch::decode(std::move(message), session_->options().receive_bytes_max));

@@ -94,8 +94,8 @@ struct Consumer::State {
   /// Subscribe; false where there is no answer in time: another call waits on. Throws Error.
   bool subscribe(const std::shared_ptr<Connection>& connection, Deadline deadline) {
     if (!asked.connection) {
-      detail::Subscribe request{options.topic, options.group,      limits.first_credit(),
-                                options.start, options.partitions, options.starts};
+      detail::Subscribe request{options.topic,      options.group,  limits.first_credit(), options.start,
+                                options.partitions, options.starts, options.where};
       if (auto starts = starts_of_reader(*connection, deadline)) request.starts = std::move(*starts);
       auto subscription = std::make_shared<Subscription>(limits);
       answer = connection->request(request, subscription);

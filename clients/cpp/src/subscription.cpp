@@ -42,6 +42,7 @@ void Subscription::arrived(const Deliver& head, std::vector<std::string> batches
   const std::lock_guard lock(mutex_);
   std::uint64_t records = 0;
   for (const std::string& batch : batches) records += count_of(batch);
+  if (head.passed_to > 0 && said_.kind == SubscriptionKind::reader) ends_[head.partition] = head.passed_to;
   Arrival arrival{head, std::move(batches), static_cast<std::uint32_t>(records)};
   const bool unwanted = arrival.batches.empty() || abandoned_ || is_stale(arrival);
   if (!is_leased()) {

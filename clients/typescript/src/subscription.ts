@@ -187,6 +187,9 @@ export class Subscription implements PushHandler, Settler {
   #delivered(deliver: Struct<"Deliver">, batches: RecordBatch[]): void {
     const delivery = this.leased && batches.length > 0 ? this.#leaseOf(deliver, batches) : plain(deliver);
     const arrived: Batch[] = [];
+    if (this.kind === "reader" && deliver.passedTo > (this.positions.get(deliver.partition) ?? 0n)) {
+      this.positions.set(deliver.partition, deliver.passedTo);
+    }
     for (const records of batches) {
       const first = this.#skipped(deliver.partition, records);
       if (this.kind !== "shared") this.#spend(first);

@@ -193,7 +193,7 @@ class FetchedBatches(NamedTuple):
     """Batches from the requested offset on, and the partition's bounds.
 
     Example:
-        batches, start_offset, high_watermark = await client.fetch("prices", 0, 0)
+        batches, start_offset, high_watermark, next_offset = await client.fetch("prices", 0, 0)
     """
 
     batches: list[Batch]
@@ -201,6 +201,8 @@ class FetchedBatches(NamedTuple):
     """First offset that can be read."""
     high_watermark: int
     """Offset behind the last one that can be read."""
+    next_offset: int
+    """Offset at which to go on: no record that was asked for lies between the last batch and there."""
 
 
 Unread = tuple[Delivery, int, int]

@@ -176,6 +176,8 @@ class Subscription:
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
         """Return the batches of one delivery, without records that were read before."""
         partition = message.partition
+        if message.passed_to and self.kind == SubscriptionKind.READER:
+            self._positions[partition] = max(self._positions.get(partition, 0), message.passed_to)
         if self.leased and batches:
             delivery = self._lease_of(message, batches)
         else:

@@ -37,6 +37,7 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import MessageInvalid
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
+_OFFSET_SPAN_AT = 120
 _LOW = (1 << 64) - 1
 
 
@@ -282,20 +283,23 @@ def _stamped_as(batch: RecordBatch, part: RecordBatch, base_offset: int) -> Reco
 def _sliced(batch: RecordBatch, first: int, last: int, covers: range | None) -> RecordBatch:
     """Records `first` to `last` (exclusive), by index, with the offsets `covers`; None: counted anew, without gaps."""
     assert 0 <= first < last <= batch.count
-    deltas, span = None, last - first
-    if covers is not None and len(covers) > span:
-        span, shift = len(covers), covers.start - batch.base_offset
-        known = batch.offset_deltas
-        if known is None:
-            deltas = array("I", range(first - shift, last - shift)).tobytes()
-        else:
-            deltas = shift_offsets(known.cast("B")[4 * first : 4 * last], shift)
+    deltas, span = (None, last - first) if covers is None else (_deltas(batch, first, last, covers), len(covers))
     columns = [
         column[width * first : width * last] if column is not None else None
         for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:OFFSET_DELTAS]
     ]
     fields = [batch.raw_fields[ROUTES], *columns, deltas]
     return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first, span=span)
+
+
+def _deltas(batch: RecordBatch, first: int, last: int, covers: range) -> bytes | None:
+    """The offsets of records `first` to `last`, by index, counted from the first of `covers`. No loop over records."""
+    if len(covers) == last - first:
+        return None
+    known, shift = batch.offset_deltas, covers.start - batch.base_offset
+    if known is None:
+        return array("I", range(first - shift, last - shift)).tobytes()
+    return shift_offsets(known.cast("B")[4 * first : 4 * last], shift)
 
 
 def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
@@ -332,6 +336,24 @@ def pick_steps(batch: RecordBatch, indexes: Sequence[int], covers: range) -> Ste
     assert batch.offset(indexes[-1]) in covers
     assert len(covers) <= OFFSET_SPAN_MAX
     return _stamped_as(batch, (yield from take_steps(batch, indexes, covers)), covers.start)
+
+
+def widen_batch(batch: RecordBatch, covers: range) -> RecordBatch:
+    """All records of a stamped batch, with their offsets, as a batch that covers `covers`. Its body is not opened.
+
+    Raises BatchMalformed.
+    """
+    if covers == range(batch.base_offset, batch.end_offset):
+        return batch
+    assert batch.offset(0) in covers
+    assert batch.offset(batch.count - 1) in covers
+    assert len(covers) <= OFFSET_SPAN_MAX
+    deltas = _deltas(batch, 0, batch.count, covers)
+    numbers = bytearray(batch.message[DATA_AT : DATA_AT + NUMBER_BYTES])
+    struct.pack_into("<I", numbers, _OFFSET_SPAN_AT - DATA_AT, len(covers))
+    message = flat_message.encode(bytes(numbers), [*batch.raw_fields[:OFFSET_DELTAS], deltas])
+    seal(message)
+    return _stamped_as(batch, RecordBatch(message), covers.start)
 
 
 def take_steps(batch: RecordBatch, indexes: Sequence[int], covers: range | None = None) -> Steps[RecordBatch]:

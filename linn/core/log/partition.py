@@ -224,21 +224,40 @@ class Partition:
         As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if there are no records from
         `offset` to the high watermark. Raises OffsetOutOfRange, LogCorrupt.
         """
-        watermark = self.high_watermark
-        if offset > watermark:
-            raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the high watermark {watermark}")
-        while offset < watermark:
-            batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
-            while batches and batches[-1].base_offset >= watermark:
-                batches.pop()
-            if not batches or batches[0].base_offset >= offset:
-                return batches
+        while batches := await self._read(offset, bytes_max):
             behind = batches[0].end_offset
-            batches[:1] = self._cut(batches[0], offset, behind)
+            if batches[0].base_offset < offset:
+                batches[:1] = self._cut(batches[0], offset, behind)
             if batches:
                 return batches
             offset = behind  # The batch ends with a gap, which begins before `offset`.
         return ()
+
+    async def _read(self, offset: int, bytes_max: int) -> list[RecordBatch]:
+        """Read committed batches as they are stored. Raises OffsetOutOfRange, LogCorrupt."""
+        watermark = self.high_watermark
+        if offset >= watermark:
+            if offset > watermark:
+                raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the high watermark {watermark}")
+            return []
+        batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
+        while batches and batches[-1].base_offset >= watermark:
+            batches.pop()
+        return batches
+
+    async def read_whole(self, offset: int, bytes_max: int) -> list[RecordBatch]:
+        """Read committed batches from the one that holds `offset`, each whole, in views of their own.
+
+        Empty if `offset` is the high watermark. Raises OffsetOutOfRange, LogCorrupt.
+        """
+        kept = self._storage.cut_batches.at(self, offset)
+        if kept is not None and self.start_offset <= offset < self.high_watermark:
+            return [kept]
+        return [RecordBatch(batch.message) for batch in await self._read(offset, bytes_max)]
+
+    def keep_cut(self, whole: RecordBatch) -> None:
+        """Cache a batch of `read_whole` of which another part will be read: it is not decoded again for that."""
+        self._storage.cut_batches.keep(self, whole)
 
     def _cut(self, batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
         """Cut the offsets [first, end) out of a batch; nothing if all of them are a gap. Raises BatchMalformed."""
