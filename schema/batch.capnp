@@ -29,15 +29,20 @@ struct RecordBatch {
   idLow            @18 :UInt64;  # [104]
   transaction      @19 :UInt64;  # [112] number of the producer's transaction; 0: none
 
+  offsetSpan       @20 :UInt32;  # [120] number of offsets that the batch covers; more than count: it has gaps
+
+  # Writers leave out the null pointers at the end, so that most batches have one.
+  body             @21 :Data;    # what only readers need; a Body message, compressed as codec says
+
   # What a broker reads. Absent columns hold only defaults.
-  routes           @20 :Data;    # a Routes message, pairCount pairs
-  routeIndex       @21 :Data;    # UInt16 per record: which pair; absent where pairCount <= 1
-  keyHashes        @22 :Data;    # UInt32 per record: murmur2 of the key
-  priorities       @23 :Data;    # UInt8 per record
-  delaysMs         @24 :Data;    # UInt32 per record
-  ttlsMs           @25 :Data;    # UInt32 per record; 0: none
-  ids              @26 :Data;    # 16 bytes per record, big-endian as in RFC 9562
-  body             @27 :Data;    # what only readers need; a Body message, compressed as codec says
+  routes           @22 :Data;    # a Routes message, pairCount pairs
+  routeIndex       @23 :Data;    # UInt16 per record: which pair; absent where pairCount <= 1
+  keyHashes        @24 :Data;    # UInt32 per record: murmur2 of the key
+  priorities       @25 :Data;    # UInt8 per record
+  delaysMs         @26 :Data;    # UInt32 per record
+  ttlsMs           @27 :Data;    # UInt32 per record; 0: none
+  ids              @28 :Data;    # 16 bytes per record, big-endian as in RFC 9562
+  offsetDeltas     @29 :Data;    # UInt32 per record: its offset - baseOffset, ascending; absent where there are no gaps
 }
 
 struct Routes {
@@ -62,12 +67,12 @@ struct Label {
 struct Body {
   # Columns in Arrow's layout: little-endian; offsets are n+1 Int32 that begin with 0; validity is a bitmap, least
   # significant bit first, absent where all are valid. One segment, root struct first, like RecordBatch.
-  timestampsMs       @0  :Data;  # Int64 per record; absent: all are firstTimestampMs
-  keyOffsets         @1  :Data;  # absent: no record has a key
-  keys               @2  :Data;
-  keyValidity        @3  :Data;
-  valueOffsets       @4  :Data;
-  values             @5  :Data;
+  valueOffsets       @0  :Data;
+  values             @1  :Data;
+  timestampsMs       @2  :Data;  # Int64 per record; absent: all are firstTimestampMs
+  keyOffsets         @3  :Data;  # absent: no record has a key
+  keys               @4  :Data;
+  keyValidity        @5  :Data;
   valueValidity      @6  :Data;
   headerOffsets      @7  :Data;  # into the header entries; absent: no record has headers
   headerNameOffsets  @8  :Data;

@@ -105,11 +105,14 @@ struct Fetch {
   bytesMin  @3 :UInt32;          # answer when this much can be read, or
   bytesMax  @4 :UInt32;
   waitMaxMs @5 :UInt32;          # when this time has passed
+  where     @6 :Text;            # a predicate over routing key and labels: only these records; "": all
+  unsettled @7 :Bool;            # of a queue: only records that are not settled
 }
 
 struct Fetched {
   startOffset   @0 :Int64;       # first offset of the partition that can be read
   highWatermark @1 :Int64;       # the offset behind the last that can be read
+  nextOffset    @2 :Int64;       # where the next fetch goes on: nothing that was asked for is left before it
 }
 
 struct FindOffset {
@@ -127,6 +130,7 @@ struct Subscribe {
   start      @3 :Int64 = -2;     # where nothing is committed: an offset, -1 the end, -2 the start
   partitions @4 :List(Int32);    # readers only: these; empty: all
   starts     @5 :List(Int64);    # in place of start, one for each partition; those behind the list: -2
+  where      @6 :Text;           # on a stream, a predicate over routing key and labels: only these records; "": all
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }
@@ -149,6 +153,7 @@ struct Deliver {
   partition    @1 :Int32;
   deliveryId   @2 :UInt64;       # of the lease that covers these records; 0 where there is none
   attempt      @3 :UInt16;       # 1 the first time; 0 where attempts are not counted
+  passedTo     @4 :Int64;        # readers with `where`, without batches: nothing for them lies before this offset
 }
 
 struct Pull {

@@ -82,6 +82,7 @@ _DUMPED = {
     "bytes": "number",
     "offset": "number?",
     "count": "number?",
+    "end_offset": "number?",
     "first_timestamp_ms": "number?",
     "append_time_ms": "number?",
     "codec": "number?",

@@ -20,6 +20,14 @@ def message_filter(where: str) -> MessageFilter:
     return lambda message: predicate.matches(subject_of(message))
 
 
+def for_broker(where: str | None) -> str | None:
+    """Return the predicate if the broker can apply it, because it looks at labels and routing key only.
+
+    Raises PredicateInvalid.
+    """
+    return where if where is not None and not Predicate.parse(where).fields() else None
+
+
 def subject_of(message: Message) -> Subject:
     """Return the properties of a message that predicates can name, as an exchange would get them."""
     headers = {name: value for name, value in message.headers if value is not None}

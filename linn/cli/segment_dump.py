@@ -216,6 +216,7 @@ class SegmentDump:
             "bytes": part.size,
             "offset": batch and batch.base_offset,
             "count": batch and batch.count,
+            "end_offset": batch and batch.end_offset,
             "first_timestamp_ms": batch and batch.first_timestamp_ms,
             "append_time_ms": batch and batch.append_time_ms,
             "codec": batch and batch.codec,
@@ -232,9 +233,13 @@ class SegmentDump:
                     "routing_key": record.routing_key,
                     "value": readable(record.value),
                 }
-                for offset, record in enumerate(contents, batch.base_offset if batch else 0)
+                for offset, record in _with_offsets(batch, contents)
             ]
         return document
+
+
+def _with_offsets(batch: RecordBatch | None, contents: list[Record]) -> Iterator[tuple[int, Record]]:
+    return ((batch.offset(index), record) for index, record in enumerate(contents) if batch is not None)
 
 
 def _print_part(part: Part, contents: list[Record], damage: str | None) -> None:
@@ -247,7 +252,7 @@ def _print_part(part: Part, contents: list[Record], damage: str | None) -> None:
         print(_ROW.format(part.byte, batch.base_offset, batch.count, part.size, time, body, checked))
     if damage is not None:
         print(f"    damaged at byte {part.byte}: {damage}; going on at byte {part.byte + part.size}")
-    for offset, record in enumerate(contents, batch.base_offset if batch else 0):
+    for offset, record in _with_offsets(batch, contents):
         key = "" if record.key is None else f"  key {_shortened(record.key)}"
         routing_key = f"  routing key {_shortened(record.routing_key.encode())}" if record.routing_key else ""
         print(f"    {offset}{key}{routing_key}  {_shortened(record.value)}")

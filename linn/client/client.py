@@ -129,6 +129,7 @@ class Client:
         prefetch: int | None = None,
         mode: Mode = "push",
         start: Start = "earliest",
+        where: str | None = None,
         renewal_max_s: float = RENEWAL_MAX_S,
     ) -> Consumer:
         """Make a consumer of one topic; enter it with `async with`.
@@ -141,6 +142,8 @@ class Client:
             mode: "push": the broker sends up to `prefetch` records; "pull": it sends when it is asked.
             start: position in a stream without committed offsets: "earliest", "latest", an offset, or a datetime (the
                 first batch with a timestamp not before it).
+            where: on a stream, a predicate over labels and routing key, such as `'label.kind = "late"'`: the broker
+                passes over all other records, and for a group they count as consumed. None: all records.
             renewal_max_s: time after a delivery for which its lease is renewed while the application refers to its
                 records; 0: never.
 
@@ -152,13 +155,14 @@ class Client:
         """
         checked_text(topic, "a consumer's topic")
         checked_text(group or "", "a consumer's group")
+        checked_text(where or "", "a consumer's where")
         if prefetch is not None:
             checked_number(prefetch, "prefetch", U32_MAX, lowest=1)
         checked_span(renewal_max_s, "renewal_max_s")
         if mode not in ("push", "pull"):
             raise MessageInvalid(f'mode must be "push" or "pull", not {shown(mode)}')
         check_start(start)
-        return Consumer(self._connector, topic, group or "", prefetch, mode, start, renewal_max_s)
+        return Consumer(self._connector, topic, group or "", prefetch, mode, start, where or "", renewal_max_s)
 
     async def fetch(
         self,
@@ -169,10 +173,18 @@ class Client:
         bytes_min: int = 1,
         bytes_max: int = 1 << 20,
         wait_s: float = 0.0,
+        where: str | None = None,
+        unsettled: bool = False,
     ) -> FetchedBatches:
         """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
 
-        Raises MessageInvalid, TopicUnknown, PartitionUnknown, OffsetOutOfRange, ConnectionLost, RequestTimeout.
+        Args:
+            where: a predicate over labels and routing key; the other records are left out. There may be none, however
+                many follow: go on at `next_offset`.
+            unsettled: of a queue, leave out the records that are settled.
+
+        Raises MessageInvalid, TopicUnknown, PartitionUnknown, OffsetOutOfRange, PredicateInvalid, SubscriptionWrongKind
+        (`unsettled` records of a stream), ConnectionLost, RequestTimeout.
         Cancellation: nothing is changed.
 
         Example:
@@ -180,7 +192,8 @@ class Client:
             print([batch.values for batch in fetched.batches], fetched.high_watermark)
         """
         wait_s = checked_wait(wait_s)
-        request = Fetch(topic, partition, offset, bytes_min, bytes_max, int(wait_s * 1000))
+        wait_ms = int(wait_s * 1000)
+        request = Fetch(topic, partition, offset, bytes_min, bytes_max, wait_ms, where or "", unsettled)
         answer = await self._connector.request(request, repeat=True, extra_s=wait_s)
         fetched = answer.message
         if not isinstance(fetched, Fetched):
@@ -189,8 +202,8 @@ class Client:
         for records in answer.batches:
             records.check_crc()
             if records.end_offset > offset:
-                batches.append(Batch(topic, partition, records, max(0, offset - records.base_offset)))
-        return FetchedBatches(batches, fetched.start_offset, fetched.high_watermark)
+                batches.append(Batch(topic, partition, records, records.index_at(offset)))
+        return FetchedBatches(batches, fetched.start_offset, fetched.high_watermark, fetched.next_offset)
 
     async def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.

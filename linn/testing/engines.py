@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from linn.core.batch.batch import RecordBatch
-from linn.core.batch.builder import build_from_records
+from linn.core.batch.builder import build_from_records, pick_batch
 from linn.core.batch.record import Record
 from linn.core.env.env import Env
 from linn.core.env.file_region import Sendable
@@ -182,6 +182,22 @@ class EngineConformance:
             assert log.bounds() == (0, 9)
             for batch in batches:
                 RecordBatch(batch.message).check_stored()
+
+    async def test_a_batch_with_gaps_takes_all_offsets_of_its_span(self, harness: EngineHarness) -> None:
+        async with harness.log() as log:
+            log.append(make_batch(2))
+            gaps = [pick_batch(make_batch(9), places, range(9)) for places in ([0], [4, 6], [8])]
+            assert [log.append(batch) for batch in gaps] == [2, 11, 20]
+            log.append(make_batch(1))
+            assert log.bounds() == (0, 30)
+            for offset in range(2, 29):
+                found = (await log.read(offset, 1))[0]
+                assert (found.base_offset, found.end_offset) == (2 + (offset - 2) // 9 * 9, 11 + (offset - 2) // 9 * 9)
+            offsets = [batch.offset(index) for batch in await read_through(log) for index in range(batch.count)]
+            assert offsets == [0, 1, 2, 15, 17, 28, 29]
+            await log.trim(after=20)
+            assert log.bounds() == (0, 20)
+            assert log.append(make_batch(1)) == 20
 
     async def test_append_times_never_go_back(self, harness: EngineHarness) -> None:
         async with harness.log() as log:

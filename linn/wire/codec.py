@@ -162,7 +162,13 @@ def encode(message: Message, correlation: int = 0, batches: int = 0) -> Buffer:
         return _SETTLED.fill(correlation, batches)
     if type(message) is messages.Deliver:
         return _DELIVER.fill(
-            correlation, batches, message.subscription, message.partition, message.delivery_id, message.attempt
+            correlation,
+            batches,
+            message.subscription,
+            message.partition,
+            message.delivery_id,
+            message.attempt,
+            message.passed_to,
         )
     if type(message) is messages.Publish and len(message.target) <= NAME_CHARACTERS_MAX:
         frame = bytearray(
@@ -249,12 +255,12 @@ _PUBLISHED = _Template(
     "QiqI",
 )
 _DELIVER = _Template(
-    lambda correlation, batches, subscription, partition, delivery_id, attempt: (
-        messages.Deliver(subscription, partition, delivery_id, attempt),
+    lambda correlation, batches, subscription, partition, delivery_id, attempt, passed_to: (
+        messages.Deliver(subscription, partition, delivery_id, attempt, passed_to),
         correlation,
         batches,
     ),
-    "QHIiQH",
+    "QHIiQHq",
 )
 _SETTLE = _Template(
     lambda correlation, subscription, partition, delivery_id, first, end, verdict, ms: (
@@ -272,10 +278,8 @@ def _read_published(correlation: int, partition: int, base_offset: int, copies: 
     return Decoded(correlation, 0, messages.Published([messages.Placement(partition, base_offset, copies)]))
 
 
-def _read_deliver(
-    correlation: int, batches: int, subscription: int, partition: int, delivery_id: int, attempt: int
-) -> Decoded:
-    return Decoded(correlation, batches, messages.Deliver(subscription, partition, delivery_id, attempt))
+def _read_deliver(correlation: int, batches: int, *fields: int) -> Decoded:
+    return Decoded(correlation, batches, messages.Deliver(*fields))
 
 
 def _read_settle(correlation: int, subscription: int, *entry: int) -> Decoded:

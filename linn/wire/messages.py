@@ -127,11 +127,14 @@ class Fetch(Message):
     bytes_min: int = 1
     bytes_max: int = 1 << 20
     wait_max_ms: int = 0
+    where: str = ""
+    unsettled: bool = False
 
 
 class Fetched(Message):
     start_offset: int
     high_watermark: int
+    next_offset: int
 
 
 class FindOffset(Message):
@@ -151,6 +154,7 @@ class Subscribe(Message):
     start: int = START_EARLIEST
     partitions: list[int] = []
     starts: list[int] = []
+    where: str = ""
 
 
 class Subscribed(Message):
@@ -173,6 +177,7 @@ class Deliver(Message):
     partition: int
     delivery_id: int
     attempt: int
+    passed_to: int = 0
 
 
 class Pull(Message):

@@ -12,8 +12,24 @@ from uuid import UUID
 from vector import Vector
 
 from linn.core.batch import flat_message, schema, zstd_codec
-from linn.core.batch.batch import NUMBER_BYTES, RecordBatch, seal
-from linn.core.batch.builder import BatchColumns, build_batch, build_from_records, slice_batch, take_batch
+from linn.core.batch.batch import (
+    BODY,
+    NUMBER_BYTES,
+    OFFSET_DELTAS,
+    PRIORITIES,
+    ROUTE_INDEX,
+    ROUTES,
+    RecordBatch,
+    seal,
+)
+from linn.core.batch.builder import (
+    BatchColumns,
+    build_batch,
+    build_from_records,
+    pick_batch,
+    slice_batch,
+    take_batch,
+)
 from linn.core.batch.flat_message import DATA_AT, Buffer
 from linn.core.batch.key_hash import key_hash
 from linn.core.batch.record import Record
@@ -60,9 +76,7 @@ MANY = [
     Record(value=None if n % 7 == 0 else b"%d" % n, key=b"k%d" % (n % 5) if n % 3 else None, timestamp_ms=TIME_MS + n)
     for n in range(100)
 ]
-COMPRESSED = bytes.fromhex(
-    "28b52ffd6068032d010098000000008c000d0021000000421fe8030000780600e471958226a06a7785d000e3171401"
-)
+COMPRESSED = bytes.fromhex("28b52ffd601003150100a80000000081000200050000004200001fe8030000780400e47155750eb6322401e0")
 
 
 # --- what a batch says -----------------------------------------------------------------------------------------------
@@ -108,6 +122,7 @@ HEADER = {
     "pairCount": "pair_count",
     "bodyBytes": "body_bytes",
     "transaction": "transaction",
+    "offsetSpan": "offset_span",
 }
 """Numbers by their name in the schema, but for the two halves of the id."""
 
@@ -120,7 +135,8 @@ def header_says(batch: RecordBatch) -> dict[str, int]:
 
 def whole(name: str, what: str, batch: RecordBatch, *, canonical: bool = False) -> Vector:
     """A batch that can be read. `canonical`: what an encoder writes that is given these records."""
-    says = {"header": header_says(batch), "records": [record_says(record) for record in batch.records()]}
+    records = [record_says(record) | {"offset": batch.offset(at)} for at, record in enumerate(batch.records())]
+    says = {"header": header_says(batch), "records": records}
     return Vector(name, what, bytes(batch.message), {"canonical": canonical, **says})
 
 
@@ -132,9 +148,8 @@ def damaged(name: str, what: str, batch: RecordBatch | bytes, error: str) -> Vec
 
 # --- forging ---------------------------------------------------------------------------------------------------------
 
-ROUTES, ROUTE_INDEX, PRIORITIES, BODY = 0, 1, 3, 7
-KEY_OFFSETS, KEYS, VALUE_OFFSETS, VALUE_VALIDITY, HEADER_OFFSETS, HEADER_NAME_OFFSETS, HEADER_NAMES = (
-    1,
+VALUE_OFFSETS, TIMESTAMPS, KEYS, VALUE_VALIDITY, HEADER_OFFSETS, HEADER_NAME_OFFSETS, HEADER_NAMES = (
+    0,
     2,
     4,
     6,
@@ -143,8 +158,10 @@ KEY_OFFSETS, KEYS, VALUE_OFFSETS, VALUE_VALIDITY, HEADER_OFFSETS, HEADER_NAME_OF
     9,
 )
 PLACES = {"count": ("<I", 52), "codec": ("<B", 88), "format": ("<B", 89), "pair_count": ("<H", 90)} | {
-    "body_bytes": ("<I", 92)
+    "body_bytes": ("<I", 92),
+    "offset_span": ("<I", 120),
 }
+POINTERS_AT = DATA_AT + NUMBER_BYTES
 
 
 def built(records: Sequence[Record]) -> RecordBatch:
@@ -163,6 +180,11 @@ def forged(batch: RecordBatch, fields: Mapping[int, Buffer | None] | None = None
         struct.pack_into(kind, message, place, number)
     seal(message)
     return RecordBatch(message)
+
+
+def with_gaps(batch: RecordBatch, deltas: Sequence[int], span: int) -> RecordBatch:
+    """`batch` with these offsets, and a span."""
+    return forged(batch, {OFFSET_DELTAS: struct.pack(f"<{len(deltas)}I", *deltas)}, offset_span=span)
 
 
 def with_columns(batch: RecordBatch, columns: Mapping[int, Buffer | None]) -> RecordBatch:
@@ -249,6 +271,7 @@ def batch_vectors() -> Iterator[Vector]:
     yield from _whole_vectors()
     yield from _damaged_messages()
     yield from _damaged_columns()
+    yield from _damaged_offsets()
     yield from _damaged_routes()
     yield from _damaged_bodies()
     yield from _damaged_zstd()
@@ -286,7 +309,7 @@ def _whole_vectors() -> Iterator[Vector]:
 def _cut_and_stamped() -> Iterator[Vector]:
     stamped = built(MANY)
     stamped.stamp(41, TIME_MS + 500, 40, 3)
-    part = slice_batch(stamped, 3, 12)
+    part = slice_batch(stamped, 44, 53)
     taken = take_batch(stamped, [0, 1, 7, 50])
     page = built(PAGE)
     page.stamp(41, TIME_MS + 500, 40, 3)
@@ -296,6 +319,12 @@ def _cut_and_stamped() -> Iterator[Vector]:
     yield whole("stamped-far", "the batch `plain`, at offset 2^62", far)
     yield whole("sliced", "records 3 to 11 of the batch `many`, cut by a broker and stamped at offset 44", part)
     yield whole("taken", "four records of the batch `many`, taken by an exchange: ids of their own", taken)
+    gaps = pick_batch(stamped, [3, 17, 40], range(41, 141))
+    yield whole("gaps", "records 3, 17 and 40 of the batch `many`, with its 100 offsets from 41 on", gaps)
+    cut = slice_batch(gaps, 58, 90)
+    yield whole("gaps-cut", "the batch `gaps` from offset 58 to 90: a gap between its records, and one behind", cut)
+    dense = slice_batch(gaps, 58, 59)
+    yield whole("gaps-none", "the batch `gaps` from offset 58 to 59: one record, and no gap", dense)
 
 
 def _zstd_vectors() -> Iterator[Vector]:
@@ -325,16 +354,20 @@ def _damaged_messages() -> Iterator[Vector]:
     yield damaged("longer", "a word behind the segment", message + bytes(8), malformed)
     yield damaged("segments", "two segments", with_byte(plain, 0, 1), malformed)
     yield damaged("root", "the root struct is not first in its segment", with_byte(plain, 8, 4), malformed)
-    yield damaged("numbers", "the root struct has 12 words of numbers", with_byte(plain, 12, 12), malformed)
-    yield damaged("pointers", "the root struct has 7 pointers", with_byte(plain, 14, 7), malformed)
+    yield damaged("numbers", "the root struct has 13 words of numbers", with_byte(plain, 12, 13), malformed)
     yield damaged("root-long", "the root struct is longer than the message", with_byte(plain, 14, 255), malformed)
-    body_at = 120 + 8 * BODY
+    body_at = POINTERS_AT + 8 * BODY
     yield damaged("field-kind", "the body is a struct", with_byte(plain, body_at, 0), malformed)
     yield damaged("field-items", "the body is a list of UInt16", with_byte(plain, body_at + 4, 0x43), malformed)
     yield damaged("field-out", "the body ends behind the message", with_byte(plain, body_at + 5, 5), malformed)
     yield damaged("field-back", "the body lies before its pointer", with_byte(plain, body_at + 3, 0x80), malformed)
     yield damaged("fields-overlap", "two fields share their bytes", _overlapping(built(KEYED)), malformed)
-    yield damaged("body-byte", "a bit of the value is another", with_byte(plain, 312, 0, sealed=False), "batch.corrupt")
+    yield damaged(
+        "body-byte",
+        "a bit of the value is another",
+        with_byte(plain, len(message) - 8, 0, sealed=False),
+        "batch.corrupt",
+    )
     yield damaged("count-byte", "the count is not as sealed", with_byte(plain, 52, 2, sealed=False), "batch.corrupt")
     yield damaged("seal", "the seal itself is damaged", with_byte(plain, 48, 0, sealed=False), "batch.corrupt")
     stamped = built(PLAIN)
@@ -345,10 +378,9 @@ def _damaged_messages() -> Iterator[Vector]:
 
 def _overlapping(batch: RecordBatch) -> bytes:
     """The body's pointer copied to `routes` as well, so that both are longer than the message together."""
-    message = bytearray(batch.message)
-    (pointer,) = struct.unpack_from("<Q", message, 120 + 8 * BODY)
-    struct.pack_into("<Q", message, 120 + 8 * ROUTES, pointer + (BODY - ROUTES << 2))
-    struct.pack_into("<H", message, 90, 1)
+    message = bytearray(forged(batch, {ROUTES: b""}, pair_count=1).message)
+    (pointer,) = struct.unpack_from("<Q", message, POINTERS_AT + 8 * BODY)
+    struct.pack_into("<Q", message, POINTERS_AT + 8 * ROUTES, pointer + (BODY - ROUTES << 2))
     seal(message)
     return bytes(message)
 
@@ -356,15 +388,16 @@ def _overlapping(batch: RecordBatch) -> bytes:
 def _damaged_columns() -> Iterator[Vector]:
     plain, labels, malformed = built(PLAIN), built(LABELS), "batch.malformed"
     index = bytes(labels.raw_fields[ROUTE_INDEX] or b"")
-    yield damaged("count-0", "no records", forged(plain, count=0), malformed)
-    yield damaged("count-2", "two records, and columns for one", forged(plain, count=2), malformed)
-    yield damaged("count-most", "more than 1,048,576 records", forged(plain, count=(1 << 20) + 1), malformed)
+    yield damaged("count-0", "no records", forged(plain, count=0, offset_span=0), malformed)
+    yield damaged("count-2", "two records, and columns for one", forged(plain, count=2, offset_span=2), malformed)
+    most = forged(plain, count=(1 << 20) + 1, offset_span=(1 << 20) + 1)
+    yield damaged("count-most", "more than 1,048,576 records", most, malformed)
     yield damaged("codec", "a codec that nobody knows", forged(plain, codec=9), malformed)
     yield damaged(
         "format", "a body of another protocol, which linn's readers do not read", forged(plain, format=7), malformed
     )
-    yield damaged("no-body", "no body", forged(plain, {BODY: None}), malformed)
-    yield damaged("body-size", "bodyBytes is not the body's size", forged(plain, body_bytes=137), malformed)
+    yield damaged("no-body", "no body", forged(plain, {BODY: None, PRIORITIES: b"\1"}), malformed)
+    yield damaged("body-size", "bodyBytes is not the body's size", forged(plain, body_bytes=49), malformed)
     too_large = forged(plain, codec=1, body_bytes=(8 << 20) + 1)
     yield damaged(
         "body-large", "a body that says it has more than 8 MiB when decompressed", too_large, "batch.too_large"
@@ -376,6 +409,23 @@ def _damaged_columns() -> Iterator[Vector]:
     yield damaged("index-short", "an index that ends early", forged(labels, {ROUTE_INDEX: index[:-2]}), malformed)
     beyond = forged(labels, {ROUTE_INDEX: index[:-2] + b"\x08\0"})
     yield damaged("index-beyond", "a record names pair 8 of 8", beyond, malformed)
+
+
+def _damaged_offsets() -> Iterator[Vector]:
+    three, malformed = built(KEYED[:3]), "batch.malformed"
+    for name, what, batch in (
+        ("span-0", "a span of no offsets", forged(three, offset_span=0)),
+        ("span-small", "three records, and a span of two offsets", forged(three, offset_span=2)),
+        ("span-alone", "a span of more offsets than records, and no offsets", forged(three, offset_span=9)),
+        ("span-most", "a span of 2^31 offsets", with_gaps(three, [0, 1, 9], 1 << 31)),
+        ("offsets-alone", "offsets of a batch without gaps", with_gaps(three, [0, 1, 2], 3)),
+        ("offsets-back", "offsets that go back", with_gaps(three, [0, 8, 7], 9)),
+        ("offsets-twice", "two records with one offset", with_gaps(three, [0, 7, 7], 9)),
+        ("offsets-out", "an offset behind the span", with_gaps(three, [0, 1, 9], 9)),
+        ("offsets-most", "an offset of 2^32 - 1", with_gaps(three, [0, 1, (1 << 32) - 1], 9)),
+        ("offsets-short", "two offsets of three records", with_gaps(three, [0, 1], 9)),
+    ):
+        yield damaged(name, what, batch, malformed)
 
 
 def _damaged_routes() -> Iterator[Vector]:
@@ -414,7 +464,7 @@ def _damaged_bodies() -> Iterator[Vector]:
         ("values-short", "too few offsets", {VALUE_OFFSETS: int32s(0, 2, 4, 8)}),
         ("validity", "a bitmap of two bytes for four values", {VALUE_VALIDITY: b"\x0f\0"}),
         ("keys-missing", "offsets of keys and no keys", {KEYS: None}),
-        ("times-short", "a timestamp too few", {0: bytes(24)}),
+        ("times-short", "a timestamp too few", {TIMESTAMPS: bytes(24)}),
     ):
         yield damaged(name, what, with_columns(keys, columns), malformed)
     for name, what, columns in (

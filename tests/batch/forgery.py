@@ -6,7 +6,14 @@ import struct
 from collections.abc import Mapping
 
 from linn.core.batch import flat_message
+from linn.core.batch.batch import BODY as BODY
+from linn.core.batch.batch import IDS as IDS
+from linn.core.batch.batch import KEY_HASHES as KEY_HASHES
 from linn.core.batch.batch import NUMBER_BYTES, RecordBatch, seal
+from linn.core.batch.batch import OFFSET_DELTAS as OFFSET_DELTAS
+from linn.core.batch.batch import PRIORITIES as PRIORITIES
+from linn.core.batch.batch import ROUTE_INDEX as ROUTE_INDEX
+from linn.core.batch.batch import ROUTES as ROUTES
 from linn.core.batch.flat_message import DATA_AT, Buffer
 
 PLACES = {
@@ -15,15 +22,15 @@ PLACES = {
     "format": ("<B", 89),
     "pair_count": ("<H", 90),
     "body_bytes": ("<I", 92),
+    "offset_span": ("<I", 120),
 }
-ROUTES, ROUTE_INDEX, KEY_HASHES, PRIORITIES, DELAYS_MS, TTLS_MS, IDS, BODY = range(8)
 (
+    VALUE_OFFSETS,
+    VALUES,
     TIMESTAMPS,
     KEY_OFFSETS,
     KEYS,
     KEY_VALIDITY,
-    VALUE_OFFSETS,
-    VALUES,
     VALUE_VALIDITY,
     HEADER_OFFSETS,
     HEADER_NAME_OFFSETS,

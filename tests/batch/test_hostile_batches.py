@@ -48,7 +48,7 @@ def verify_and_read(batch: RecordBatch) -> None:
     batch.body().values.to_list()
     indexes_by_pair(batch)
     if batch.count > 2:
-        slice_batch(batch, 1, batch.count - 1).records()
+        slice_batch(batch, batch.base_offset + 1, batch.end_offset - 1).records()
         take_batch(batch, [0, batch.count - 1]).records()
 
 
@@ -58,7 +58,7 @@ def verify_and_read(batch: RecordBatch) -> None:
 @pytest.mark.parametrize("count", [0, 3, 5, 10_001, 2**31, 2**32 - 1])
 @pytest.mark.parametrize("codec", Codec)
 def test_a_count_that_is_not_the_number_of_records_is_refused(count: int, codec: Codec) -> None:
-    refused(forged(rich(codec), count=count), "records")
+    refused(forged(rich(codec), count=count, offset_span=count), "records")
 
 
 @pytest.mark.parametrize("place", [forgery.ROUTE_INDEX, forgery.KEY_HASHES, forgery.PRIORITIES, forgery.IDS])
@@ -189,9 +189,10 @@ def test_an_unknown_codec_is_refused_and_an_unknown_format_is_carried_but_not_re
 
 def test_fields_that_overlap_to_more_than_the_message_are_refused() -> None:
     message = bytearray(build_from_records([Record(value=bytes(1_000))], base_id=0).message)
-    body_pointer_at = 16 + 104 + 7 * 8
+    message = bytearray(forged(RecordBatch(message), {forgery.ROUTES: b""}).message)
+    body_pointer_at = 16 + 112
     (pointer,) = struct.unpack_from("<Q", message, body_pointer_at)
-    struct.pack_into("<Q", message, body_pointer_at - 8, pointer + (1 << 2))
+    struct.pack_into("<Q", message, body_pointer_at + 8, pointer - (1 << 2))
     seal(message)
     with pytest.raises(BatchMalformed, match="out of the message"):
         assert RecordBatch(message).raw_fields

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from raw_client import ALWAYS, RawClient, broker_on, connected, simulated
 
-from linn.core.errors.tree import DescriptorsExhausted, LogCorrupt, StorageError
+from linn.core.errors.tree import DescriptorsExhausted, StorageError
 from linn.core.log.metadata import EmbeddedMetadata
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_disk import SimDisk
 from linn.testing.sim_env import SimEnv
 
 FILE = "data/metadata.json"
-NOTHING = b'{"format": 1, "revision": 0, "entries": {}}\n'
+NOTHING = b'{"format": 3, "revision": 0, "entries": {}}\n'
 """The file that docs/reference/storage-format.md tells an operator to write."""
 TOML = ALWAYS + '[exchanges.e]\ntype = "topic"\n[topics.s]\nkind = "stream"\n[topics.q]\n[topics.b]\nkind = "both"\n'
 
@@ -76,7 +76,7 @@ async def everything(disk: SimDisk, folder: str = "data") -> dict[str, bytes]:
 async def refused(env: SimEnv, toml: str = TOML) -> str:
     """Why a start is refused; nothing in the data folder may change by it."""
     before = await everything(env.disk)
-    with pytest.raises(LogCorrupt, match="Nothing was changed") as refusal:
+    with pytest.raises(StorageError, match="Nothing was changed") as refusal:
         async with broker_on(env, toml):
             pass
     assert await everything(env.disk) == before
@@ -98,7 +98,7 @@ async def test_no_topic_goes_and_no_record_is_dropped_for_a_damaged_byte(env: Si
         (b"live_bindings", b"live_bindingr"),
         (b'"settings"', b'"settingr"'),
         (b'"partitions":2', b'"partitions":3'),
-        (b'"format": 2', b'"format": 1'),
+        (b'"crc32c"', b'"crc32d"'),
     ):
         assert old in whole
         put(env.disk, whole.replace(old, new, 1))
@@ -201,23 +201,36 @@ async def test_an_operator_who_declares_the_metadata_empty_gets_the_records_of_r
         assert await (await connected(env)).fetch("live") == ["a", "b"]
 
 
-# --- the former format, and the first start --------------------------------------------------------------------------
+# --- files written by hand, earlier versions, and the first start ----------------------------------------------------
 
 
 @simulated
-async def test_a_folder_of_the_former_format_is_taken_over(env: SimEnv) -> None:
+async def test_a_file_that_an_operator_repaired_is_taken_over_without_a_sum(env: SimEnv) -> None:
     before = await once_alive(env)
     kept = json.loads(await content_of(env.disk))
     del kept["crc32c"]
-    put(env.disk, json.dumps({**kept, "format": 1}).encode())
+    put(env.disk, json.dumps(kept).encode())
     async with broker_on(env, TOML):
         client = await connected(env)
         assert await things(client) == before
         await client.administer("topic.alter", name="live", settings={"retention": "3d"})
-    assert (await content_of(env.disk)).startswith(b'{"format": 2, "crc32c": ')
+    assert (await content_of(env.disk)).startswith(b'{"format": 3, "crc32c": ')
     async with broker_on(env, TOML):
         shown = await (await connected(env)).administer("topic.show", name="live")
         assert shown["settings"]["retention"] == "3d"
+
+
+@pytest.mark.parametrize("older", [1, 2])
+def test_a_folder_of_an_earlier_version_is_refused_in_one_line_that_says_so(older: int) -> None:
+    @simulated
+    async def refuses(env: SimEnv) -> None:
+        await once_alive(env)
+        put(env.disk, (await content_of(env.disk)).replace(b'"format": 3', b'"format": %d' % older))
+        text = await refused(env)
+        assert f"an earlier version of linn wrote this data folder, in format {older}" in text
+        assert "\n" not in text
+
+    refuses()
 
 
 @simulated

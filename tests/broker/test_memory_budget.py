@@ -215,7 +215,7 @@ def test_small_batches_are_sent_as_one_piece_that_keeps_no_other_buffer() -> Non
     whole = b"".join(bytes(records(["x"]).message) for _ in range(100)) + bytes(MIB)
     size = records(["x"]).size
     batches = [RecordBatch(memoryview(whole)[at * size : (at + 1) * size]) for at in range(100)]
-    frames = frames_to(m.Fetched(0, 100), 7, batches)
+    frames = frames_to(m.Fetched(0, 100, 100), 7, batches)
     assert len(frames) == 1
     assert memory_bytes(frames) < 100 * size + 1024
 

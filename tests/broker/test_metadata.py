@@ -13,7 +13,14 @@ from raw_client import simulated
 
 from linn.core.env.real.disk import RealDisk
 from linn.core.env.real.env import RealEnv
-from linn.core.errors.tree import DescriptorsExhausted, LinnError, LogCorrupt, RevisionConflict, error_from_code
+from linn.core.errors.tree import (
+    DescriptorsExhausted,
+    LinnError,
+    LogCorrupt,
+    RevisionConflict,
+    StorageError,
+    error_from_code,
+)
 from linn.core.log.metadata import EmbeddedMetadata
 from linn.testing.sim_env import SimEnv
 
@@ -36,7 +43,7 @@ async def filled(folder: Path) -> Path:
 async def refused(folder: Path) -> str:
     """Why a folder's metadata are refused; nothing of it may change."""
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(LogCorrupt, match="Nothing was changed") as refusal:
+    with pytest.raises(StorageError, match="Nothing was changed") as refusal:
         await store_in(folder)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     return refusal.value.text
@@ -58,7 +65,7 @@ async def test_stored_entries_are_found_with_their_revisions(tmp_path: Path) -> 
 async def test_the_first_line_has_the_sum_of_the_others_and_the_whole_is_json(tmp_path: Path) -> None:
     content = (await filled(tmp_path)).read_bytes()
     first, _, rest = content.partition(b"\n")
-    assert first == b'{"format": 2, "crc32c": "%08x",' % crc32c(rest)
+    assert first == b'{"format": 3, "crc32c": "%08x",' % crc32c(rest)
     assert {key: value for key, (_, value) in json.loads(content)["entries"].items()} == KEPT
 
 
@@ -66,7 +73,7 @@ async def test_no_changed_byte_is_believed(tmp_path: Path) -> None:
     file = await filled(tmp_path)
     content = file.read_bytes()
     for place, byte in enumerate(content):
-        for flipped in (0x01, 0x03, 0x20):  # 3 makes format 1 of format 2, 32 another case of a letter.
+        for flipped in (0x01, 0x03, 0x20):  # 1 makes format 2 of format 3, 32 another case of a letter.
             file.write_bytes(content[:place] + bytes([byte ^ flipped]) + content[place + 1 :])
             await refused(tmp_path)
 
@@ -81,15 +88,15 @@ async def test_nothing_that_is_cut_or_longer_is_believed(tmp_path: Path) -> None
     await refused(tmp_path)
 
 
-async def test_a_file_of_the_former_format_is_read_and_has_a_sum_after_the_next_change(tmp_path: Path) -> None:
+async def test_a_file_written_by_hand_is_read_and_has_a_sum_after_the_next_change(tmp_path: Path) -> None:
     file = tmp_path / "metadata.json"
-    former = b'{"format": 1, "revision": 7, "entries": {\n"topics/a": [3, {"x": 1}],\n"topics/b": [7, 2]\n}}\n'
-    file.write_bytes(former)
+    by_hand = b'{"format": 3, "revision": 7, "entries": {\n"topics/a": [3, {"x": 1}],\n"topics/b": [7, 2]\n}}\n'
+    file.write_bytes(by_hand)
     store, found = await store_in(tmp_path)
     assert found == {"topics/a": (3, {"x": 1}), "topics/b": (7, 2)}
-    assert file.read_bytes() == former
+    assert file.read_bytes() == by_hand
     assert await store.put("topics/b", 3, 7) == 8
-    assert file.read_bytes().startswith(b'{"format": 2, "crc32c": ')
+    assert file.read_bytes().startswith(b'{"format": 3, "crc32c": ')
     assert (await store_in(tmp_path))[1] == {"topics/a": (3, {"x": 1}), "topics/b": (8, 3)}
 
 
@@ -100,17 +107,17 @@ async def test_a_file_of_the_former_format_is_read_and_has_a_sum_after_the_next_
         ("[]", "no JSON object"),
         ("[" * 100_000, "nested too deeply"),
         ("{}", "its format is None"),
-        ('{"format": 3, "revision": 1, "entries": {}}', "its format is 3"),
+        ('{"format": 4, "revision": 1, "entries": {}}', "its format is 4"),
         ('{"format": [], "revision": 1, "entries": {}}', "its format is"),
-        ('{"format": 1, "revision": 1}', "its keys are not"),
-        ('{"format": 1, "crc32c": "00000000", "revision": 1, "entries": {}}', "its keys are not"),
-        ('{"format": 1, "revision": true, "entries": {}}', "no number"),
-        ('{"format": 1, "revision": -1, "entries": {}}', "no number"),
-        ('{"format": 1, "revision": 1, "entries": []}', "no JSON object"),
-        ('{"format": 1, "revision": 1, "entries": {"topics/a": {}}}', "the entry topics/a"),
-        ('{"format": 1, "revision": 1, "entries": {"topics/a": [1]}}', "the entry topics/a"),
-        ('{"format": 1, "revision": 1, "entries": {"topics/a": ["1", {}]}}', "the entry topics/a"),
-        ('{"format": 2, "revision": 1, "entries": {}}', "CRC-32C"),
+        ('{"format": 3, "revision": 1}', "its keys are not"),
+        ('{"format": 3, "sum": "00000000", "revision": 1, "entries": {}}', "its keys are not"),
+        ('{"format": 3, "revision": true, "entries": {}}', "no number"),
+        ('{"format": 3, "revision": -1, "entries": {}}', "no number"),
+        ('{"format": 3, "revision": 1, "entries": []}', "no JSON object"),
+        ('{"format": 3, "revision": 1, "entries": {"topics/a": {}}}', "the entry topics/a"),
+        ('{"format": 3, "revision": 1, "entries": {"topics/a": [1]}}', "the entry topics/a"),
+        ('{"format": 3, "revision": 1, "entries": {"topics/a": ["1", {}]}}', "the entry topics/a"),
+        ('{"format": 3, "crc32c": "00000000", "revision": 1, "entries": {}}', "CRC-32C"),
     ],
 )
 async def test_a_file_that_no_store_has_written_is_refused_by_name(tmp_path: Path, content: str, why: str) -> None:

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from raw_client import RawClient, Refused, broker_on, connected, simulated
 
-from linn.core.batch.batch import NUMBER_BYTES, SEALED, Codec, RecordBatch, seal
+from linn.core.batch.batch import NUMBER_BYTES, ROUTE_INDEX, SEALED, Codec, RecordBatch, seal
 from linn.core.batch.builder import build_from_records
 from linn.core.batch.flat_message import DATA_AT
 from linn.core.batch.record import Record
@@ -65,7 +65,7 @@ def place_of(batch: RecordBatch, field: int) -> int:
 def with_one_field_changed(batch: RecordBatch, random: Random) -> Iterator[RecordBatch]:
     """Batches in which one number behind the CRC, pointer or route index is changed to a near, far or random value."""
     message = bytes(batch.message)
-    index_at = place_of(batch, 1)
+    index_at = place_of(batch, ROUTE_INDEX)
     places = [(_SEALED_AT + at, size) for at, size in _SEALED_FIELDS]
     places += [(at, 4) for at in range(DATA_AT + NUMBER_BYTES, DATA_AT + NUMBER_BYTES + 64, 4)]
     places += [(index_at + 2 * record, 2) for record in range(batch.count)]
@@ -132,7 +132,7 @@ def test_randomly_changed_fields_get_the_same_answer_each_time(seeds: range) -> 
 async def test_a_route_index_beyond_the_pairs_is_refused_whatever_the_exchange_remembers(env: SimEnv) -> None:
     async with broker_on(env, TABLES):
         client = await connected(env)
-        poisoned = resealed(good(), place_of(good(), 1), struct.pack("<H", PAIRS))
+        poisoned = resealed(good(), place_of(good(), ROUTE_INDEX), struct.pack("<H", PAIRS))
         for target, mandatory in ADDRESSED:
             await client.call(m.Publish(target, to_exchange=target == "e", mandatory=mandatory), [good()])
             with pytest.raises(Refused) as refused:

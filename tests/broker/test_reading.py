@@ -23,7 +23,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_wants_and_no_longer_than_it
         started = trio.current_time()
         event = await client.ask(m.Fetch("t", 0, 0, wait_max_ms=5000))
         assert event.batches == []
-        assert event.message == m.Fetched(0, 0)
+        assert event.message == m.Fetched(0, 0, 0)
         assert 5 <= trio.current_time() - started < 6
         waiting = await client.send(m.Fetch("t", 0, 0, bytes_min=2 * size, wait_max_ms=30_000))
         await other.publish("t", ["x" * 100])
@@ -33,7 +33,7 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_wants_and_no_longer_than_it
         with trio.fail_after(1):
             event = await client.answer(waiting)
         assert [batch.base_offset for batch in event.batches] == [0, 1]
-        assert event.message == m.Fetched(0, 2)
+        assert event.message == m.Fetched(0, 2, 2)
 
 
 @simulated

@@ -22,13 +22,13 @@ QUEUE = '[topics.q]\ndead_letter = "dead"\n[topics.dead]\nkind = "stream"\n'
 def undecodable(count: int = 4) -> RecordBatch:
     """A batch whose end offsets decrease, with a CRC that fits."""
     whole = records(["x" * 8] * count)
-    *columns, body = whole.raw_fields
+    body, *columns = whole.raw_fields
     assert body is not None
     fields = flat_message.decode(body, 0, 13)
-    ends = bytearray(fields[4] or b"")
+    ends = bytearray(fields[0] or b"")
     ends[4:8], ends[8:12] = ends[8:12], ends[4:8]
-    malformed = flat_message.encode(b"", [*fields[:4], ends, *fields[5:]])
-    message = flat_message.encode(bytes(whole.message[DATA_AT : DATA_AT + NUMBER_BYTES]), [*columns, malformed])
+    malformed = flat_message.encode(b"", [ends, *fields[1:]])
+    message = flat_message.encode(bytes(whole.message[DATA_AT : DATA_AT + NUMBER_BYTES]), [malformed, *columns])
     seal(message)
     return RecordBatch(message)
 

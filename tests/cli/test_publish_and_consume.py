@@ -363,6 +363,9 @@ def test_where_passes_over_the_rest_of_a_stream(quick, stream: str) -> None:
     assert consumed(quick, stream, "--where", "label.delay > 60") == ["70", "90"]
     assert consumed(quick, stream, "--where", "label.delay > 60", "--group", "late", "--count", "1") == ["70"]
     assert consumed(quick, stream, "--group", "late") == ["90"], "what was passed over does not come again"
+    assert quick("consume", stream, "--where", "label.delay > 60", "--count", "2").stdout == "70\n90\n"
+    assert quick("browse", stream, "--where", "label.delay > 60 and size = 2").stdout == "70\n90\n"
+    assert quick("browse", stream, "--where", "label.delay > 60").stdout == "70\n90\n"
 
 
 def test_where_on_a_queue_is_refused_and_takes_nothing(quick) -> None:

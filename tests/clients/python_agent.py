@@ -88,15 +88,18 @@ def record_says(record: Record) -> Answer:
 
 async def decode(command: Answer) -> Answer:
     batch = RecordBatch(Path(command["path"]).read_bytes())
-    batch.verify(BatchLimits())
+    batch.check_crc()
+    if batch.offset_span == batch.count:
+        batch.verify(BatchLimits())  # A broker takes no other from a producer.
     if any(batch.message[DATA_AT : DATA_AT + STAMP_BYTES]):
         batch.check_stored()
-    return {"records": [record_says(record) for record in batch.records()], "header": header_says(batch)}
+    records = [{**record_says(record), "offset": batch.offset(index)} for index, record in enumerate(batch.records())]
+    return {"records": records, "header": header_says(batch)}
 
 
 def header_says(batch: RecordBatch) -> dict[str, int]:
     """All numbers, by their names in the schema."""
-    names = [field.name for field in schema.load("batch").RecordBatch.schema.node.struct.fields][:20]
+    names = [field.name for field in schema.load("batch").RecordBatch.schema.node.struct.fields][:21]
     numbers = {"idHigh": batch.base_id >> 64, "idLow": batch.base_id & (1 << 64) - 1}
     snake = {
         name: re.sub(r"[A-Z]", lambda found: "_" + found[0].lower(), name) for name in names if name not in numbers
@@ -182,7 +185,8 @@ class Reading:
                 continue
             settled.update(range(low, high))
             try:
-                await batch._settle(low - batch._base_offset, high - batch._base_offset, verdict, command.get("ms", 0))
+                low, high = batch.records.index_at(low), batch.records.index_at(high)
+                await batch._settle(low, high, verdict, command.get("ms", 0))
             except MessageInvalid:
                 raise
             except LinnError as error:
@@ -255,7 +259,9 @@ class Agent:
         topic, group = command["topic"], command.get("group", "")
         start = {-2: "earliest", -1: "latest"}.get(command.get("start", -2), command.get("start"))
         prefetch = command.get("credit", 4096)
-        consumer = self.client.consumer(topic, group or None, prefetch=prefetch, start=start, renewal_max_s=0)
+        consumer = self.client.consumer(
+            topic, group or None, prefetch=prefetch, start=start, where=command.get("where"), renewal_max_s=0
+        )
         await self.stack.enter_async_context(consumer)
         (info,) = (await self.client.describe(topic)).topics
         self.readings.append(Reading(consumer))
@@ -276,9 +282,15 @@ class Agent:
             command.get("partition", 0),
             command.get("offset", 0),
             bytes_max=command.get("bytes_max", 1 << 20),
+            where=command.get("where"),
         )
         records = [message_says(message) for batch in fetched.batches for message in batch]
-        return {"records": records, "start_offset": fetched.start_offset, "high_watermark": fetched.high_watermark}
+        return {
+            "records": records,
+            "start_offset": fetched.start_offset,
+            "high_watermark": fetched.high_watermark,
+            "next_offset": fetched.next_offset,
+        }
 
     async def close(self, command: Answer) -> Answer:
         self.client, self.readings = None, []

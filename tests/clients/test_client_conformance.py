@@ -371,6 +371,39 @@ def test_a_fetch_begins_at_its_offset_and_reports_the_bounds(connected: AgentPro
     assert connected.ask("fetch", topic=topic, partition=0, offset=4, bytes_max=1)["records"] == []
 
 
+def labelled(*late: bool) -> list[Said]:
+    return [{"value": text(b"%d" % at), "labels": {"late": is_late}} for at, is_late in enumerate(late)]
+
+
+def test_a_filter_leaves_out_records_and_keeps_the_offsets_of_the_others(
+    connected: AgentProcess, broker: BrokerProcess, language: str
+) -> None:
+    where, group = "label.late = true", f"late-{language}"
+    records = labelled(False, True, False, True, True, False)
+    base = connected.ask("publish", topic="log", records=records)["placements"][0]["base_offset"]
+    connected.ask("publish", topic="log", records=labelled(False, False))
+    wanted = [base + 1, base + 3, base + 4]
+    fetched = connected.ask("fetch", topic="log", partition=0, offset=base, bytes_max=1 << 20, where=where)
+    assert [record["offset"] for record in fetched["records"]] == wanted
+    assert fetched["next_offset"] == fetched["high_watermark"] == base + 8
+    reader = subscribe(connected, "log", start=base, where=where)
+    assert [record["offset"] for record in take(connected, reader, 3)] == wanted
+    member = subscribe(connected, "log", group=group, start=base, where=where)
+    first, second, third = take(connected, member, 3)
+    assert [record["offset"] for record in (first, second, third)] == wanted
+    assert settle(connected, member, "nack", second) == []
+    assert [record["offset"] for record in take(connected, member, 2)] == wanted[1:]
+    assert settle(connected, member, "ack", second) == []
+    connected.ask("close")
+    connected.ask("connect", url=broker.url)
+    again = subscribe(connected, "log", group=group, start=-1, where=where)
+    assert [record["offset"] for record in take(connected, again, 1)] == wanted[2:]
+    assert nothing_comes(connected, reader := subscribe(connected, "log", start=-1, where=where))
+    connected.ask("publish", topic="log", records=labelled(False, True))
+    assert [record["offset"] for record in take(connected, reader, 1)] == [base + 9]
+    assert code_of(connected, "subscribe", topic="log", where="label.late = ") == "predicate.invalid"
+
+
 def test_a_stream_keeps_what_a_queue_does_not_serve_yet(connected: AgentProcess, topic: str, language: str) -> None:
     for unserved in ({"priority": 9}, {"delay_ms": 5}, {"ttl_ms": 5}):
         record = plain(b"a")[0] | unserved

@@ -33,7 +33,7 @@ def decoded(agent: AgentProcess, entry: Said) -> object:
         answer = agent.ask("decode", path=str(VECTORS / entry["file"]))
     except Refused as refused:
         return refused.code
-    return [content_of(record) for record in answer["records"]], answer["header"]
+    return [(content_of(record), record["offset"]) for record in answer["records"]], answer["header"]
 
 
 def expected(entry: Said) -> object:
@@ -41,7 +41,7 @@ def expected(entry: Said) -> object:
         return entry["error"]
     # An object has each name once; the clients' own tests look at names that repeat.
     records = [{**record, "headers": dict(record["headers"])} for record in entry["records"]]
-    return [content_of(record) for record in records], entry["header"]
+    return [(content_of(record), record["offset"]) for record in records], entry["header"]
 
 
 def test_every_frame_vector_is_read_as_the_manifest_says(agent: AgentProcess) -> None:

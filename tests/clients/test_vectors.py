@@ -56,6 +56,7 @@ def test_a_batch_vector_holds_what_the_manifest_says(file: str) -> None:
     assert batch.count == len(entry["records"]) == entry["header"]["count"]
     for index, said in enumerate(entry["records"]):
         record = batch.record(index)
+        assert batch.offset(index) == said["offset"]
         assert headers_say(record.headers) == said["headers"]
         assert repr(record.labels) == repr(said["labels"])
         assert (str(record.id), record.timestamp_ms, text(record.value), text(record.key), record.routing_key) == (
@@ -66,7 +67,9 @@ def test_a_batch_vector_holds_what_the_manifest_says(file: str) -> None:
 def read(file: str) -> RecordBatch:
     """A batch, all of it checked."""
     batch = RecordBatch((VECTORS / file).read_bytes())
-    batch.verify(BatchLimits())
+    batch.check_crc()
+    if batch.offset_span == batch.count:
+        batch.verify(BatchLimits())  # A broker takes no other from a producer.
     if any(batch.message[DATA_AT : DATA_AT + STAMP_BYTES]):
         batch.check_stored()
     batch.records()

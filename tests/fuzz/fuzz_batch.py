@@ -13,7 +13,18 @@ from fuzz_budget import outcome, within_budget
 
 from linn.client.consume.received import ReceivedBatch, ReceivedMessage
 from linn.core.batch import flat_message
-from linn.core.batch.batch import NUMBER_BYTES, SEALED, BatchLimits, Codec, RecordBatch, seal
+from linn.core.batch.batch import BODY as BODY_AT
+from linn.core.batch.batch import (
+    FIELD_COUNT,
+    NUMBER_BYTES,
+    ROUTE_INDEX,
+    SEALED,
+    BatchLimits,
+    Codec,
+    RecordBatch,
+    seal,
+)
+from linn.core.batch.batch import ROUTES as ROUTES_AT
 from linn.core.batch.builder import build_from_records, slice_batch, take_batch
 from linn.core.batch.flat_message import DATA_AT
 from linn.core.batch.record import Record
@@ -62,17 +73,17 @@ def message_of(option: int, number: int, content: bytes) -> bytearray:
             struct.pack_into("<II", message, 0, 0, len(message) // 8 - 1)
             seal(message)
         return message
-    fields: list[bytes | None] = [None] * 8
+    fields: list[bytes | None] = [None] * FIELD_COUNT
     codec, body_bytes, pair_count, count = Codec.NONE, len(content), 0, 1 + number % 16
-    fields[7] = content
+    fields[BODY_AT] = content
     if option == COMPRESSED_BODY:
-        codec, fields[7] = Codec.ZSTD, zstandard.ZstdCompressor().compress(content)
+        codec, fields[BODY_AT] = Codec.ZSTD, zstandard.ZstdCompressor().compress(content)
     elif option == ROUTES:
         sound = build_from_records([Record(value=b"v")] * count, base_id=9)
         fields = [None if field is None else bytes(field) for field in sound.raw_fields]
-        fields[0], pair_count, body_bytes = content, count, sound.body_bytes
-        fields[1] = struct.pack(f"<{count}H", *range(count)) if count > 1 else None
-    sealed = SEALED.pack(count, 3, 4, 0, 0, 0, 0, codec, 0, pair_count, body_bytes, 1, 2, 0)
+        fields[ROUTES_AT], pair_count, body_bytes = content, count, sound.body_bytes
+        fields[ROUTE_INDEX] = struct.pack(f"<{count}H", *range(count)) if count > 1 else None
+    sealed = SEALED.pack(count, 3, 4, 0, 0, 0, 0, codec, 0, pair_count, body_bytes, 1, 2, 0, count)
     message = flat_message.encode(bytes(_SEALED_AT - DATA_AT) + sealed, fields)
     seal(message)
     return message
@@ -105,7 +116,8 @@ def check_parts(batch: RecordBatch, number: int, readable: bool) -> None:
     for indexes in ([*range(first, last)], [*range(first, count, 2)]):
         dense = len(indexes) == indexes[-1] - indexes[0] + 1
         try:
-            part = slice_batch(batch, indexes[0], indexes[-1] + 1) if dense else take_batch(batch, indexes)
+            base = batch.base_offset
+            part = slice_batch(batch, base + first, base + indexes[-1] + 1) if dense else take_batch(batch, indexes)
         except LinnError:
             assert not readable or batch.format
             continue

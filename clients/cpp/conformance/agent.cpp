@@ -72,14 +72,14 @@ Json::Object record_out(const linn::RecordView& record) {
           {"routing_key", record.routing_key()}, {"labels", std::move(labels)},
           {"headers", std::move(headers)},       {"timestamp_ms", record.timestamp_ms()},
           {"id", record.id().to_string()},       {"priority", std::uint32_t{record.priority()}},
-          {"delay_ms", record.delay_ms()},       {"ttl_ms", record.ttl_ms()}};
+          {"delay_ms", record.delay_ms()},       {"ttl_ms", record.ttl_ms()},
+          {"offset", record.offset()}};
 }
 
 /// With where it lies, and how it came.
 Json stored_out(const linn::RecordView& record, std::int32_t partition, std::uint16_t attempt,
                 std::uint64_t delivery_id) {
   Json::Object said = record_out(record);
-  said.emplace_back("offset", record.offset());
   said.emplace_back("partition", partition);
   said.emplace_back("attempt", std::uint32_t{attempt});
   said.emplace_back("delivery_id", delivery_id);
@@ -106,7 +106,8 @@ Json header_out(const linn::BatchHeader& header) {
                       {"bodyBytes", header.body_bytes},
                       {"idHigh", header.id_high},
                       {"idLow", header.id_low},
-                      {"transaction", header.transaction}};
+                      {"transaction", header.transaction},
+                      {"offsetSpan", header.offset_span}};
 }
 
 // --- frames ---
@@ -223,6 +224,7 @@ class Agent {
     if (command.has("credit")) options.prefetch = static_cast<std::uint32_t>(command["credit"].number());
     options.renewal_max = milliseconds(0);
     options.start = command["start"].number(linn::from_start);
+    options.where = command["where"].text();
     linn::Consumer consumer = client().consumer(options);
     const std::uint32_t number = ++last_number_;
     Json::Object said{{"subscription", number}, {"kind", name_of(consumer.kind())}};
@@ -261,6 +263,7 @@ class Agent {
     linn::FetchRequest request{.topic = command["topic"].text(),
                                .partition = static_cast<std::int32_t>(command["partition"].number()),
                                .offset = command["offset"].number()};
+    request.where = command["where"].text();
     request.bytes_max = static_cast<std::uint32_t>(command["bytes_max"].number(request.bytes_max));
     const linn::Fetched fetched = client().fetch(request);
     Json::List records;
@@ -268,7 +271,8 @@ class Agent {
       for (const linn::RecordView record : batch) records.push_back(stored_out(record, request.partition, 0, 0));
     return {{"records", std::move(records)},
             {"start_offset", fetched.start_offset},
-            {"high_watermark", fetched.high_watermark}};
+            {"high_watermark", fetched.high_watermark},
+            {"next_offset", fetched.next_offset}};
   }
 
   static Json::Object decode(const Json& command) {

@@ -19,7 +19,11 @@ using detail::load;
 
 namespace {
 
-constexpr std::size_t number_bytes = 13 * 8;
+constexpr std::size_t number_bytes = 14 * 8;
+constexpr std::uint32_t offset_span_max = (std::uint32_t{1} << 31) - 1;
+/// The places of a batch's fields, and of its body's.
+enum : std::size_t { body_at, routes_at, route_index_at, key_hashes_at, priorities_at, delays_at, ttls_at, ids_at };
+constexpr std::size_t deltas_at = 8, field_count = 9, body_field_count = 13;
 constexpr std::size_t stamp_at = 16, stamp_crc_at = 44, crc_at = 48, count_at = 52;
 
 const detail::Pair no_pair{};
@@ -48,6 +52,7 @@ BatchHeader read_numbers(const char* at) noexcept {
   header.id_high = load<std::uint64_t>(at + 96);
   header.id_low = load<std::uint64_t>(at + 104);
   header.transaction = load<std::uint64_t>(at + 112);
+  header.offset_span = load<std::uint32_t>(at + 120);
   return header;
 }
 
@@ -100,11 +105,11 @@ bool is_zero(std::string_view bytes) noexcept { return bytes.find_first_not_of('
 struct BatchReader {
   RecordView::Columns& columns;
   std::size_t bytes_max;
-  std::array<Field, 8> fields{};
+  std::array<Field, field_count> fields{};
 
   void read() {
     const std::string_view message = columns.message;
-    detail::check_flat_head(message, number_bytes, fields.size());
+    detail::check_flat_head(message, number_bytes);
     if (message.size() > bytes_max) throw Error("batch.too_large", "the batch is over the limit");
     detail::decode_flat(message, number_bytes, fields);
     columns.header = read_numbers(message.data());
@@ -128,35 +133,52 @@ struct BatchReader {
   void read_columns() const {
     const std::size_t count = columns.header.count;
     if (count == 0 || count > BatchBuilder::records_max) malformed("the batch has no records, or too many");
-    check_size(fields[1], 2 * count, "the route index");
-    check_size(fields[2], 4 * count, "the key hashes");
-    check_size(fields[3], count, "the priorities");
-    check_size(fields[4], 4 * count, "the delays");
-    check_size(fields[5], 4 * count, "the times to live");
-    check_size(fields[6], 16 * count, "the ids");
-    columns.route_index = fields[1];
-    columns.priorities = fields[3];
-    columns.delays_ms = fields[4];
-    columns.ttls_ms = fields[5];
-    columns.ids = fields[6];
+    check_size(fields[route_index_at], 2 * count, "the route index");
+    check_size(fields[key_hashes_at], 4 * count, "the key hashes");
+    check_size(fields[priorities_at], count, "the priorities");
+    check_size(fields[delays_at], 4 * count, "the delays");
+    check_size(fields[ttls_at], 4 * count, "the times to live");
+    check_size(fields[ids_at], 16 * count, "the ids");
+    check_size(fields[deltas_at], 4 * count, "the offsets");
+    columns.route_index = fields[route_index_at];
+    columns.priorities = fields[priorities_at];
+    columns.delays_ms = fields[delays_at];
+    columns.ttls_ms = fields[ttls_at];
+    columns.ids = fields[ids_at];
+    columns.offset_deltas = fields[deltas_at];
     read_routes();
+    read_offsets();
+  }
+
+  void read_offsets() const {
+    const std::uint32_t count = columns.header.count, span = columns.header.offset_span;
+    const Field& deltas = fields[deltas_at];
+    if (span < count || span > offset_span_max || deltas.has_value() != (span > count))
+      malformed("the offsets of the batch do not fit its span");
+    std::uint32_t next = 0;
+    for (std::size_t place = 0; deltas && place < deltas->size(); place += 4) {
+      const auto delta = load<std::uint32_t>(deltas->data() + place);
+      if (delta < next || delta >= span) malformed("the offsets of the batch do not ascend, or exceed its span");
+      next = delta + 1;
+    }
   }
 
   void read_routes() const {
     const std::size_t pair_count = columns.header.pair_count;
-    if (fields[0].has_value() != (pair_count > 0) || fields[1].has_value() != (pair_count > 1))
+    const Field& index = fields[route_index_at];
+    if (fields[routes_at].has_value() != (pair_count > 0) || index.has_value() != (pair_count > 1))
       malformed("the routes or their index do not fit the number of pairs");
     if (pair_count == 0) return;
-    columns.pairs = detail::decode_routes(*fields[0], pair_count);
-    for (std::size_t place = 0; fields[1] && place < fields[1]->size(); place += 2)
-      if (load<std::uint16_t>(fields[1]->data() + place) >= pair_count)
+    columns.pairs = detail::decode_routes(*fields[routes_at], pair_count);
+    for (std::size_t place = 0; index && place < index->size(); place += 2)
+      if (load<std::uint16_t>(index->data() + place) >= pair_count)
         malformed("a record has a pair that is not there");
   }
 
   void read_body() const {
-    if (!fields[7]) malformed("the batch has no body");
+    if (!fields[body_at]) malformed("the batch has no body");
     if (columns.header.format != 0) malformed("the body is of a format that this client does not know");
-    std::string_view body = *fields[7];
+    std::string_view body = *fields[body_at];
     if (columns.header.codec == static_cast<std::uint8_t>(Codec::zstd)) {
       columns.body = detail::zstd_decompress(body, columns.header.body_bytes);
       body = columns.body;
@@ -168,12 +190,12 @@ struct BatchReader {
   }
 
   void read_body_columns(std::string_view body, std::size_t count) const {
-    std::array<Field, 13> parts;
+    std::array<Field, body_field_count> parts;
     detail::decode_flat(body, 0, parts);
-    check_size(parts[0], 8 * count, "the timestamps");
-    columns.timestamps_ms = parts[0];
-    if (parts[1]) columns.keys = read_column(parts[1], parts[2], parts[3], count, "keys");
-    columns.values = read_column(parts[4], parts[5], parts[6], count, "values");
+    check_size(parts[2], 8 * count, "the timestamps");
+    columns.timestamps_ms = parts[2];
+    if (parts[3]) columns.keys = read_column(parts[3], parts[4], parts[5], count, "keys");
+    columns.values = read_column(parts[0], parts[1], parts[6], count, "values");
     if (parts[7]) columns.headers = read_headers(std::span(parts).subspan(7), count);
   }
 };
@@ -181,6 +203,13 @@ struct BatchReader {
 const detail::Pair& RecordView::Columns::pair_of(std::size_t index) const noexcept {
   if (pairs.empty()) return no_pair;
   return pairs[route_index ? load<std::uint16_t>(route_index->data() + 2 * index) : 0];
+}
+
+std::int64_t RecordView::Columns::offset_at(std::size_t index) const noexcept {
+  std::size_t delta = index;
+  if (index == header.count) delta = header.offset_span;
+  else if (offset_deltas) delta = load<std::uint32_t>(offset_deltas->data() + 4 * index);
+  return detail::offset_behind(header.base_offset, delta);
 }
 
 Batch Batch::decode(std::string message, std::size_t bytes_max) {
@@ -195,7 +224,7 @@ std::string_view Batch::message() const noexcept { return columns_->message; }
 bool Batch::stamped() const noexcept { return columns_->stamped; }
 std::size_t Batch::size() const noexcept { return columns_->header.count; }
 std::int64_t Batch::first_offset() const noexcept { return columns_->header.base_offset; }
-std::int64_t Batch::end_offset() const noexcept { return detail::offset_behind(first_offset(), size()); }
+std::int64_t Batch::end_offset() const noexcept { return columns_->offset_at(size()); }
 RecordView Batch::operator[](std::size_t index) const noexcept { return {columns_.get(), index}; }
 
 std::optional<std::string_view> RecordView::value() const noexcept { return columns_->values[index_]; }
@@ -244,7 +273,8 @@ std::uint32_t RecordView::ttl_ms() const noexcept {
   return columns_->ttls_ms ? load<std::uint32_t>(columns_->ttls_ms->data() + 4 * index_) : 0;
 }
 
-std::int64_t RecordView::offset() const noexcept { return detail::offset_behind(columns_->header.base_offset, index_); }
+std::int64_t RecordView::offset() const noexcept { return columns_->offset_at(index_); }
+std::int64_t RecordView::next_offset() const noexcept { return columns_->offset_at(index_ + 1); }
 
 Record RecordView::copy() const {
   const auto copied = [](std::optional<std::string_view> bytes) {

@@ -23,7 +23,7 @@ using detail::Field;
 
 namespace {
 
-constexpr std::size_t body_fields = 13, batch_fields = 8;
+constexpr std::size_t body_fields = 13, batch_fields = 9;
 constexpr std::size_t crc_at = 48, count_at = 52;
 /// Offsets are Int32, and a field of Cap'n Proto has less than 2^29 bytes.
 constexpr std::size_t column_bytes_max = (std::size_t{1} << 29) - 1;
@@ -196,14 +196,14 @@ struct BatchBuilder::Columns {
   std::string encode_body(const std::vector<std::int64_t>& times) const {
     std::array<Field, body_fields> fields;
     const bool one_time = std::ranges::adjacent_find(times, std::ranges::not_equal_to{}) == times.end();
-    if (!one_time) fields[0] = all_of(times);
+    fields[0] = values.offsets();
+    fields[1] = values.data();
+    if (!one_time) fields[2] = all_of(times);
     if (keys) {
-      fields[1] = keys->offsets();
-      fields[2] = keys->data();
-      fields[3] = keys->validity();
+      fields[3] = keys->offsets();
+      fields[4] = keys->data();
+      fields[5] = keys->validity();
     }
-    fields[4] = values.offsets();
-    fields[5] = values.data();
     fields[6] = values.validity();
     if (headers) {
       fields[7] = headers->offsets;
@@ -246,6 +246,8 @@ struct BatchBuilder::Columns {
     append(numbers, options.base_id.high);
     append(numbers, options.base_id.low);
     append(numbers, std::uint64_t{0});  // transaction
+    append(numbers, static_cast<std::uint32_t>(count));  // offsetSpan
+    append(numbers, std::uint32_t{0});
     return numbers;
   }
 
@@ -257,14 +259,14 @@ struct BatchBuilder::Columns {
     const std::string routes = pairs.empty() ? std::string() : detail::encode_routes(pairs);
     const std::string id_bytes = encode_ids();
     std::array<Field, batch_fields> fields;
-    if (!pairs.empty()) fields[0] = routes;
-    if (pairs.size() > 1) fields[1] = all_of(route_index);
-    if (options.key_hashes && keys) fields[2] = all_of(key_hashes);
-    fields[3] = unless_zero(priorities);
-    fields[4] = unless_zero(delays_ms);
-    fields[5] = unless_zero(ttls_ms);
-    if (!ids.empty()) fields[6] = id_bytes;
-    fields[7] = body;
+    fields[0] = body;
+    if (!pairs.empty()) fields[1] = routes;
+    if (pairs.size() > 1) fields[2] = all_of(route_index);
+    if (options.key_hashes && keys) fields[3] = all_of(key_hashes);
+    fields[4] = unless_zero(priorities);
+    fields[5] = unless_zero(delays_ms);
+    fields[6] = unless_zero(ttls_ms);
+    if (!ids.empty()) fields[7] = id_bytes;
     return seal(detail::encode_flat(numbers(record_times, body_bytes), fields));
   }
 

@@ -22,13 +22,13 @@ Producer Client::producer(ProducerOptions options) const { return {session_, std
 
 Fetched Client::fetch(const FetchRequest& request) const {
   auto [head, messages] = session_->request<detail::FetchedHead>(request, true, request.wait);
-  Fetched fetched{{}, head.start_offset, head.high_watermark};
+  Fetched fetched{{}, head.start_offset, head.high_watermark, head.next_offset};
   std::int64_t next = request.offset;
   for (std::string& message : messages) {
     fetched.batches.push_back(Batch::decode(std::move(message), session_->options().receive_bytes_max));
     const Batch& batch = fetched.batches.back();
-    if (!batch.stamped() || batch.first_offset() != next)
-      throw Error("protocol.malformed", "the fetched batches do not begin at the offset, or have a gap");
+    if (!batch.stamped() || batch.first_offset() < next)
+      throw Error("protocol.malformed", "the fetched batches begin before the offset, or overlap");
     next = batch.end_offset();
   }
   return fetched;

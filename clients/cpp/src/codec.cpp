@@ -83,7 +83,8 @@ Subscribed read(wire::Subscribed::Reader source) {
 }
 
 Deliver read(wire::Deliver::Reader source) {
-  return {source.getSubscription(), source.getPartition(), source.getDeliveryId(), source.getAttempt()};
+  return {source.getSubscription(), source.getPartition(), source.getDeliveryId(), source.getAttempt(),
+          source.getPassedTo()};
 }
 
 Settled read(wire::Settled::Reader source) {
@@ -132,7 +133,7 @@ Incoming read_member(Frame::Reader root) {
     case Frame::PUBLISHED: return read(root.getPublished());
     case Frame::FETCHED: {
       const auto fetched = root.getFetched();
-      return FetchedHead{fetched.getStartOffset(), fetched.getHighWatermark()};
+      return FetchedHead{fetched.getStartOffset(), fetched.getHighWatermark(), fetched.getNextOffset()};
     }
     case Frame::FOUND_OFFSET: return FoundOffset{root.getFoundOffset().getOffset()};
     case Frame::SUBSCRIBED: return read(root.getSubscribed());
@@ -190,6 +191,7 @@ std::string encode(std::uint64_t correlation, const FetchRequest& message) {
     fetch.setBytesMin(message.bytes_min);
     fetch.setBytesMax(message.bytes_max);
     fetch.setWaitMaxMs(to_ms(message.wait));
+    fetch.setWhere(to_text(message.where));
   });
 }
 
@@ -211,6 +213,7 @@ std::string encode(std::uint64_t correlation, const Subscribe& options) {
     subscribe.setStart(options.start);
     auto partitions = subscribe.initPartitions(static_cast<unsigned>(options.partitions.size()));
     for (unsigned index = 0; index < partitions.size(); ++index) partitions.set(index, options.partitions[index]);
+    subscribe.setWhere(to_text(options.where));
     if (options.starts.empty()) return;
     auto starts = subscribe.initStarts(static_cast<unsigned>(options.starts.size()));
     for (unsigned index = 0; index < starts.size(); ++index) starts.set(index, options.starts[index]);

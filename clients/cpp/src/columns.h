@@ -52,12 +52,14 @@ struct RecordView::Columns {
   BatchHeader header;
   bool stamped = false;
   std::vector<detail::Pair> pairs;
-  detail::Field route_index, priorities, delays_ms, ttls_ms, ids, timestamps_ms;
+  detail::Field route_index, priorities, delays_ms, ttls_ms, ids, offset_deltas, timestamps_ms;
   std::optional<detail::BinaryColumn> keys;
   detail::BinaryColumn values;
   std::optional<detail::HeaderColumn> headers;
 
   const detail::Pair& pair_of(std::size_t index) const noexcept;
+  /// The offset of a record; with the number of records, the offset behind the batch.
+  std::int64_t offset_at(std::size_t index) const noexcept;
 };
 
 }  // namespace linn

@@ -94,8 +94,8 @@ struct Consumer::State {
   /// Subscribe; false where there is no answer in time: another call waits on. Throws Error.
   bool subscribe(const std::shared_ptr<Connection>& connection, Deadline deadline) {
     if (!asked.connection) {
-      detail::Subscribe request{options.topic, options.group,      limits.first_credit(),
-                                options.start, options.partitions, options.starts};
+      detail::Subscribe request{options.topic,      options.group,  limits.first_credit(), options.start,
+                                options.partitions, options.starts, options.where};
       if (auto starts = starts_of_reader(*connection, deadline)) request.starts = std::move(*starts);
       auto subscription = std::make_shared<Subscription>(limits);
       answer = connection->request(request, subscription);
@@ -188,8 +188,8 @@ struct Consumer::State {
     for (std::string& message : arrival.batches) {
       Batch batch = Batch::decode(std::move(message), session->options().receive_bytes_max);
       if (!batch.stamped()) throw Error("batch.corrupt", "the broker delivered a batch without a stamp", true);
-      if (!delivery.batches.empty() && batch.first_offset() != delivery.end_offset())
-        throw Error("batch.malformed", "the batches of a delivery have a gap");
+      if (!delivery.batches.empty() && batch.first_offset() < delivery.end_offset())
+        throw Error("batch.malformed", "the batches of a delivery overlap");
       delivery.batches.push_back(std::move(batch));
     }
     return delivery;
@@ -204,7 +204,7 @@ struct Consumer::State {
       }
       Message message{current->batches[batch_index], record_index,     current->partition,
                       current->delivery_id,          current->attempt, current->origin};
-      if (!attached.subscription->hand_out(message.offset() + 1)) {
+      if (!attached.subscription->hand_out(message.record().next_offset())) {
         current.reset();
         continue;
       }
@@ -318,7 +318,7 @@ std::uint32_t to_ms(std::chrono::milliseconds time) noexcept {
 
 Settlement about(const Message& message, Verdict verdict,
                  std::chrono::milliseconds time = std::chrono::milliseconds(0)) {
-  return {message.partition, message.delivery_id, message.offset(), message.offset() + 1, verdict, to_ms(time)};
+  return {message.partition, message.delivery_id, message.offset(), message.record().next_offset(), verdict, to_ms(time)};
 }
 
 Settlement about(const Delivery& delivery, Verdict verdict,

@@ -17,6 +17,7 @@ std::size_t words_of(std::size_t bytes) noexcept { return (bytes + word - 1) / w
 }  // namespace
 
 std::string encode_flat(std::string_view numbers, std::span<const Field> fields) {
+  while (!fields.empty() && !fields.back()) fields = fields.first(fields.size() - 1);
   const std::size_t number_words = numbers.size() / word;
   std::size_t words = 1 + number_words + fields.size();
   for (const Field& field : fields) {
@@ -47,7 +48,7 @@ std::string encode_flat(std::string_view numbers, std::span<const Field> fields)
   return message;
 }
 
-void check_flat_head(std::string_view message, std::size_t number_bytes, std::size_t field_count) {
+void check_flat_head(std::string_view message, std::size_t number_bytes) {
   if (message.size() < numbers_at) throw Error("batch.malformed", "the message is too short for a root struct");
   const std::size_t words = load<std::uint32_t>(message.data() + 4);
   if (load<std::uint32_t>(message.data()) != 0 || word + words * word != message.size())
@@ -56,20 +57,20 @@ void check_flat_head(std::string_view message, std::size_t number_bytes, std::si
     throw Error("batch.malformed", "the root struct is not first in its segment");
   const std::size_t number_words = load<std::uint16_t>(message.data() + 12);
   const std::size_t pointers = load<std::uint16_t>(message.data() + 14);
-  if (number_words * word < number_bytes || pointers < field_count)
-    throw Error("batch.malformed", "the root struct has too few numbers or fields");
+  if (number_words * word < number_bytes) throw Error("batch.malformed", "the root struct has too few numbers");
   if (numbers_at + (number_words + pointers) * word > message.size())
     throw Error("batch.malformed", "the root struct is cut short");
 }
 
 void decode_flat(std::string_view message, std::size_t number_bytes, std::span<Field> fields) {
-  check_flat_head(message, number_bytes, fields.size());
+  check_flat_head(message, number_bytes);
   const std::size_t number_words = load<std::uint16_t>(message.data() + 12);
   const std::size_t pointer_count = load<std::uint16_t>(message.data() + 14);
   const std::size_t pointers_at = numbers_at + number_words * word;
   std::size_t bytes_left = message.size() - pointers_at - pointer_count * word;
   for (std::size_t index = 0; index < fields.size(); ++index) {
     fields[index] = std::nullopt;
+    if (index >= pointer_count) continue;
     const auto pointer = load<std::uint64_t>(message.data() + pointers_at + index * word);
     if (pointer == 0) continue;
     if ((pointer & 3) != 1 || (pointer >> 32 & 7) != 2)

@@ -19,11 +19,12 @@ using Field = std::optional<std::string_view>;
 /// Where the numbers of the root struct begin.
 inline constexpr std::size_t numbers_at = 16;
 
-/// Join numbers (whole words) and fields. Throws Error batch.too_large where a field has 2^29 bytes or more.
+/// Join numbers (whole words) and fields, without the null pointers at the end. Throws Error batch.too_large where a field has 2^29 bytes or more.
 std::string encode_flat(std::string_view numbers, std::span<const Field> fields);
 
 /// The first `fields.size()` fields of a message that has at least `number_bytes` of numbers; newer writers may have
-/// more of both. All of them are inside the message, and together not longer than it.
+/// more of both, and fields without a pointer are absent. All of them are inside the message, and together not longer
+/// than it.
 ///
 /// Throws Error batch.malformed.
 void decode_flat(std::string_view message, std::size_t number_bytes, std::span<Field> fields);
@@ -31,6 +32,6 @@ void decode_flat(std::string_view message, std::size_t number_bytes, std::span<F
 /// Only that the message is one segment that fills it, with a root struct first that is large enough.
 ///
 /// Throws Error batch.malformed.
-void check_flat_head(std::string_view message, std::size_t number_bytes, std::size_t field_count);
+void check_flat_head(std::string_view message, std::size_t number_bytes);
 
 }  // namespace linn::detail

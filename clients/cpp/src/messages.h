@@ -41,6 +41,7 @@ struct Subscribe {
   std::int64_t start = from_start;
   std::vector<std::int32_t> partitions;
   std::vector<std::int64_t> starts;
+  std::string where;
 };
 
 struct Unsubscribe {
@@ -90,6 +91,7 @@ struct Published {
 struct FetchedHead {
   std::int64_t start_offset = 0;
   std::int64_t high_watermark = 0;
+  std::int64_t next_offset = 0;
 };
 
 struct FoundOffset {
@@ -107,6 +109,8 @@ struct Deliver {
   std::int32_t partition = 0;
   std::uint64_t delivery_id = 0;
   std::uint16_t attempt = 0;
+  /// Readers with a filter, without batches: nothing for them lies before this offset.
+  std::int64_t passed_to = 0;
 };
 
 struct Settled {

@@ -10,7 +10,7 @@ namespace {
 
 /// Looks at a lease before it ends.
 constexpr int looks_per_lease = 4;
-constexpr std::size_t base_offset_at = 16, count_at = 52, counted_bytes = 56;
+constexpr std::size_t base_offset_at = 16, count_at = 52, span_at = 120, counted_bytes = 124;
 
 std::uint32_t count_of(const std::string& batch) noexcept {
   return batch.size() < counted_bytes ? 0 : load<std::uint32_t>(batch.data() + count_at);
@@ -18,6 +18,10 @@ std::uint32_t count_of(const std::string& batch) noexcept {
 
 std::int64_t base_offset_of(const std::string& batch) noexcept {
   return batch.size() < counted_bytes ? 0 : load<std::int64_t>(batch.data() + base_offset_at);
+}
+
+std::int64_t end_offset_of(const std::string& batch) noexcept {
+  return batch.size() < counted_bytes ? 0 : offset_behind(base_offset_of(batch), load<std::uint32_t>(batch.data() + span_at));
 }
 
 }  // namespace
@@ -38,6 +42,7 @@ void Subscription::arrived(const Deliver& head, std::vector<std::string> batches
   const std::lock_guard lock(mutex_);
   std::uint64_t records = 0;
   for (const std::string& batch : batches) records += count_of(batch);
+  if (head.passed_to > 0 && said_.kind == SubscriptionKind::reader) ends_[head.partition] = head.passed_to;
   Arrival arrival{head, std::move(batches), static_cast<std::uint32_t>(records)};
   const bool unwanted = arrival.batches.empty() || abandoned_ || is_stale(arrival);
   if (!is_leased()) {
@@ -66,7 +71,7 @@ bool Subscription::is_stale(const Arrival& arrival) {
   if (said_.kind == SubscriptionKind::shared) return false;
   const std::int32_t partition = arrival.head.partition;
   const std::int64_t first = base_offset_of(arrival.batches.front());
-  const std::int64_t end = offset_behind(base_offset_of(arrival.batches.back()), count_of(arrival.batches.back()));
+  const std::int64_t end = end_offset_of(arrival.batches.back());
   if (said_.kind == SubscriptionKind::reader) {
     ends_[partition] = end;
     return false;
@@ -242,8 +247,7 @@ std::vector<Settlement> Subscription::release_unread(const std::vector<LeaseKey>
   }
   std::erase_if(queue_, [&](const Arrival& arrival) {
     if (!is_due(arrival.head)) return false;
-    give_back(arrival.head, base_offset_of(arrival.batches.front()),
-              offset_behind(base_offset_of(arrival.batches.back()), count_of(arrival.batches.back())));
+    give_back(arrival.head, base_offset_of(arrival.batches.front()), end_offset_of(arrival.batches.back()));
     queued_ -= arrival.records;
     return true;
   });
@@ -316,7 +320,7 @@ std::optional<Arrival> Subscription::take(Deadline deadline) {
     if (lease != leases_.end()) lease->second.origin = arrival.origin;
     taken_ = arrival.head;
     taken_is_over_ = false;
-    taken_end_ = offset_behind(base_offset_of(arrival.batches.back()), count_of(arrival.batches.back()));
+    taken_end_ = end_offset_of(arrival.batches.back());
     handed_out_ = taken_end_;
     return arrival;
   }

@@ -150,9 +150,9 @@ void a_damaged_batch_costs_itself_alone() {
   ScriptedBroker broker([](Peer& peer) {
     subscribe(peer, wire::SubscriptionKind::READER, 0);
     std::string damaged = batch_of(0, 3);
-    damaged[300] ^= 1;
+    damaged.back() ^= 1;
     deliver(peer, {damaged});
-    deliver(peer, {batch_of(3, 1), batch_of(5, 1)});
+    deliver(peer, {batch_of(3, 2), batch_of(4, 1)});
     deliver(peer, {batch_of(6, 1)});
   });
   const Client client = Client::connect(broker.url(), {.retries_max = 0, .log = [](const std::string&) {}});

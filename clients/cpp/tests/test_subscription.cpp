@@ -21,9 +21,10 @@ namespace {
 
 /// The head of a batch is all that is looked at.
 std::string batch_of(std::int64_t first, std::uint32_t records) {
-  std::string batch(120, '\0');
+  std::string batch(136, '\0');
   store(batch.data() + 16, first);
   store(batch.data() + 52, records);
+  store(batch.data() + 120, records);
   return batch;
 }
 

@@ -80,13 +80,13 @@ function recordSays(batch: RecordBatch, index: number): Fields {
     priority: BigInt(batch.priority(index)),
     delay_ms: BigInt(batch.delayMs(index)),
     ttl_ms: BigInt(batch.ttlMs(index)),
+    offset: batch.offset(index),
   };
 }
 
 function deliveredSays(batch: Batch, index: number): Fields {
   return {
     ...recordSays(batch.records, index),
-    offset: batch.records.header.baseOffset + BigInt(index),
     partition: BigInt(batch.partition),
     attempt: BigInt(batch.delivery.attempt),
     delivery_id: batch.delivery.deliveryId,
@@ -166,6 +166,7 @@ class Agent {
       ...(command["credit"] === undefined ? {} : { prefetch: Number(command["credit"]) }),
       renewalMaxMs: 0, // The agent refers to all deliveries for as long as it lives.
       start: STARTS.get(start) ?? start,
+      where: (command["where"] ?? "") as string,
     });
     this.#readings.push({ consumer, deliveries: new Map() });
     return { subscription: BigInt(this.#readings.length), kind: consumer.kind };
@@ -212,14 +213,14 @@ class Agent {
   }
 
   async #fetch(command: Fields): Promise<Fields> {
-    const { batches, startOffset, highWatermark } = await this.#connected.fetch(
+    const { batches, startOffset, highWatermark, nextOffset } = await this.#connected.fetch(
       command["topic"] as string,
       Number(command["partition"] ?? 0n),
       (command["offset"] ?? 0n) as bigint,
-      { bytesMax: Number(command["bytes_max"] ?? 1_048_576n) },
+      { bytesMax: Number(command["bytes_max"] ?? 1_048_576n), where: (command["where"] ?? "") as string },
     );
     const records = batches.flatMap((batch) => Array.from(batch, ({ index }) => deliveredSays(batch, index)));
-    return { records, start_offset: startOffset, high_watermark: highWatermark };
+    return { records, start_offset: startOffset, high_watermark: highWatermark, next_offset: nextOffset };
   }
 
   async close(): Promise<Fields> {

@@ -114,6 +114,7 @@ export function buildBatch(records: readonly CheckedRecord[], options: BuildOpti
   const encoded = options.zstd === undefined ? body : options.zstd(body);
   const hashed = options.keyHashes === true && records.some((record) => record.key !== null);
   const message = encodeFlat(NUMBER_BYTES, [
+    encoded,
     pairs.length > 0 ? encodeRoutes(pairs) : undefined,
     pairs.length > 1 ? bytesOfArray(Uint16Array.from(index)) : undefined,
     hashed ? bytesOfArray(Uint32Array.from(records, (record) => keyHash(record.key))) : undefined,
@@ -121,7 +122,6 @@ export function buildBatch(records: readonly CheckedRecord[], options: BuildOpti
     unlessZero(Uint32Array.from(records, (record) => record.delayMs)),
     unlessZero(Uint32Array.from(records, (record) => record.ttlMs)),
     idsOf(records, options.baseId),
-    encoded,
   ]);
   writeNumbers(message, records, pairs.length, options, body.length);
   seal(message);
@@ -147,6 +147,7 @@ function writeNumbers(
   message.writeUInt32LE(bodyBytes, 92);
   message.writeBigUInt64LE(options.baseId >> 64n, 96);
   message.writeBigUInt64LE(options.baseId & LOW, 104);
+  message.writeUInt32LE(records.length, 120);
 }
 
 function encodeBody(records: readonly CheckedRecord[]): Buffer {
@@ -157,8 +158,8 @@ function encodeBody(records: readonly CheckedRecord[]): Buffer {
   const keys = records.some((record) => record.key !== null)
     ? writeColumn(records.map((record) => record.key))
     : [undefined, undefined, undefined];
-  const values = writeColumn(records.map((record) => record.value));
-  return encodeFlat(0, [times, ...keys, ...values, ...headerFields(records)]);
+  const [ends, values, valueBits] = writeColumn(records.map((record) => record.value));
+  return encodeFlat(0, [ends, values, times, ...keys, valueBits, ...headerFields(records)]);
 }
 
 function headerFields(records: readonly CheckedRecord[]): Field[] {

@@ -12,14 +12,26 @@ import { decodeRoutes, NO_PAIR, type Pair } from "./routes.js";
 import { formatId, idPlus } from "./uuid.js";
 import { decompress, noZstd, type Zstd } from "./zstd.js";
 
-export const NUMBER_BYTES = 104;
-export const FIELD_COUNT = 8;
+export const NUMBER_BYTES = 112;
+const FIELD = {
+  body: 0,
+  routes: 1,
+  routeIndex: 2,
+  keyHashes: 3,
+  priorities: 4,
+  delaysMs: 5,
+  ttlsMs: 6,
+  ids: 7,
+  offsetDeltas: 8,
+} as const;
+export const FIELD_COUNT = 9;
+const OFFSET_SPAN_MAX = 2 ** 31 - 1;
 const BODY_FIELD_COUNT = 13;
 const [STAMP_CRC_AT, CRC_AT, SEALED_AT] = [44, 48, 52];
 export const CODEC = { none: 0, zstd: 1 } as const;
 const NATIVE = 0;
-/** Bytes per record of each field before the body; the first, `routes`, is no column. */
-const COLUMN_WIDTHS = [0, 2, 4, 1, 4, 4, 16];
+/** Bytes per record of each field; the first two, body and routes, are no columns. */
+const COLUMN_WIDTHS = [0, 0, 2, 4, 1, 4, 4, 16, 4];
 const NAMES = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
 /** What a reader allows. */
@@ -53,6 +65,7 @@ export interface BatchHeader {
   readonly idHigh: bigint;
   readonly idLow: bigint;
   readonly transaction: bigint;
+  readonly offsetSpan: number;
 }
 
 function readHeader(message: Buffer): BatchHeader {
@@ -77,6 +90,7 @@ function readHeader(message: Buffer): BatchHeader {
     idHigh: message.readBigUInt64LE(96),
     idLow: message.readBigUInt64LE(104),
     transaction: message.readBigUInt64LE(112),
+    offsetSpan: message.readUInt32LE(120),
   };
 }
 
@@ -115,7 +129,7 @@ export class RecordBatch {
   constructor(bytes: Uint8Array, limits: BatchLimits = LIMITS, zstd?: Zstd) {
     const message = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     if (message.length > limits.batchBytesMax) throw tooLarge(`a batch of ${message.length} bytes`);
-    checkHead(message, NUMBER_BYTES, FIELD_COUNT);
+    checkHead(message, NUMBER_BYTES);
     this.message = message;
     this.header = readHeader(message);
     this.#limits = limits;
@@ -141,15 +155,30 @@ export class RecordBatch {
     if (bodyBytes > this.#limits.batchBytesMax) throw tooLarge(`a batch whose body has ${bodyBytes} bytes`);
     if (count === 0 || count > this.#limits.recordsMax) throw malformed(`a batch says that it holds ${count} records`);
     const fields = decodeFields(this.message, FIELD_COUNT);
-    if ((fields[0] !== undefined) !== pairCount > 0) throw malformed("a batch's routes do not fit pairCount");
-    if ((fields[1] !== undefined) !== pairCount > 1) throw malformed("a batch's route index does not fit pairCount");
+    const has = (place: number): boolean => fields[place] !== undefined;
+    if (has(FIELD.routes) !== pairCount > 0) throw malformed("a batch's routes do not fit pairCount");
+    if (has(FIELD.routeIndex) !== pairCount > 1) throw malformed("a batch's route index does not fit pairCount");
     COLUMN_WIDTHS.forEach((width, place) => {
       const column = fields[place];
-      if (place > 0 && column !== undefined && column.length !== width * count) {
+      if (width > 0 && column !== undefined && column.length !== width * count) {
         throw malformed(`column ${place} does not fit ${count} records`);
       }
     });
+    this.#checkOffsets(fields[FIELD.offsetDeltas] as Buffer | undefined);
     return fields;
+  }
+
+  #checkOffsets(deltas: Buffer | undefined): void {
+    const { count, offsetSpan } = this.header;
+    if (offsetSpan < count || offsetSpan > OFFSET_SPAN_MAX || (deltas !== undefined) !== offsetSpan > count) {
+      throw malformed(`the offsets of a batch of ${count} records do not fit its span of ${offsetSpan}`);
+    }
+    let next = 0;
+    for (let at = 0; deltas !== undefined && at < deltas.length; at += 4) {
+      const delta = deltas.readUInt32LE(at);
+      if (delta < next || delta >= offsetSpan) throw malformed("a batch's offsets do not ascend, or exceed its span");
+      next = delta + 1;
+    }
   }
 
   /** Check the leader's stamp, for bytes that a log has stored. Throws batch.corrupt. */
@@ -180,9 +209,32 @@ export class RecordBatch {
     return this.header.count;
   }
 
-  /** The offset behind the last record. */
+  /** The offset behind the last one that the batch covers. */
   get endOffset(): bigint {
-    return this.header.baseOffset + BigInt(this.count);
+    return this.header.baseOffset + BigInt(this.header.offsetSpan);
+  }
+
+  /** The offset of a record; `endOffset` for the index behind the last. Throws as `verify` where the batch has gaps. */
+  offset(index: number): bigint {
+    return index === this.count ? this.endOffset : this.header.baseOffset + BigInt(this.#delta(index));
+  }
+
+  /** The number of records before an offset. Throws as `verify` where the batch has gaps. */
+  indexAt(offset: bigint): number {
+    const delta = Number(offset - this.header.baseOffset);
+    if (this.header.offsetSpan === this.count) return Math.min(Math.max(0, delta), this.count);
+    let low = 0;
+    let high = this.count;
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if (this.#delta(middle) < delta) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  #delta(index: number): number {
+    return this.header.offsetSpan === this.count ? index : this.#uint32(FIELD.offsetDeltas, index);
   }
 
   // --- records ---
@@ -220,21 +272,21 @@ export class RecordBatch {
 
   /** A UUID. */
   id(index: number): string {
-    const ids = this.#fields[6];
+    const ids = this.#fields[FIELD.ids];
     if (ids === undefined) return formatId(idPlus(this.#baseId, index));
     return formatId(BigInt("0x" + Buffer.from(ids.subarray(16 * index, 16 * index + 16)).toString("hex")));
   }
 
   priority(index: number): number {
-    return this.#fields[3]?.[index] ?? 0;
+    return this.#fields[FIELD.priorities]?.[index] ?? 0;
   }
 
   delayMs(index: number): number {
-    return this.#uint32(4, index);
+    return this.#uint32(FIELD.delaysMs, index);
   }
 
   ttlMs(index: number): number {
-    return this.#uint32(5, index);
+    return this.#uint32(FIELD.ttlsMs, index);
   }
 
   #uint32(place: number, index: number): number {
@@ -242,7 +294,7 @@ export class RecordBatch {
   }
 
   #pair(index: number): Pair {
-    const which = (this.#fields[1] as Buffer | undefined)?.readUInt16LE(2 * index) ?? 0;
+    const which = (this.#fields[FIELD.routeIndex] as Buffer | undefined)?.readUInt16LE(2 * index) ?? 0;
     return this.#loadedPairs()[which]!;
   }
 
@@ -250,7 +302,7 @@ export class RecordBatch {
 
   #loadedPairs(): Pair[] {
     if (this.#pairs === undefined) {
-      const [routes, index] = this.#fields as Buffer[];
+      const [, routes, index] = this.#fields as Buffer[];
       const pairs = routes === undefined ? [NO_PAIR] : decodeRoutes(routes, this.header.pairCount);
       for (let record = 0; index !== undefined && record < this.count; record++) {
         if (index.readUInt16LE(2 * record) >= pairs.length) {
@@ -268,7 +320,7 @@ export class RecordBatch {
 
   #bodyBytes(): Buffer {
     const { codec, format, bodyBytes } = this.header;
-    const field = this.#fields[7] as Buffer | undefined;
+    const field = this.#fields[FIELD.body] as Buffer | undefined;
     if (field === undefined) throw malformed("a batch has no body");
     if (format !== NATIVE) throw malformed(`the body is of format ${format}, which this reader does not know`);
     if (codec === CODEC.zstd) return this.#zstd === undefined ? noZstd() : decompress(this.#zstd, field, bodyBytes);
@@ -279,9 +331,9 @@ export class RecordBatch {
 }
 
 function readBody(bytes: Buffer, count: number): Body {
-  checkHead(bytes, 0, BODY_FIELD_COUNT);
+  checkHead(bytes, 0);
   const fields = decodeFields(bytes, BODY_FIELD_COUNT);
-  const [times, keyEnds, keys, keyBits, ends, values, bits, headerEnds, nameEnds, names, headerValueEnds] = fields;
+  const [ends, values, times, keyEnds, keys, keyBits, bits, headerEnds, nameEnds, names, headerValueEnds] = fields;
   if (times !== undefined && times.length !== 8 * count) throw malformed(`the timestamps do not fit ${count} records`);
   let headers: Body["headers"];
   if (headerEnds !== undefined) {

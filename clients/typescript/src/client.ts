@@ -44,6 +44,8 @@ export interface FetchOptions {
   bytesMax?: number;
   /** at most so long. */
   waitMs?: number;
+  /** A predicate over labels and routing key: only these records. Default: all. */
+  where?: string;
 }
 
 /** Batches from the offset on that was asked for, and the partition's bounds. */
@@ -53,6 +55,8 @@ export interface Fetched {
   readonly startOffset: bigint;
   /** The offset behind the last that can be read. */
   readonly highWatermark: bigint;
+  /** Where to go on: no record that was asked for lies between the last batch and there. */
+  readonly nextOffset: bigint;
 }
 
 /** A topic, as `describe` has it. An unknown one has the kind "". */
@@ -138,8 +142,8 @@ export class Client {
    * Rejects with topic.unknown, topic.partition_unknown, log.offset_out_of_range, batch.corrupt, connection.lost,
    * request.timeout. */
   async fetch(topic: string, partition: number, offset: bigint | number, options: FetchOptions = {}): Promise<Fetched> {
-    const { bytesMin = 1, bytesMax = FETCH_BYTES_MAX, waitMs = 0 } = options;
-    const content = { topic, partition, offset: BigInt(offset), bytesMin, bytesMax, waitMaxMs: waitMs };
+    const { bytesMin = 1, bytesMax = FETCH_BYTES_MAX, waitMs = 0, where = "" } = options;
+    const content = { topic, partition, offset: BigInt(offset), bytesMin, bytesMax, waitMaxMs: waitMs, where };
     const { message, batches } = await this.#session.request({ member: "fetch", content }, "fetched", {
       extraMs: waitMs,
     });
@@ -147,12 +151,11 @@ export class Client {
     const found: Batch[] = [];
     for (const records of batches) {
       records.verify();
-      const skipped = BigInt(offset) - records.header.baseOffset;
-      if (skipped < records.count) {
-        found.push(new Batch(topic, delivery, records, skipped > 0n ? Number(skipped) : 0, undefined));
-      }
+      const skipped = records.indexAt(BigInt(offset));
+      if (skipped < records.count) found.push(new Batch(topic, delivery, records, skipped, undefined));
     }
-    return { batches: found, startOffset: message.content.startOffset, highWatermark: message.content.highWatermark };
+    const { startOffset, highWatermark, nextOffset } = message.content;
+    return { batches: found, startOffset, highWatermark, nextOffset };
   }
 
   /** The offset of the first batch with a timestamp not before `timestampMs`; -1: the end, -2: the start. */

@@ -35,6 +35,9 @@ export interface ConsumerOptions {
   start?: Start;
   /** Of a stream without a group: only these. */
   partitions?: readonly number[];
+  /** Of a stream: a predicate over labels and routing key, such as `label.kind = "late"`. The broker passes over all
+   * other records, and for a group they count as consumed. Default: all records. */
+  where?: string;
   /** Of a queue: how long after its delivery a lease is renewed while the application has records of it; 0: never.
    * Default: an hour. */
   renewalMaxMs?: number;
@@ -48,6 +51,7 @@ interface Wanted extends Limits {
   readonly group: string;
   readonly start: bigint;
   readonly partitions: readonly number[];
+  readonly where: string;
 }
 
 /** Made by `Client.consumer`. Iterate over it, or over `batches()`. */
@@ -115,12 +119,12 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
   // --- subscribing ---
 
   async #subscribe(connection: Connection, until: number): Promise<void> {
-    const { group, start, partitions } = this.#wanted;
+    const { group, start, partitions, where } = this.#wanted;
     const positions = await this.#startingOffsets(connection, until);
     const starts: bigint[] = [];
     for (const [partition, offset] of positions) starts[partition] = offset;
     const credit = firstCredit(this.#wanted);
-    const content = { topic: this.topic, group, credit, start, partitions: [...partitions], starts };
+    const content = { topic: this.topic, group, credit, start, partitions: [...partitions], starts, where };
     const timeoutMs = until - performance.now();
     await new Promise<void>((resolve, reject) => {
       let isLate = false;
@@ -238,7 +242,7 @@ export class Consumer implements SubscriptionOwner, SessionUser, AsyncIterable<M
     const unread: Unread[] = [];
     if (this.#current !== undefined && isTaken(this.#current.batch)) {
       const { batch, index } = this.#current;
-      const first = batch.records.header.baseOffset + BigInt(index);
+      const first = batch.records.offset(index);
       unread.push({ delivery: batch.delivery, first, end: batch.endOffset });
       this.#current = undefined;
     }
@@ -391,13 +395,14 @@ function handedOver(batch: Batch): void {
 }
 
 function wantedOf(options: ConsumerOptions): Wanted {
-  const { group = "", prefetch, start = "earliest", partitions = [], renewalMaxMs = RENEWAL_MAX_MS } = options;
+  const { group = "", prefetch, start = "earliest", partitions = [], where = "" } = options;
+  const { renewalMaxMs = RENEWAL_MAX_MS } = options;
   if (prefetch !== undefined && (!Number.isInteger(prefetch) || prefetch < 1 || prefetch > U32_MAX)) {
     throw invalid(`prefetch must be a whole number from 1 to ${U32_MAX}, not ${prefetch}`);
   }
   if (!(renewalMaxMs >= 0)) throw invalid(`renewalMaxMs must be a number of at least 0, not ${renewalMaxMs}`);
   const adapts = prefetch === undefined && group === "";
-  return { group, prefetch: prefetch ?? PREFETCH_MAX, adapts, start: startOf(start), partitions, renewalMaxMs };
+  return { group, prefetch: prefetch ?? PREFETCH_MAX, adapts, start: startOf(start), partitions, where, renewalMaxMs };
 }
 
 function startOf(start: Start): bigint {

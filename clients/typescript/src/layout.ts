@@ -63,13 +63,14 @@ export const STRUCTS = {
     },
   },
   Deliver: {
-    words: 3,
+    words: 4,
     pointers: 0,
     fields: {
       subscription: ["u32", 0],
       partition: ["i32", 4],
       deliveryId: ["u64", 8],
       attempt: ["u16", 16],
+      passedTo: ["i64", 24],
     },
   },
   Describe: {
@@ -107,8 +108,8 @@ export const STRUCTS = {
     },
   },
   Fetch: {
-    words: 3,
-    pointers: 1,
+    words: 4,
+    pointers: 2,
     fields: {
       topic: ["text", 0],
       partition: ["i32", 0],
@@ -116,14 +117,17 @@ export const STRUCTS = {
       bytesMin: ["u32", 4],
       bytesMax: ["u32", 16],
       waitMaxMs: ["u32", 20],
+      where: ["text", 1],
+      unsettled: ["bool", 192],
     },
   },
   Fetched: {
-    words: 2,
+    words: 3,
     pointers: 0,
     fields: {
       startOffset: ["i64", 0],
       highWatermark: ["i64", 8],
+      nextOffset: ["i64", 16],
     },
   },
   FindOffset: {
@@ -263,7 +267,7 @@ export const STRUCTS = {
   },
   Subscribe: {
     words: 2,
-    pointers: 4,
+    pointers: 5,
     fields: {
       topic: ["text", 0],
       group: ["text", 1],
@@ -271,6 +275,7 @@ export const STRUCTS = {
       start: ["i64", 8, -2],
       partitions: ["i32s", 2],
       starts: ["i64s", 3],
+      where: ["text", 4],
     },
   },
   Subscribed: {

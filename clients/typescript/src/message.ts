@@ -41,10 +41,10 @@ export class Batch implements Iterable<Message> {
   }
 
   get startOffset(): bigint {
-    return this.records.header.baseOffset + BigInt(this.first);
+    return this.records.offset(this.first);
   }
 
-  /** The offset behind the last message. */
+  /** The offset behind the last message and the gap that may follow it: the one to read on from. */
   get endOffset(): bigint {
     return this.records.endOffset;
   }
@@ -146,7 +146,7 @@ export class Message {
 
   /** Its place in the partition. */
   get offset(): bigint {
-    return this.batch.records.header.baseOffset + BigInt(this.index);
+    return this.batch.records.offset(this.index);
   }
 
   /** 1 the first time; 0 where attempts are not counted. */
@@ -175,6 +175,6 @@ export class Message {
   }
 
   #settle(verdict: Verdict, ms: number): Settled {
-    return this.batch.settle(this.offset, this.offset + 1n, verdict, ms);
+    return this.batch.settle(this.offset, this.batch.records.offset(this.index + 1), verdict, ms);
   }
 }

@@ -187,6 +187,9 @@ export class Subscription implements PushHandler, Settler {
   #delivered(deliver: Struct<"Deliver">, batches: RecordBatch[]): void {
     const delivery = this.leased && batches.length > 0 ? this.#leaseOf(deliver, batches) : plain(deliver);
     const arrived: Batch[] = [];
+    if (this.kind === "reader" && deliver.passedTo > (this.positions.get(deliver.partition) ?? 0n)) {
+      this.positions.set(deliver.partition, deliver.passedTo);
+    }
     for (const records of batches) {
       const first = this.#skipped(deliver.partition, records);
       if (this.kind !== "shared") this.#spend(first);
@@ -239,7 +242,6 @@ export class Subscription implements PushHandler, Settler {
   /** How many records of a batch the consumer has read already, or does not want any more. */
   #skipped(partition: number, records: RecordBatch): number {
     const position = this.positions.get(partition);
-    const { baseOffset } = records.header;
     switch (this.kind) {
       case "shared":
         return 0;
@@ -247,13 +249,13 @@ export class Subscription implements PushHandler, Settler {
         if (this.owned !== undefined && !this.owned.has(partition)) return records.count;
         if (position === undefined) return 0;
         // On its way when reading was set back.
-        if (position < baseOffset || position >= records.endOffset) return records.count;
+        if (position < records.header.baseOffset || position >= records.endOffset) return records.count;
         this.positions.delete(partition);
-        return Number(position - baseOffset);
+        return records.indexAt(position);
       case "reader": {
         const read = position ?? 0n;
         this.positions.set(partition, read > records.endOffset ? read : records.endOffset);
-        return read <= baseOffset ? 0 : read < records.endOffset ? Number(read - baseOffset) : records.count;
+        return records.indexAt(read);
       }
     }
   }

@@ -28,6 +28,7 @@ function recordSays(batch: RecordBatch, index: number): Entry {
     priority: BigInt(batch.priority(index)),
     delay_ms: BigInt(batch.delayMs(index)),
     ttl_ms: BigInt(batch.ttlMs(index)),
+    offset: batch.offset(index),
   };
 }
 

@@ -92,10 +92,12 @@ def consume(
     """
     if command is not None and not command.strip():
         raise typer.BadParameter("there is no command to run", param_hint="--exec")
-    from linn.cli.message_filter import message_filter
+    from linn.cli.message_filter import for_broker, message_filter
     from linn.cli.moment import place_of
     from linn.cli.render.message_format import line_format
 
+    # Without --follow, a broker that passes over many messages would look as if there were none.
+    at_broker = for_broker(where) if follow else None
     consumption = Consumption(
         topic,
         group,
@@ -104,7 +106,8 @@ def consume(
         ack=ack,
         start=None if since is None else place_of(since, "--since"),
         line_of=line_format(form, time=time, colours=command is None),
-        selects=None if where is None else message_filter(where),
+        where=at_broker,
+        selects=None if where is None or at_broker is not None else message_filter(where),
     )
     consumption.run(url, command)
 
@@ -122,9 +125,10 @@ class Consumption:
         ack: bool,
         start: Place | None,
         line_of: LineOf,
+        where: str | None,
         selects: MessageFilter | None,
     ) -> None:
-        """`start`: None where --since is not given."""
+        """`start`: None where --since is not given. `where`: the broker applies it, `selects` this command."""
         self._topic = topic
         self._group = group
         self._left = count
@@ -132,6 +136,7 @@ class Consumption:
         self._ack = ack
         self._start = start
         self._line_of = line_of
+        self._where = where
         self._selects = selects
         self._command: str | None = None
         self._returncode = 0
@@ -151,7 +156,7 @@ class Consumption:
             raise typer.Exit(1)
 
     async def _work(self, client: Client) -> None:
-        if self._selects is not None or self._start is not None:
+        if self._where is not None or self._selects is not None or self._start is not None:
             await self._refuse_queue(client)
         if self._command is not None:
             await self._pull_for(self._command, client)
@@ -166,7 +171,9 @@ class Consumption:
         # No more is taken from a queue than will be printed: other consumers may be waiting for it.
         prefetch = _PREFETCH if self._left is None else min(self._left, _PREFETCH)
         start = "earliest" if self._start is None else self._start
-        async with client.consumer(self._topic, group=self._group, start=start, prefetch=prefetch) as consumer:
+        async with client.consumer(
+            self._topic, group=self._group, start=start, prefetch=prefetch, where=self._where
+        ) as consumer:
             if self._ack and _is_pipe():
                 await self._explain_acks(client)
             batches = aiter(consumer.batches())
@@ -204,7 +211,9 @@ class Consumption:
     async def _pull_for(self, command: str, client: Client) -> None:
         """Run the command with each pull of messages, and ack these if it ends with 0."""
         start = "earliest" if self._start is None else self._start
-        consumer = client.consumer(self._topic, group=self._group, start=start, mode="pull", renewal_max_s=math.inf)
+        consumer = client.consumer(
+            self._topic, group=self._group, start=start, mode="pull", where=self._where, renewal_max_s=math.inf
+        )
         async with consumer:
             while self._left != 0 and not self._returncode:
                 try:

@@ -88,16 +88,17 @@ def _dead_letter_topic(topic: Mapping[str, Any], topics: Any) -> dict[str, Any]:
 
 
 def _list_messages(url: str, name: str, where: str | None, count: int, *, as_json: bool) -> None:
-    from linn.cli.message_filter import message_filter
+    from linn.cli.message_filter import for_broker, message_filter
     from linn.cli.topic_snapshot import TopicSnapshot
 
-    selects = message_filter(where) if where is not None else None
+    at_broker = for_broker(where)
+    selects = message_filter(where) if where is not None and at_broker is None else None
 
     async def look(client: Client) -> tuple[dict[str, Any], list[Message]]:
         topics = await client.admin.topics()
         taker = _dead_letter_topic(await client.admin.topic(name), topics)
         found: list[Message] = []
-        async with aclosing(TopicSnapshot(client, name).messages()) as snapshot:
+        async with aclosing(TopicSnapshot(client, name, where=at_broker).messages()) as snapshot:
             async for messages in snapshot:
                 found += [message for message in messages if selects is None or selects(message)]
                 if len(found) > count:

@@ -152,6 +152,7 @@ class Client:
         prefetch: int | None = None,
         mode: Mode = "push",
         start: Start = "earliest",
+        where: str | None = None,
         renewal_max_s: float = RENEWAL_MAX_S,
     ) -> Consumer:
         """Open a consumer of one topic; for the options see `linn.client.Client.consumer`.
@@ -170,6 +171,7 @@ class Client:
             prefetch=prefetch,
             mode=mode,
             start=start,
+            where=where,
             renewal_max_s=renewal_max_s,
         )
         consumer = Consumer(self._forget, self._thread, made)
@@ -188,19 +190,30 @@ class Client:
         bytes_min: int = 1,
         bytes_max: int = 1 << 20,
         wait_s: float = 0.0,
+        where: str | None = None,
+        unsettled: bool = False,
     ) -> FetchedBatches:
-        """Read a partition from `offset`: about `bytes_max` bytes, waiting up to `wait_s` for `bytes_min`.
+        """Read a partition from `offset`; for the options see `linn.client.Client.fetch`.
 
-        Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, ConnectionLost, RequestTimeout.
+        Raises TopicUnknown, PartitionUnknown, OffsetOutOfRange, PredicateInvalid, SubscriptionWrongKind,
+        ConnectionLost, RequestTimeout.
 
         Example:
             fetched = client.fetch("prices", partition=0, offset=0)
             print([batch.values for batch in fetched.batches], fetched.high_watermark)
         """
-        batches, start_offset, high_watermark = self._thread.call(
-            self._made.fetch, topic, partition, offset, bytes_min=bytes_min, bytes_max=bytes_max, wait_s=wait_s
+        batches, *offsets = self._thread.call(
+            self._made.fetch,
+            topic,
+            partition,
+            offset,
+            bytes_min=bytes_min,
+            bytes_max=bytes_max,
+            wait_s=wait_s,
+            where=where,
+            unsettled=unsettled,
         )
-        return FetchedBatches([Batch(batch) for batch in batches], start_offset, high_watermark)
+        return FetchedBatches([Batch(batch) for batch in batches], *offsets)
 
     def find_offset(self, topic: str, partition: int, timestamp_ms: int) -> int:
         """Return the offset of the first batch with a timestamp not before `timestamp_ms`; -1: the end, -2: the start.

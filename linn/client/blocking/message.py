@@ -155,7 +155,7 @@ class FetchedBatches(NamedTuple):
     """Batches from the requested offset on, and the partition's bounds.
 
     Example:
-        batches, start_offset, high_watermark = client.fetch("prices", 0, 0)
+        batches, start_offset, high_watermark, next_offset = client.fetch("prices", 0, 0)
     """
 
     batches: list[Batch]
@@ -163,6 +163,8 @@ class FetchedBatches(NamedTuple):
     """First offset that can be read."""
     high_watermark: int
     """Offset behind the last one that can be read."""
+    next_offset: int
+    """Offset at which to go on: no record that was asked for lies between the last batch and there."""
 
 
 class Settleable(Protocol):

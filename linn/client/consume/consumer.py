@@ -19,6 +19,7 @@ from typing import Literal, Self
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from linn.client.arguments import I32_MAX, I64_MAX, U32_MAX, checked_number, checked_wait
 from linn.client.connection.answer import Answer, Caller, again
@@ -80,6 +81,7 @@ class Consumer:
         prefetch: int | None,
         mode: Mode,
         start: Start,
+        where: str,
         renewal_max_s: float,
     ) -> None:
         self.topic = topic
@@ -93,6 +95,7 @@ class Consumer:
         self._renewal_max_s = renewal_max_s
         self._mode = mode
         self._start = start
+        self._where = where
         self._subscriptions: list[Subscription] = []
         self._positions: dict[int, int] = {}
         self._partitions: list[int] | None = None
@@ -204,8 +207,12 @@ class Consumer:
 
     async def _requests(self) -> list[Request]:
         if self._positions:
-            return await next_requests(self._connector, self.topic, self._start, self._positions)
-        return await first_requests(self._connector, self.topic, self._group, self._start)
+            requests = await next_requests(self._connector, self.topic, self._start, self._positions)
+        else:
+            requests = await first_requests(self._connector, self.topic, self._group, self._start)
+        if not self._where:
+            return requests
+        return [(replace(subscribe, where=self._where), positions) for subscribe, positions in requests]
 
     def _on_subscribed(self, subscription: Subscription) -> None:
         """Add a subscription that the broker has made."""

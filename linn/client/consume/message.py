@@ -112,7 +112,7 @@ class Batch(ReceivedBatch):
         subscription, delivery = self._subscription, self._delivery
         if subscription is None or delivery is None:
             raise SubscriptionWrongKind("fetched records can't be settled: no consumer received them")
-        return subscription.settle(delivery, self._base_offset + first, self._base_offset + end, verdict, ms)
+        return subscription.settle(delivery, self._offset(first), self._offset(end), verdict, ms)
 
     def _is_wanted(self) -> bool:
         """Tell whether it is still to be handed over: its lease, or its partition, may be gone."""
@@ -143,10 +143,10 @@ class Message(ReceivedMessage, gc=False, eq=False, frozen=True):
         batch, index = self.batch, self.index
         subscription = batch._subscription
         last = subscription.last_ack if subscription is not None else None
-        if last is not None and last.end == batch._base_offset + index and last.delivery is batch._delivery:
+        if last is not None and last.end == batch._offset(index) and last.delivery is batch._delivery:
             # The common case by far: the record follows the one acked last, and that ack was not sent yet.
             subscription.check_loop()  # type: ignore[union-attr] # It has a last ack, so it is not None.
-            last.end += 1
+            last.end = batch._offset(index + 1)
             return last
         return batch._settle(index, index + 1, Verdict.ACK, 0)
 
@@ -193,7 +193,7 @@ class FetchedBatches(NamedTuple):
     """Batches from the requested offset on, and the partition's bounds.
 
     Example:
-        batches, start_offset, high_watermark = await client.fetch("prices", 0, 0)
+        batches, start_offset, high_watermark, next_offset = await client.fetch("prices", 0, 0)
     """
 
     batches: list[Batch]
@@ -201,6 +201,8 @@ class FetchedBatches(NamedTuple):
     """First offset that can be read."""
     high_watermark: int
     """Offset behind the last one that can be read."""
+    next_offset: int
+    """Offset at which to go on: no record that was asked for lies between the last batch and there."""
 
 
 Unread = tuple[Delivery, int, int]
@@ -219,4 +221,4 @@ def rest_of(batch: Batch, indexes: Iterator[int]) -> list[Unread]:
     rest = list(indexes)
     if not rest or batch._delivery is None:
         return []
-    return [(batch._delivery, batch._base_offset + rest[0], batch._base_offset + rest[-1] + 1)]
+    return [(batch._delivery, batch._offset(rest[0]), batch._offset(rest[-1] + 1))]

@@ -5,7 +5,7 @@ Laws: objects do not change, except that values are cached once they were read; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -19,11 +19,12 @@ from linn.core.errors.tree import MessageInvalid
 class ReceivedBatch:
     """Records of one partition, in order. `len` and `values` leave out the records before `first`."""
 
-    __slots__ = ("_base_offset", "_delivery", "_first", "_values", "partition", "records", "topic")
+    __slots__ = ("_base_offset", "_delivery", "_deltas", "_first", "_values", "partition", "records", "topic")
 
     def __init__(
         self, topic: str, partition: int, records: RecordBatch, first: int = 0, delivery: Delivery | None = None
     ) -> None:
+        """Raises BatchMalformed: its offsets do not ascend."""
         self.topic = topic
         self.partition = partition
         self.records = records
@@ -31,19 +32,28 @@ class ReceivedBatch:
         self._first = first
         """Index of the first record that belongs here."""
         self._base_offset: int = records.base_offset
-        """Offset of the record with index 0."""
+        """First offset that the producer's batch covers."""
+        self._deltas: Sequence[int] | None = records.offset_deltas
+        """Distance of each record's offset from `_base_offset`; None: the offsets are dense."""
         self._delivery = delivery
         self._values: list[bytes | None] | None = None
 
     @property
     def start_offset(self) -> int:
         """Offset of the first record."""
-        return self._base_offset + self._first
+        return self._offset(self._first)
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last record."""
+        """Offset behind the last record and the gap that may follow it: the one to read on from."""
         return int(self.records.end_offset)
+
+    def _offset(self, index: int) -> int:
+        """Return the offset of the record at `index`, or `end_offset` behind the last."""
+        deltas = self._deltas
+        if deltas is None:
+            return self._base_offset + index
+        return self._base_offset + deltas[index] if index < len(deltas) else self.end_offset
 
     @property
     def attempt(self) -> int:
@@ -146,7 +156,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False, frozen=True):
     @property
     def offset(self) -> int:
         """Offset in its partition."""
-        return self.batch._base_offset + self.index
+        return self.batch._offset(self.index)
 
     @property
     def attempt(self) -> int:

@@ -176,6 +176,8 @@ class Subscription:
     def delivered(self, message: Deliver, batches: list[RecordBatch]) -> list[Batch]:
         """Return the batches of one delivery, without records that were read before."""
         partition = message.partition
+        if message.passed_to and self.kind == SubscriptionKind.READER:
+            self._positions[partition] = max(self._positions.get(partition, 0), message.passed_to)
         if self.leased and batches:
             delivery = self._lease_of(message, batches)
         else:
@@ -213,10 +215,10 @@ class Subscription:
         if position is not None and self.kind == SubscriptionKind.GROUP:
             if not records.base_offset <= position < records.end_offset:
                 return int(records.count)  # It was on its way when reading was set back.
-            first = position - records.base_offset
+            first = records.index_at(position)
             del self._positions[partition]
         elif position is not None:
-            first = min(max(0, position - records.base_offset), records.count)
+            first = records.index_at(position)
         if self.kind == SubscriptionKind.READER:
             self._positions[partition] = max(position or 0, records.end_offset)
         return first

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
@@ -20,7 +21,8 @@ from crc32c import crc32c
 
 from linn.core.batch import flat_message, zstd_codec
 from linn.core.batch.body import Body, holds_values_only
-from linn.core.batch.flat_message import DATA_AT, Buffer
+from linn.core.batch.column import never_decrease
+from linn.core.batch.flat_message import DATA_AT, WORD, Buffer
 from linn.core.batch.record import Headers, Labels, Record
 from linn.core.batch.routes import NO_PAIR, Pair, decode_routes
 from linn.core.errors.tree import BatchCorrupt, BatchMalformed, BatchTooLarge
@@ -35,18 +37,22 @@ STAMP_BYTES = _CRC_AT - DATA_AT
 _PRODUCER_AT = 72
 _PRODUCER = struct.Struct("<qIHH")
 _SEALED_AT = 52
-SEALED = struct.Struct("<IqqqIHHBBHIQQQ")
+SEALED = struct.Struct("<IqqqIHHBBHIQQQI4x")
 """Layout of the numbers behind `crc`, beginning with `count`."""
-_HEADER = struct.Struct("<IIIHH qqqiIIIqqqIHHBBHIQQQ")
+_HEADER = struct.Struct("<IIIHH qqqiIIIqqqIHHBBHIQQQI4x")
 """Layout of the message's head and of all numbers."""
 NUMBER_BYTES = _HEADER.size - DATA_AT
 _NUMBER_WORDS = NUMBER_BYTES // 8
-FIELD_COUNT = 8
-BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + 8 * FIELD_COUNT
-assert NUMBER_BYTES == 104
+FIELD_COUNT = 9
+BODY, ROUTES, ROUTE_INDEX, KEY_HASHES, PRIORITIES, DELAYS_MS, TTLS_MS, IDS, OFFSET_DELTAS = range(FIELD_COUNT)
+"""Places of the Data fields."""
+BATCH_BYTES_MIN = DATA_AT + NUMBER_BYTES + WORD
+"""Size of a message whose one pointer is that of its body."""
+OFFSET_SPAN_MAX = (1 << 31) - 1
+assert NUMBER_BYTES == 112
 assert SEALED.size + _SEALED_AT == DATA_AT + NUMBER_BYTES
-COLUMN_WIDTHS = (0, 2, 4, 1, 4, 4, 16)
-"""Bytes per record of each field before the body; the first, `routes`, is no column."""
+COLUMN_WIDTHS = (0, 0, 2, 4, 1, 4, 4, 16, 4)
+"""Bytes per record of each field; the first two, body and routes, are no columns."""
 
 ID_MASK = (1 << 128) - 1
 
@@ -89,26 +95,28 @@ class BatchLimits:
 
 # Plain numbers for the hot path: comparing with a member of an enum costs several times as much.
 _NATIVE = int(Format.NATIVE)
-_POINTERS = struct.Struct("<56sQ")
-_SEVEN_NULLS = bytes(56)
+_U64 = struct.Struct("<Q")
 _BYTES_NEXT = 2 << 32 | 1
 """The pointer to bytes that directly follow it, except for their number."""
-_BODY_AT = BATCH_BYTES_MIN
+_PLAIN_BODY_AT = BATCH_BYTES_MIN
 _ROOT_SIZE_AT = 12
-_ROOT_SIZE = struct.pack("<HH", NUMBER_BYTES // 8, FIELD_COUNT)
+_PLAIN_ROOT_SIZE = struct.pack("<HH", NUMBER_BYTES // WORD, 1)
 _UNCOMPRESSED = int(Codec.NONE)
 _NO_COLUMNS: list[None] = [None] * 6
+"""The columns that a broker reads, of a batch that has none of them."""
 
 
 class RecordBatch:
     """A view of one batch's bytes. The numbers are read once; columns when they are asked for.
 
-    `base_offset`, `append_time_ms`, `durable_offset` and `leader_epoch` are what the log stamped; `end_offset` is the
-    offset behind the last record. `size` is in bytes.
+    `base_offset`, `append_time_ms`, `durable_offset` and `leader_epoch` are what the log stamped; `end_offset` is
+    behind the last of the `offset_span` offsets that the batch covers, which are more than its records where it has
+    gaps. `size` is in bytes.
     """
 
     __slots__ = (
         "_body",
+        "_deltas",
         "_pairs",
         "_views",
         "append_time_ms",
@@ -128,6 +136,7 @@ class RecordBatch:
         "max_timestamp_ms",
         "message",
         "messages_within",
+        "offset_span",
         "pair_count",
         "producer_epoch",
         "producer_id",
@@ -150,6 +159,7 @@ class RecordBatch:
         """Whether `verify` found only values, uncompressed."""
         self._views: list[memoryview | None] | None = None
         self._body: Body | None = None
+        self._deltas: memoryview | None = None
         self.messages_within: int | None = None
         """The limit on a message's size that all of its messages were last found to respect; None before any check."""
         self._pairs: list[Pair] | None = None
@@ -158,7 +168,7 @@ class RecordBatch:
             words,
             root,
             number_words,
-            pointers,
+            _,
             self.base_offset,
             self.append_time_ms,
             self.durable_offset,
@@ -179,9 +189,10 @@ class RecordBatch:
             id_high,
             id_low,
             self.transaction,
+            self.offset_span,
         ) = _HEADER.unpack_from(view)
-        if segments or root or number_words < _NUMBER_WORDS or pointers < FIELD_COUNT or 8 + 8 * words != self.size:
-            flat_message.check_head(view, NUMBER_BYTES, FIELD_COUNT)  # It says which.
+        if segments or root or number_words < _NUMBER_WORDS or 8 + 8 * words != self.size:
+            flat_message.check_head(view, NUMBER_BYTES)  # It says which.
         self.base_id: int = id_high << 64 | id_low
 
     @property
@@ -193,7 +204,7 @@ class RecordBatch:
 
     def forget_views(self) -> None:
         """Drop the decoded views, for a holder that keeps the batch: reading decodes it again."""
-        self._views = self._body = self._pairs = None
+        self._views = self._body = self._pairs = self._deltas = None
 
     def forget_body(self) -> None:
         """Drop the decoded body, which may be many times as large as the compressed one; reading decodes it again."""
@@ -203,8 +214,8 @@ class RecordBatch:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
-        return int(self.base_offset) + int(self.count)
+        """The offset behind the last one that the batch covers."""
+        return int(self.base_offset) + int(self.offset_span)
 
     def stamp(self, base_offset: int, append_time_ms: int, durable_offset: int = 0, leader_epoch: int = 0) -> None:
         """Write the leader's numbers in place. The message must be writable."""
@@ -245,7 +256,7 @@ class RecordBatch:
         Raises:
             BatchTooLarge: over a limit, also when decompressed.
             BatchCorrupt: the CRC does not match.
-            BatchMalformed: sizes, counts or columns do not agree.
+            BatchMalformed: sizes, counts or columns do not agree, or the batch has gaps, as none of a producer has.
         """
         if self.size > limits.batch_bytes_max:
             raise BatchTooLarge(f"a batch of {self.size} bytes, more than {limits.batch_bytes_max}")
@@ -257,6 +268,8 @@ class RecordBatch:
             raise BatchTooLarge(f"a batch whose body has {self.body_bytes} bytes, more than {limits.batch_bytes_max}")
         if not 0 < self.count <= limits.records_max:
             raise BatchMalformed(f"a batch says that it holds {self.count} records")
+        if self.offset_span != self.count:
+            raise BatchMalformed(f"a producer's batch of {self.count} records covers {self.offset_span} offsets")
         self.is_plain = self._holds_values_only()
         if not self.is_plain:
             self._check_columns()
@@ -265,29 +278,29 @@ class RecordBatch:
 
     def _holds_values_only(self) -> bool:
         """Whether the batch has an uncompressed body of values alone, as most have, and is valid."""
-        nulls, body = _POINTERS.unpack_from(self.message, DATA_AT + NUMBER_BYTES)
         body_bytes = self.body_bytes
         return (
-            nulls == _SEVEN_NULLS
+            self.message[_ROOT_SIZE_AT:DATA_AT] == _PLAIN_ROOT_SIZE
             # Right behind its pointer, up to the end of the message, which is in words as it is.
-            and body == body_bytes << 35 | _BYTES_NEXT
-            and _BODY_AT + body_bytes == self.size
-            and self.message[_ROOT_SIZE_AT:DATA_AT] == _ROOT_SIZE
+            and _U64.unpack_from(self.message, DATA_AT + NUMBER_BYTES)[0] == body_bytes << 35 | _BYTES_NEXT
+            and _PLAIN_BODY_AT + body_bytes == self.size
             and not (self.codec or self.format or self.pair_count)
-            and holds_values_only(self.message, _BODY_AT, self.size, self.count)
+            and holds_values_only(self.message, _PLAIN_BODY_AT, self.size, self.count)
         )
 
     def _check_columns(self) -> None:
         fields = self._fields
-        routes, index = fields[0], fields[1]
-        if fields[7] is None:
+        routes, index = fields[ROUTES], fields[ROUTE_INDEX]
+        if fields[BODY] is None:
             raise BatchMalformed("a batch has no body")
+        if fields[OFFSET_DELTAS] is not None:
+            raise BatchMalformed("a producer's batch says which offsets its records have")
         if (routes is not None) != (self.pair_count > 0):
             raise BatchMalformed("a batch's routes and their number do not agree")
         if (index is not None) != (self.pair_count > 1):
             raise BatchMalformed("a batch's route index and the number of its pairs do not agree")
-        if fields[1:7] != _NO_COLUMNS:
-            for place in range(1, len(COLUMN_WIDTHS)):
+        if fields[ROUTE_INDEX:OFFSET_DELTAS] != _NO_COLUMNS:
+            for place in range(ROUTE_INDEX, OFFSET_DELTAS):
                 self._column(place)
             if index is not None and max(_cast(index, "H") or (0,)) >= self.pair_count:
                 raise BatchMalformed("a record names a (routing key, labels) pair that the batch does not hold")
@@ -300,7 +313,7 @@ class RecordBatch:
         return column
 
     def _check_body(self) -> None:
-        body = self._fields[7]
+        body = self._fields[BODY]
         assert body is not None
         if self.codec == _UNCOMPRESSED:
             if len(body) != self.body_bytes:
@@ -316,42 +329,42 @@ class RecordBatch:
     @property
     def routes(self) -> memoryview | None:
         """The encoded distinct (routing key, labels) pairs; None if no record has either."""
-        return self._fields[0]
+        return self._fields[ROUTES]
 
     @property
     def route_index(self) -> memoryview | None:
         """UInt16 per record: the index of its pair. None if there is at most one pair."""
-        return _cast(self._column(1), "H")
+        return _cast(self._column(ROUTE_INDEX), "H")
 
     @property
     def key_hashes(self) -> memoryview | None:
         """UInt32 per record."""
-        return _cast(self._column(2), "I")
+        return _cast(self._column(KEY_HASHES), "I")
 
     @property
     def priorities(self) -> memoryview | None:
         """UInt8 per record; None: all 0."""
-        return self._column(3)
+        return self._column(PRIORITIES)
 
     @property
     def delays_ms(self) -> memoryview | None:
         """UInt32 per record; None: all 0."""
-        return _cast(self._column(4), "I")
+        return _cast(self._column(DELAYS_MS), "I")
 
     @property
     def ttls_ms(self) -> memoryview | None:
         """UInt32 per record, 0 for no limit; None: all 0."""
-        return _cast(self._column(5), "I")
+        return _cast(self._column(TTLS_MS), "I")
 
     @property
     def raw_fields(self) -> Sequence[memoryview | None]:
-        """The eight Data fields in schema order, as views of the message."""
+        """The Data fields in schema order, as views of the message."""
         return self._fields
 
     def pairs(self) -> list[Pair]:
         """The distinct pairs, decoded; one empty pair where there are none. Raises BatchMalformed."""
         if self._pairs is None:
-            routes, index = self._fields[0], self.route_index
+            routes, index = self._fields[ROUTES], self.route_index
             pairs = decode_routes(routes, self.pair_count) if routes is not None else [NO_PAIR]
             if index is None and len(pairs) != 1:
                 raise BatchMalformed("a batch does not say which of its (routing key, labels) pairs its records have")
@@ -360,17 +373,54 @@ class RecordBatch:
             self._pairs = pairs
         return self._pairs
 
+    # --- offsets ---
+
+    @property
+    def offset_deltas(self) -> memoryview | None:
+        """UInt32 per record, ascending: its offset less `base_offset`. None: there are no gaps.
+
+        Raises BatchMalformed.
+        """
+        if self.offset_span == self.count:
+            return None
+        if self._deltas is None:
+            deltas = self._column(OFFSET_DELTAS)
+            if deltas is None or not 0 < self.count < self.offset_span <= OFFSET_SPAN_MAX:
+                raise BatchMalformed(f"a batch of {self.count} records covers {self.offset_span} offsets")
+            numbers = deltas.cast("I")
+            if not never_decrease(deltas, step_min=1) or numbers[-1] >= self.offset_span:
+                raise BatchMalformed("a batch's offsets do not ascend, or exceed its span")
+            self._deltas = numbers
+        return self._deltas
+
+    def offset(self, index: int) -> int:
+        """The offset of one record. Raises BatchMalformed."""
+        deltas = self.offset_deltas
+        return int(self.base_offset) + (index if deltas is None else deltas[index])
+
+    def index_at(self, offset: int) -> int:
+        """The number of records before `offset`, which is the index of the first one from there on.
+
+        Raises BatchMalformed.
+        """
+        deltas = self.offset_deltas
+        if deltas is None:
+            return int(min(max(0, offset - self.base_offset), self.count))
+        return bisect_left(deltas, offset - self.base_offset)
+
     # --- what readers read ---
 
     def body(self) -> Body:
-        """The columns, decompressed if needed, with all their offsets checked.
+        """The columns, decompressed if needed, with all their offsets checked, and those of the records.
 
         Raises BatchMalformed.
         """
         if self._body is None:
-            data = self._fields[7]
+            data = self._fields[BODY]
             if data is None or self.format != Format.NATIVE:
                 raise BatchMalformed(f"the body is of format {self.format}, which this reader does not know")
+            if (self._fields[OFFSET_DELTAS] is None) != (self.offset_deltas is None):
+                raise BatchMalformed("a batch without gaps says which offsets its records have")
             body = Body.decode(self._decompressed(data), self.count)
             body.check_ascending()
             self._body = body
@@ -395,7 +445,7 @@ class RecordBatch:
 
     def id(self, index: int) -> UUID:
         """The id of one record."""
-        ids = self._column(6)
+        ids = self._column(IDS)
         if ids is not None:
             return UUID(bytes=bytes(ids[16 * index : 16 * index + 16]))
         return UUID(int=(self.base_id + index) & ID_MASK)

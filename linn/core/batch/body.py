@@ -19,13 +19,12 @@ HEADERS_AT_ONCE_MAX = 1_024
 """Limit of one record's headers where it is routed or moved: a record can't be split into steps, and these take 2 ms.
 """
 _I32 = struct.Struct("<i")
-_VALUES_ONLY = struct.Struct("<IIQ32sQQ56s")
-"""Segment table, root pointer, and the pointer of each field of a body of this version; those of the values are the
-fifth and the sixth.
-"""
-_FOUR_NULLS, _SEVEN_NULLS = bytes(32), bytes(56)
-_ROOT = FIELD_COUNT << 48
-_ENDS_POINTER_AT = 16 + 4 * 8
+VALUES_ONLY_FIELD_COUNT = 2
+"""Pointers of a body that holds values and nothing else: those of their offsets and of their bytes."""
+_VALUES_ONLY = struct.Struct("<IIQQQ")
+"""Segment table, root pointer and pointers of a body that holds values and nothing else."""
+_ROOT = VALUES_ONLY_FIELD_COUNT << 48
+_ENDS_POINTER_AT = 16
 _POINTER_MASK = 7 << 32 | 3
 _DATA_POINTER = 2 << 32 | 1
 """A list of bytes, as `flat_message` writes its pointer."""
@@ -38,15 +37,13 @@ def holds_values_only(message: memoryview, start: int, end: int, count: int) -> 
     """
     if end - start < _VALUES_ONLY.size:
         return False
-    segments, words, root, nulls, ends, values, others = _VALUES_ONLY.unpack_from(message, start)
+    segments, words, root, ends, values = _VALUES_ONLY.unpack_from(message, start)
     ends_at = start + _ENDS_POINTER_AT + 8 + 2 * (ends & 0xFFFFFFFC)
     ends_bytes, values_bytes = ends >> 35, values >> 35
     return bool(
         root == _ROOT
         and start + 8 + 8 * words == end
         and not segments
-        and nulls == _FOUR_NULLS
-        and others == _SEVEN_NULLS
         and ends & _POINTER_MASK == _DATA_POINTER
         and values & _POINTER_MASK == _DATA_POINTER
         and ends_bytes == 4 * (count + 1)
@@ -151,7 +148,7 @@ class Body:
         Raises BatchMalformed.
         """
         fields = flat_message.decode(data, 0, FIELD_COUNT)
-        times, key_ends, keys, key_bits, value_ends, values, value_bits, *headers = fields
+        value_ends, values, times, key_ends, keys, key_bits, value_bits, *headers = fields
         if value_ends is None:
             raise BatchMalformed("the batch has no values")
         body = cls(BinaryColumn.read(value_ends, values, value_bits, count, "values"), timestamps_ms=times)
@@ -234,10 +231,9 @@ def lay_out_body(
     headers: HeaderColumn | None,
 ) -> Parts:
     """Lay out these columns as a `Body` message. Raises BatchTooLarge."""
-    fields = [timestamps_ms, *_fields_of(keys), *_fields_of(values)]
+    fields = [values.offsets, values.data, timestamps_ms, *_fields_of(keys), values.validity]
     if headers is not None:
         fields += [headers.offsets, headers.names.offsets, headers.names.data, *_fields_of(headers.values)]
-    fields += [None] * (FIELD_COUNT - len(fields))
     return flat_message.lay_out(b"", fields)
 
 

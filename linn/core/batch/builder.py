@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from linn.core.batch import flat_message, zstd_codec
 from linn.core.batch.batch import (
     COLUMN_WIDTHS,
-    FIELD_COUNT,
     ID_MASK,
     NUMBER_BYTES,
+    OFFSET_DELTAS,
+    OFFSET_SPAN_MAX,
+    ROUTE_INDEX,
+    ROUTES,
     SEALED,
     STAMP_BYTES,
     Codec,
@@ -23,9 +26,8 @@ from linn.core.batch.batch import (
     RecordBatch,
     seal,
 )
-from linn.core.batch.body import FIELD_COUNT as BODY_FIELD_COUNT
-from linn.core.batch.body import Body, HeaderColumn, lay_out_body
-from linn.core.batch.column import BinaryColumn, BuiltColumn
+from linn.core.batch.body import VALUES_ONLY_FIELD_COUNT, Body, HeaderColumn, lay_out_body
+from linn.core.batch.column import BinaryColumn, BuiltColumn, shift_offsets
 from linn.core.batch.flat_message import DATA_AT, WORD, Buffer, Field, Parts
 from linn.core.batch.gathered_body import GatheredBody
 from linn.core.batch.record import Headers, Record
@@ -35,6 +37,7 @@ from linn.core.errors.texts import counted
 from linn.core.errors.tree import MessageInvalid
 
 _SEALED_NUMBERS_AT = 52 - DATA_AT
+_OFFSET_SPAN_AT = 120
 _LOW = (1 << 64) - 1
 
 
@@ -91,23 +94,23 @@ def build_batch(columns: BatchColumns, codec: Codec = Codec.NONE, *, sealed: boo
     times = columns.timestamps_ms
     first_ms = times[0] if times is not None else columns.timestamp_ms
     max_ms = max(times) if times is not None else columns.timestamp_ms
-    head = _Head(count, first_ms, max_ms, pair_count=len(pairs), base_id=columns.base_id)
+    head = _Head(count, first_ms, max_ms, pair_count=len(pairs), base_id=columns.base_id, offset_span=count)
     try:
         return _assemble(head, fields, body, codec, sealed)
     except TypeError as error:
         raise MessageInvalid(f"a value is neither bytes nor None: {error}") from error
 
 
-# A batch of one value: the head of the message, its numbers, eight pointers of which only that of the body is set; the
-# same of the body, whose pointers 4 and 5 are set (offsets and bytes of the values); the two offsets.
-_SINGLE = struct.Struct("<IIIHH 36x IqqqIHHBBHIQQQ 56xQ IIIHH 32xQQ 56x ii")
-_SINGLE_BODY_BYTES = 128
+# A batch of one value: the head of the message, its numbers, the pointer of the body; the head of the body, the
+# pointers of the values' offsets and bytes; the two offsets.
+_SINGLE = struct.Struct("<IIIHH 36x IqqqIHHBBHIQQQI4x Q IIIHH QQ ii")
+_SINGLE_BODY_BYTES = 40
 """Size of the body of an empty value."""
-_SINGLE_WORDS = 22
+_SINGLE_WORDS = 16
 """Size of the message before its body, without the segment table."""
 _BYTES_AT = 2 << 32 | 1
-_OFFSETS_POINTER = 8 << 35 | _BYTES_AT | 8 << 2
-_VALUES_POINTER = _BYTES_AT | 8 << 2
+_OFFSETS_POINTER = 8 << 35 | _BYTES_AT | 1 << 2
+_VALUES_POINTER = _BYTES_AT | 1 << 2
 
 
 def build_single(value: bytes, timestamp_ms: int, base_id: int, *, sealed: bool = True) -> RecordBatch:
@@ -120,11 +123,11 @@ def build_single(value: bytes, timestamp_ms: int, base_id: int, *, sealed: bool 
     body_bytes = _SINGLE_BODY_BYTES + size + padding
     try:
         head = _SINGLE.pack(
-            *(0, _SINGLE_WORDS + body_bytes // WORD, 0, NUMBER_BYTES // WORD, FIELD_COUNT),
+            *(0, _SINGLE_WORDS + body_bytes // WORD, 0, NUMBER_BYTES // WORD, 1),
             *(1, timestamp_ms, timestamp_ms, 0, 0, 0, 0, Codec.NONE, Format.NATIVE, 0, body_bytes),
-            *(base_id >> 64, base_id & _LOW, 0),
+            *(base_id >> 64, base_id & _LOW, 0, 1),
             body_bytes << 35 | _BYTES_AT,
-            *(0, body_bytes // WORD - 1, 0, 0, BODY_FIELD_COUNT),
+            *(0, body_bytes // WORD - 1, 0, 0, VALUES_ONLY_FIELD_COUNT),
             *(_OFFSETS_POINTER, size << 35 | _VALUES_POINTER),
             *(0, size),
         )
@@ -177,6 +180,7 @@ class _Head:
     max_timestamp_ms: int
     pair_count: int
     base_id: int
+    offset_span: int
     producer_id: int = 0
     first_sequence: int = 0
     producer_epoch: int = 0
@@ -200,6 +204,7 @@ class _Head:
                 self.base_id >> 64,
                 self.base_id & _LOW,
                 self.transaction,
+                self.offset_span,
             )
         except struct.error as error:
             raise MessageInvalid(f"a number of the batch does not fit its field: {error}") from error
@@ -209,7 +214,7 @@ class _Head:
 
 def _assemble(head: _Head, fields: Sequence[Field], body: Parts, codec: Codec, sealed: bool = True) -> RecordBatch:
     encoded = zstd_codec.compress(body.join()) if codec == Codec.ZSTD else body
-    message = flat_message.encode(head.numbers(codec, Format.NATIVE, body.size), [*fields, encoded])
+    message = flat_message.encode(head.numbers(codec, Format.NATIVE, body.size), [encoded, *fields])
     if sealed:
         seal(message)
     return RecordBatch(message)
@@ -257,27 +262,46 @@ def _unless_all_zero(numbers: list[int]) -> list[int] | None:
     return numbers if any(numbers) else None
 
 
-def slice_batch(batch: RecordBatch, first: int, last: int) -> RecordBatch:
-    """Records `first` to `last` (exclusive, by index) as a batch of its own, stamped with their own offsets.
+def slice_batch(batch: RecordBatch, first: int, end: int) -> RecordBatch:
+    """The part of a stamped batch that covers the offsets [first, end), at least one of which has a record.
 
-    The slice is not compressed. Its routes are the whole batch's. No Python loop over records.
+    The slice is a batch of its own that covers exactly these offsets, and is not compressed. Its routes are the whole
+    batch's. No Python loop over records.
 
     Raises BatchMalformed.
     """
-    if first == 0 and last == batch.count:
+    base = batch.base_offset
+    assert base <= first < end <= batch.end_offset
+    if first == base and end == batch.end_offset:
         return batch
-    part = _sliced(batch, first, last)
-    part.stamp(batch.base_offset + first, batch.append_time_ms, batch.durable_offset, batch.leader_epoch)
+    return _stamped_as(batch, _sliced(batch, batch.index_at(first), batch.index_at(end), range(first, end)), first)
+
+
+def _stamped_as(batch: RecordBatch, part: RecordBatch, base_offset: int) -> RecordBatch:
+    part.stamp(base_offset, batch.append_time_ms, batch.durable_offset, batch.leader_epoch)
     return part
 
 
-def _sliced(batch: RecordBatch, first: int, last: int) -> RecordBatch:
+def _sliced(batch: RecordBatch, first: int, last: int, covers: range | None) -> RecordBatch:
+    """Records `first` to `last` (exclusive), by index, with the offsets `covers`; None: counted anew, without gaps."""
     assert 0 <= first < last <= batch.count
-    fields = [
-        column if place == 0 or column is None else column[width * first : width * last]
-        for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True))
+    deltas, span = (None, last - first) if covers is None else (_deltas(batch, first, last, covers), len(covers))
+    columns = [
+        column[width * first : width * last] if column is not None else None
+        for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:OFFSET_DELTAS]
     ]
-    return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first)
+    fields = [batch.raw_fields[ROUTES], *columns, deltas]
+    return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first, span=span)
+
+
+def _deltas(batch: RecordBatch, first: int, last: int, covers: range) -> bytes | None:
+    """The offsets of records `first` to `last`, by index, counted from the first of `covers`. No loop over records."""
+    if len(covers) == last - first:
+        return None
+    known, shift = batch.offset_deltas, covers.start - batch.base_offset
+    if known is None:
+        return array("I", range(first - shift, last - shift)).tobytes()
+    return shift_offsets(known.cast("B")[4 * first : 4 * last], shift)
 
 
 def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
@@ -285,8 +309,7 @@ def body_slice(batch: RecordBatch, first: int, last: int) -> RecordBatch:
 
     Raises BatchMalformed.
     """
-    fields: list[Buffer | None] = [None] * (FIELD_COUNT - 1)
-    return _part(batch, fields, batch.body().slice(first, last), last - first, batch.base_id + first, 0)
+    return _part(batch, (), batch.body().slice(first, last), last - first, batch.base_id + first, 0)
 
 
 def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
@@ -299,24 +322,65 @@ def take_batch(batch: RecordBatch, indexes: Sequence[int]) -> RecordBatch:
     return run_steps(take_steps(batch, indexes))
 
 
-def take_steps(batch: RecordBatch, indexes: Sequence[int]) -> Steps[RecordBatch]:
-    """`take_batch` in short steps."""
+def pick_batch(batch: RecordBatch, indexes: Sequence[int], covers: range) -> RecordBatch:
+    """The records at ascending `indexes` of a stamped batch, with their offsets, as one that covers `covers`.
+
+    Their offsets lie in it; its other offsets are gaps.
+
+    Raises BatchMalformed.
+    """
+    return run_steps(pick_steps(batch, indexes, covers))
+
+
+def pick_steps(batch: RecordBatch, indexes: Sequence[int], covers: range) -> Steps[RecordBatch]:
+    """`pick_batch` in short steps."""
+    assert batch.offset(indexes[0]) in covers
+    assert batch.offset(indexes[-1]) in covers
+    assert len(covers) <= OFFSET_SPAN_MAX
+    return _stamped_as(batch, (yield from take_steps(batch, indexes, covers)), covers.start)
+
+
+def widen_batch(batch: RecordBatch, covers: range) -> RecordBatch:
+    """All records of a stamped batch, with their offsets, as a batch that covers `covers`. Its body is not opened.
+
+    Raises BatchMalformed.
+    """
+    if covers == range(batch.base_offset, batch.end_offset):
+        return batch
+    assert batch.offset(0) in covers
+    assert batch.offset(batch.count - 1) in covers
+    assert len(covers) <= OFFSET_SPAN_MAX
+    deltas = _deltas(batch, 0, batch.count, covers)
+    numbers = bytearray(batch.message[DATA_AT : DATA_AT + NUMBER_BYTES])
+    struct.pack_into("<I", numbers, _OFFSET_SPAN_AT - DATA_AT, len(covers))
+    message = flat_message.encode(bytes(numbers), [*batch.raw_fields[:OFFSET_DELTAS], deltas])
+    seal(message)
+    return _stamped_as(batch, RecordBatch(message), covers.start)
+
+
+def take_steps(batch: RecordBatch, indexes: Sequence[int], covers: range | None = None) -> Steps[RecordBatch]:
+    """`take_batch` in short steps; with `covers` the records keep their offsets, which lie in it."""
     count = len(indexes)
     if indexes[-1] - indexes[0] + 1 == count:
-        return _unstamped(batch) if count == batch.count else _sliced(batch, indexes[0], indexes[-1] + 1)
+        if covers is None and count == batch.count == batch.offset_span:
+            return _unstamped(batch)
+        return _sliced(batch, indexes[0], indexes[-1] + 1, covers)
+    # Their offsets have a gap, so that `covers`, where it is given, has more offsets than these records.
+    base, span = (covers.start, len(covers)) if covers is not None else (None, count)
     if count <= STEP_RECORDS and batch.body().headers is None:
         some = list(indexes)
-        return _part(batch, _taken_columns(batch, some), batch.body().take(some), count, batch.base_id)
+        taken = _taken_columns(batch, some, base)
+        return _part(batch, taken, batch.body().take(some), count, batch.base_id, span=span)
     pieces: list[list[Buffer | None]] = []
     body = GatheredBody()
     for piece in batch.body().pieces(indexes, STEP_RECORDS):
         some = list(piece)
-        pieces.append(_taken_columns(batch, some))
+        pieces.append(_taken_columns(batch, some, base))
         body.add(batch.body().take(some))
         yield
-    fields = [batch.raw_fields[0], *map(_joined, zip(*[piece[1:] for piece in pieces], strict=True))]
+    fields = [batch.raw_fields[ROUTES], *map(_joined, zip(*[piece[1:] for piece in pieces], strict=True))]
     yield
-    return _part(batch, fields, body.joined(), count, batch.base_id)
+    return _part(batch, fields, body.joined(), count, batch.base_id, span=span)
 
 
 def _joined(pieces: tuple[Buffer | None, ...]) -> bytes | None:
@@ -324,17 +388,23 @@ def _joined(pieces: tuple[Buffer | None, ...]) -> bytes | None:
     return None if pieces[0] is None else b"".join(pieces)  # type: ignore[arg-type]
 
 
-def _taken_columns(batch: RecordBatch, indexes: Sequence[int]) -> list[Buffer | None]:
-    """The fields before the body: routes unchanged, columns for these records."""
-    fields: list[Buffer | None] = []
-    for place, (column, width) in enumerate(zip(batch.raw_fields[:7], COLUMN_WIDTHS, strict=True)):
-        if place == 0 or column is None:
-            fields.append(column)
-        else:
-            fields.append(b"".join([column[width * i : width * i + width] for i in indexes]))
-    if fields[6] is None:  # Ids that count on from a base are no longer dense.
-        fields[6] = _taken_ids(batch.base_id, indexes)
+def _taken_columns(batch: RecordBatch, indexes: Sequence[int], base_offset: int | None) -> list[Buffer | None]:
+    """The fields behind the body: routes unchanged, columns for these records; their offsets from `base_offset` on."""
+    fields: list[Buffer | None] = [batch.raw_fields[ROUTES]]
+    for column, width in list(zip(batch.raw_fields, COLUMN_WIDTHS, strict=True))[ROUTE_INDEX:OFFSET_DELTAS]:
+        taken = None if column is None else b"".join([column[width * i : width * i + width] for i in indexes])
+        fields.append(taken)
+    if fields[-1] is None:  # Ids that count on from a base are no longer dense.
+        fields[-1] = _taken_ids(batch.base_id, indexes)
+    fields.append(None if base_offset is None else _taken_deltas(batch, indexes, base_offset))
     return fields
+
+
+def _taken_deltas(batch: RecordBatch, indexes: Sequence[int], base_offset: int) -> bytes:
+    shift, deltas = batch.base_offset - base_offset, batch.offset_deltas
+    if deltas is None:
+        return array("I", [index + shift for index in indexes]).tobytes()
+    return array("I", [deltas[index] + shift for index in indexes]).tobytes()
 
 
 def _taken_ids(base_id: int, indexes: Sequence[int]) -> bytes:
@@ -367,7 +437,7 @@ def edit_batch(
     Raises:
         BatchMalformed: the batch can't be read. MessageInvalid: what is new can't be carried.
     """
-    body, fields, pair_count = batch.body(), list[Buffer | None](batch.raw_fields[:7]), batch.pair_count
+    body, fields, pair_count = batch.body(), list[Buffer | None](batch.raw_fields[ROUTES:]), batch.pair_count
     try:
         if pairs is not None:
             assert len(pairs) == len(batch.pairs()), "each pair has one in its place"
@@ -381,7 +451,7 @@ def edit_batch(
     except _UNFIT as error:
         raise MessageInvalid(f"a message can't be encoded: {error}") from error
     assert all(column is None or len(column) == batch.count for column in (values, headers)), "one per record"
-    return _part(batch, fields, edited, batch.count, batch.base_id, pair_count)
+    return _part(batch, fields, edited, batch.count, batch.base_id, pair_count, batch.offset_span)
 
 
 def _unstamped(batch: RecordBatch) -> RecordBatch:
@@ -397,7 +467,9 @@ def _part(
     count: int,
     base_id: int,
     pair_count: int | None = None,
+    span: int | None = None,
 ) -> RecordBatch:
+    """Make a batch of `fields`, which come behind the body, and the numbers of `batch`."""
     times = body.timestamps_ms
     first_ms, max_ms = batch.first_timestamp_ms, batch.first_timestamp_ms
     if times is not None:
@@ -412,6 +484,7 @@ def _part(
         producer_id=batch.producer_id,
         first_sequence=batch.first_sequence,
         producer_epoch=batch.producer_epoch,
+        offset_span=count if span is None else span,
         attributes=batch.attributes,
         transaction=batch.transaction,
     )

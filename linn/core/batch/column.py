@@ -38,16 +38,18 @@ def _ones(count: int) -> int:
     return _cached_ones(count) if count <= _ONES_CACHED_MAX else _new_ones(count)
 
 
-def never_decrease(offsets: Buffer) -> bool:
-    """Whether none of these Int32 is negative or less than its predecessor."""
+def never_decrease(offsets: Buffer, step_min: int = 0) -> bool:
+    """Whether none of these Int32 is negative, and each is at least its predecessor + `step_min`, which is 0 or 1."""
     count = len(offsets) // 4 - 1
     digits = int.from_bytes(offsets, "little")
     if digits & (_ones(count + 1) << 31):
         return False
-    # Each digit of `later` lends itself 2^31, and still has it where it is not less than its predecessor.
-    signs = _ones(count) << 31
+    # Each digit of `later` lends itself 2^31, and still has it where the step from its predecessor is large enough.
+    ones = _ones(count)
+    signs = ones << 31
     earlier, later = digits & ((1 << 32 * count) - 1), digits >> 32
-    return ((later | signs) - earlier) & signs == signs
+    steps = (later | signs) - earlier
+    return (steps - ones if step_min else steps) & signs == signs
 
 
 def any_step_over(limit: int, columns: Sequence[Buffer]) -> bool:

@@ -6,7 +6,8 @@ field in and out (measured in docs/adr/0002). The tests hold this module against
 
 Layout (https://capnproto.org/encoding.html): segment table (8 bytes), root pointer (8), numbers, one pointer per Data
 field, the fields' bytes, each padded to a word. Laws: one segment; the root pointer's offset is 0; a newer writer may
-have more numbers and more pointers than the reader knows, never fewer.
+have more numbers than the reader knows, never fewer; the null pointers at the end are left out, so that a message may
+have fewer pointers than the schema, or more where the writer is newer.
 """
 
 from __future__ import annotations
@@ -55,16 +56,18 @@ def encode(numbers: bytes, fields: Sequence[Field]) -> bytearray:
 def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
     """Lay out `numbers` (whole words) and Data `fields` as one single-segment message, in its form on the wire.
 
-    `None` is an absent field (a null pointer); an empty buffer is a present, empty one.
+    `None` is an absent field: a null pointer, or none if no field follows. An empty buffer is a present, empty field.
 
     Raises BatchTooLarge where a field holds more than a Cap'n Proto list can (2^29 - 1 bytes).
     """
     assert len(numbers) % WORD == 0, "the data section is made of whole words"
     field_count = len(fields)
+    while field_count and fields[field_count - 1] is None:
+        field_count -= 1
     pointers: list[int] = []
     parts: list[Buffer] = []
     words_before = 0
-    for index, field in enumerate(fields):
+    for index, field in enumerate(fields[:field_count]):
         if field is None:
             pointers.append(0)
             continue
@@ -86,30 +89,30 @@ def lay_out(numbers: bytes, fields: Sequence[Field]) -> Parts:
     return Parts(8 + words * WORD, [head, numbers, _pointers(field_count).pack(*pointers), *parts])
 
 
-def check_head(message: memoryview, number_bytes: int, field_count: int) -> None:
-    """Check that the message is one segment that begins with a root struct of at least so many numbers and fields.
+def check_head(message: memoryview, number_bytes: int) -> None:
+    """Check that the message is one segment that begins with a root struct of at least so many bytes of numbers.
 
     Raises BatchMalformed.
     """
     total = len(message)
     if total < DATA_AT:
         raise BatchMalformed(f"a message of {total} bytes holds no root struct")
-    segments, words, root, number_words, pointer_count = _HEAD.unpack_from(message)
+    segments, words, root, number_words, _ = _HEAD.unpack_from(message)
     if segments != 0 or 8 + words * WORD != total:
         raise BatchMalformed("the message is not one segment that fills its frame")
-    if root != 0 or number_words * WORD < number_bytes or pointer_count < field_count:
-        raise BatchMalformed("the root struct is not first in its segment, or has too few fields")
+    if root != 0 or number_words * WORD < number_bytes:
+        raise BatchMalformed("the root struct is not first in its segment, or has too few numbers")
 
 
 def decode(message: memoryview, number_bytes: int, field_count: int) -> list[memoryview | None]:
     """The first `field_count` Data fields of a message, as views; the numbers lie at `DATA_AT`.
 
     Raises:
-        BatchMalformed: the message is not one segment with the root struct first, has fewer numbers or fields than
+        BatchMalformed: the message is not one segment with the root struct first, has fewer numbers than
             asked for, a pointer leads anywhere but to bytes inside it, or the fields overlap so much that together
             they are longer than the message: a copy of them is never larger than what was sent.
     """
-    check_head(message, number_bytes, field_count)
+    check_head(message, number_bytes)
     return decode_fields(message, field_count)
 
 
@@ -123,7 +126,7 @@ def decode_fields(message: memoryview, field_count: int) -> list[memoryview | No
         raise BatchMalformed("the root struct is cut short")
     fields: list[memoryview | None] = [None] * field_count
     index = -1
-    for pointer in _pointers(field_count).unpack_from(message, pointers_at):
+    for pointer in _pointers(min(pointer_count, field_count)).unpack_from(message, pointers_at):
         index += 1
         if not pointer:
             continue

@@ -20,6 +20,7 @@ from linn.core.errors.tree import SubscriptionWrongKind
 from linn.core.groups.consumer import OnAssigned
 from linn.core.log.delivery import Consumer, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
+from linn.core.log.selection import Selection
 from linn.core.log.storage import StoredBatch
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
@@ -29,6 +30,8 @@ from linn.core.metrics.registry import Family, MetricRegistry
 from linn.core.publish.producer_ids import ProducerIds
 from linn.core.publish.publisher import Publisher, PublishLane
 from linn.core.publish.request import PublishAnswers, PublishRequest, PublishResult
+from linn.core.queue.unsettled import Unsettled
+from linn.core.routing.record_filter import RecordFilter
 from linn.core.topics.catalog import Catalog
 from linn.core.topics.topic import Topic
 
@@ -59,6 +62,8 @@ class SubscribeRequest(NamedTuple):
     """The same by partition. Empty: `start` holds for all."""
     partitions: Sequence[int] = ()
     """The partitions that a reader without a group reads. Empty: all."""
+    where: str = ""
+    """On a stream, a predicate over routing key and labels: other records are passed over. "": all are wanted."""
 
 
 class Subscription(NamedTuple):
@@ -168,14 +173,20 @@ class Gateway:
 
         `on_assigned` is called when a member of a group gains or loses partitions.
 
-        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError.
+        Raises TopicUnknown, PartitionUnknown, SubscriptionWrongKind, DeliveryError, PredicateInvalid.
         """
         topic = self.catalog.topic(request.topic)
+        selection = self._filter(request.where)
         if request.group:
             if topic.groups is None:
                 raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
-            return Subscription(1, topic.groups.join(request.group, _start_of(topic, request), on_assigned))
+            member = topic.groups.join(request.group, _start_of(topic, request), on_assigned, selection)
+            return Subscription(1, member)
         if topic.queue is not None:
+            if selection is not None:
+                raise SubscriptionWrongKind(
+                    f"topic {topic.name} is a queue: records that a consumer's filter leaves out would wait for nobody"
+                )
             if request.start != START_EARLIEST or request.starts or request.partitions:
                 raise SubscriptionWrongKind(
                     f"topic {topic.name} is a queue: its consumers get what is not settled, "
@@ -186,8 +197,29 @@ class Gateway:
         for index in request.partitions:
             topic.partition(index)
         reader, place = topic.read(), _start_of(topic, request)
+        reader.selection = selection
         reader.read_all_from({index: place(index) for index in request.partitions or topic.partitions})
         return Subscription(2, reader)
+
+    def _filter(self, where: str) -> Selection | None:
+        """The records that a predicate wants; None: all. Raises PredicateInvalid."""
+        return Selection(RecordFilter.parse(where), self.long_work) if where else None
+
+    def fetch_selection(
+        self, principal: Principal, topic: str, index: int, where: str, *, unsettled: bool
+    ) -> Selection | None:
+        """The records of a partition to fetch: of all or only the unsettled ones, those that a predicate wants.
+
+        None: all. Raises TopicUnknown, PartitionUnknown, PredicateInvalid; SubscriptionWrongKind if `unsettled` and the
+        topic is no queue.
+        """
+        if not unsettled:
+            return self._filter(where)
+        queue = self.catalog.topic(topic).queue
+        if queue is None:
+            raise SubscriptionWrongKind(f"topic {topic} is a stream, on which no record is settled")
+        among = RecordFilter.parse(where) if where else None
+        return Selection(Unsettled(queue.dispatch(index).subscription, among), self.long_work)
 
     def settle(self, principal: Principal, consumer: Consumer, settlements: Sequence[Settlement]) -> SettleOutcome:
         """Carry out settlements one by one; a refused one changes nothing and does not stop the others."""

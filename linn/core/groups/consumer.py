@@ -34,14 +34,19 @@ from linn.core.groups.event import (
     encode_group_events,
 )
 from linn.core.groups.group import ConsumerGroup, Rebalance
-from linn.core.groups.reader import StreamReader
+from linn.core.groups.reader import TOLD_INTERVAL_S, StreamReader
 from linn.core.log.delivery import Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
+from linn.core.log.selection import Selection
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
 from linn.core.loop.waiting import WaitDeadline
 
 Start = Callable[[int], int]
 """The start offset for a partition in which the group has committed nothing, fixed when the member joined."""
+PASSED_RANGES_MAX = 1_024
+"""Limit of the ranges between a partition's uncommitted deliveries that a filter has passed over; the oldest are
+forgotten, so that whoever continues behind them looks at them again.
+"""
 OnAssigned = Callable[[int, Sequence[int]], None]
 """A callback with (generation, partitions) when a member joins and whenever its share changes."""
 
@@ -140,10 +145,16 @@ class Groups:
         self._count_out(name)
         return group
 
-    def join(self, name: str, start: Start, on_assigned: OnAssigned) -> GroupConsumer:
-        """Add a member to a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
+    def join(
+        self, name: str, start: Start, on_assigned: OnAssigned, selection: Selection | None = None
+    ) -> GroupConsumer:
+        """Add a member to a group, which is made if it is new. Raises DeliveryError, LimitExceeded.
+
+        With a selection the other records are passed over, and count as consumed.
+        """
         group = self._group(name)
         member = GroupConsumer(self, group, f"member-{next(self._member_ids)}", start, on_assigned)
+        member.reader.selection = selection
         self._members.setdefault(name, {})[member.name] = member
         self._tell(group, group.join(member.name))
         return member
@@ -322,6 +333,14 @@ class GroupConsumer:
         self._groups = groups
         self._start = start
         self._on_assigned = on_assigned
+        self.reader.on_passed = self._pass
+        self._passed: dict[int, dict[int, int]] = {}
+        """By partition, the ends of ranges that a filter has passed over, by their first offsets, ascending; what was
+        delivered before them is not committed yet.
+        """
+        self._begun: dict[int, int] = {}
+        """The offsets at which reading began; only with a filter."""
+        self._passes_logged_s = 0.0
         self._owned_since: dict[int, int] = {}
         """The generation in which it gained each of its partitions."""
         self._closed = False
@@ -346,6 +365,7 @@ class GroupConsumer:
         for partition in lost:
             self.reader.stop_reading(partition)
             del self._owned_since[partition]
+            self._passed.pop(partition, None)
         self._owned_since.update(dict.fromkeys(gained, generation))
         self._groups.when_committed(lambda: self._begin(generation, partitions, gained))
 
@@ -354,7 +374,10 @@ class GroupConsumer:
             return
         # Another member may own it again, or this one lost and regained it: then the later gain starts reading.
         mine = [partition for partition in gained if self._owned_since.get(partition) == generation]
-        self.reader.read_all_from({partition: self._place(partition) for partition in mine})
+        places = {partition: self._place(partition) for partition in mine}
+        if self.reader.selection is not None:
+            self._begun.update(places)
+        self.reader.read_all_from(places)
         self._on_assigned(generation, partitions)
 
     def _place(self, partition: int) -> int:
@@ -388,6 +411,34 @@ class GroupConsumer:
             await partition.wait_committed(offset)
         return True
 
+    def _pass(self, partition: int, first: int, end: int) -> None:
+        """Record that a filter has passed over a range: it is committed with what comes before it."""
+        passed = self._passed.setdefault(partition, {})
+        passed[first] = end
+        if len(passed) > PASSED_RANGES_MAX:
+            del passed[next(iter(passed))]
+        position = self.group.position(partition)
+        if position is None:
+            position = self._begun.get(partition, -1)
+        selection = self.reader.selection
+        if selection is not None and first <= position < end and not self._groups.closed:
+            # A full disk, or another owner, only makes a successor look at these records again.
+            with contextlib.suppress(StorageError, GroupFenced):
+                self.group.commit(self.name, self.generation, partition, end)
+                now_s = selection.monotonic()
+                if now_s - self._passes_logged_s >= TOLD_INTERVAL_S:
+                    self._passes_logged_s = now_s
+                    self._groups.flush(self.group)
+
+    def _behind_passed(self, partition: int, end: int) -> int:
+        """The offset to commit for records up to `end`: what was passed over behind them is consumed as well."""
+        passed = self._passed.get(partition)
+        if not passed:
+            return end
+        while passed and (first := next(iter(passed))) < end:
+            del passed[first]
+        return passed.get(end, end)
+
     def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
         """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them."""
         refused: list[tuple[int, LinnError]] = []
@@ -407,7 +458,7 @@ class GroupConsumer:
             known = self._groups.partitions.get(partition)
             if known is not None and settlement.end > known.high_watermark:
                 raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
-            end = settlement.end
+            end = self._behind_passed(partition, settlement.end)
             if self._groups.commits_on_delivery:
                 end = max(end, self.group.position(partition) or 0)  # Deliveries committed since then stay committed.
             self.group.commit(self.name, self.generation, partition, end)
@@ -416,6 +467,7 @@ class GroupConsumer:
                 raise GroupFenced(f'this member does not own partition {partition} of group "{self.group.name}"')
             if not 0 <= settlement.first <= self._groups.partitions[partition].high_watermark:
                 raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
+            self._passed.pop(partition, None)
             self.reader.read_from(partition, settlement.first)
         else:
             raise SubscriptionWrongKind("a stream has no leases: only ack, to commit, and nack, to read again, apply")

@@ -3,6 +3,9 @@
 Law: each partition's records are handed over in order, none twice and none left out, from the given offset; if
 retention has dropped it, reading continues at the new start. A batch that can't be decoded is handed over whole,
 whatever was asked for; it does not block what follows.
+
+A reader with a selection is handed the records that it wants. Its batches cover the offsets between them as well, so
+that they follow one another without gaps; where nothing is wanted for a while, it is told how far it has come.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchMalformed, OffsetOutOfRange, SubscriptionWrongKind, TopicUnknown
 from linn.core.log.delivery import NOTHING, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
+from linn.core.log.selection import Selection
 from linn.core.log.storage import StoredBatch
 from linn.core.loop.waiting import WaitDeadline
 
 logger = logging.getLogger("linn.stream")
 
+TOLD_INTERVAL_S = 1.0
+"""Interval at which a reader is told of records that were passed over; as many are looked at again if it is lost."""
 ENTERED_AT_ONCE_MAX = 128
 """Partitions that a reader is registered with in one step: a quarter of a millisecond."""
 
@@ -41,6 +47,12 @@ class StreamReader:
         self.topic = topic
         self.partitions = partitions
         self._places: dict[int, int] = {}
+        self.selection: Selection | None = None
+        """The records to hand over; None: all."""
+        self.on_passed: Callable[[int, int, int], None] | None = None
+        """Called with (partition, first, end) of records that were passed over, instead of telling whoever reads."""
+        self._told: dict[int, tuple[int, float]] = {}
+        """The offset up to which whoever reads knows of a partition, and since when; only with a selection."""
         self._listeners: dict[int, Callable[[], None]] = {}
         self._entering: dict[int, None] = {}
         """Partitions that the reader is not yet registered with; its offsets in them hold from the start."""
@@ -63,6 +75,8 @@ class StreamReader:
         """Begin or continue reading partitions at these offsets. For thousands, `next` does most of the work."""
         self._places.update(places)
         for partition in places:
+            self._told.pop(partition, None)
+        for partition in places:
             to_do = self._ready if partition in self._listeners else self._entering
             to_do[partition] = None
         self._wake()
@@ -70,6 +84,7 @@ class StreamReader:
     def stop_reading(self, partition: int) -> None:
         """Stop reading a partition."""
         if self._places.pop(partition, None) is not None:
+            self._told.pop(partition, None)
             self._entering.pop(partition, None)
             self._ready.pop(partition, None)
             listener = self._listeners.pop(partition, None)
@@ -110,6 +125,9 @@ class StreamReader:
                 delivery = await self._read_first(records_max, bytes_max)
                 if delivery is not None:
                     return delivery
+                if deadline.is_over:
+                    return NOTHING
+                await trio.lowlevel.checkpoint()  # Records that are passed over may be in memory.
             elif self._entering:
                 await trio.lowlevel.checkpoint()
             else:
@@ -141,19 +159,53 @@ class StreamReader:
         end = min(partition.high_watermark, begin + records_max)
         if begin >= end:
             return None
+        if self.selection is not None:
+            return await self._select(self.selection, number, place, records_max, bytes_max)
         try:
             batches = await self._batches(partition, begin, end, bytes_max)
         except OffsetOutOfRange:
             if partition.start_offset > begin:
                 return None  # Retention was faster: continue at the new start.
             raise
-        if not batches or self._places.get(number) != place:
+        if self._places.get(number) != place:
             return None  # Removed, or moved, while the disk was read.
-        self._places[number] = batches[-1].end_offset
-        if batches[-1].base_offset < begin:
-            return None  # A part of it can't be handed over.
+        self._places[number] = batches[-1].end_offset if batches else end
+        if not batches or batches[-1].base_offset < begin:
+            return None  # There is a gap, or a batch of which only a part was wanted and that can't be cut.
         partition.count_delivered(batches)
         return Delivery(number, 0, 0, batches)
+
+    async def _select(
+        self, selection: Selection, number: int, place: int, records_max: int, bytes_max: int
+    ) -> Delivery | None:
+        """Read as `_read` does, through the selection."""
+        partition = self.partitions[number]
+        told, since_s = self._told.setdefault(number, (place, selection.monotonic()))
+        begin = max(place, partition.start_offset)
+        try:
+            batches, end = await selection.read(
+                partition, begin, covers_from=told, records_max=records_max, bytes_max=bytes_max
+            )
+        except OffsetOutOfRange:
+            if partition.start_offset > begin:
+                return None
+            raise
+        if self._places.get(number) != place or number not in self._told:
+            return None
+        self._places[number] = end
+        now_s = selection.monotonic()
+        if batches:
+            told = batches[-1].end_offset
+            self._told[number] = told, now_s
+        if told < end and self.on_passed is not None:
+            self.on_passed(number, told, end)
+        if batches:
+            partition.count_delivered(batches)
+            return Delivery(number, 0, 0, batches)
+        if self.on_passed is None and now_s - since_s >= TOLD_INTERVAL_S:
+            self._told[number] = end, now_s
+            return Delivery(number, 0, 0, (), end)
+        return None
 
     async def _batches(
         self, partition: Partition, begin: int, end: int, bytes_max: int
@@ -194,7 +246,7 @@ class StreamReader:
         self._on_close(self)
         self._wake()
         self.on_ended()
-        self.on_ended = nobody  # The callee refers to this reader.
+        self.on_ended, self.on_passed = nobody, None  # The callees refer to this reader.
 
     def leaving(self) -> Steps[None]:
         """Unregister from the partitions, of which there may be thousands, one per step."""

@@ -24,6 +24,8 @@ class Delivery:
     """1 the first time; 0 where attempts are not counted."""
     batches: Sequence[RecordBatch | StoredBatch]
     """The records, in memory unless `Consumer.takes_stored`. Empty if the deadline came first."""
+    passed_to: int = 0
+    """Without batches: the offset before which the partition has no more records for this consumer; 0: not known."""
 
     @property
     def count(self) -> int:
@@ -98,8 +100,9 @@ class Consumer(Protocol):
     async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
         """Wait for records and take up to `records_max` of them; at least one, whatever its size.
 
-        Empty if the deadline comes before there are any. Once records are taken it counts no more, so that none is
-        given back, with an attempt used up, because reading it from the disk took long.
+        Empty if the deadline comes before there are any, or to say how far a filter has passed over others. Once
+        records are taken it counts no more, so that none is given back, with an attempt used up, because reading it
+        from the disk took long.
 
         Raises:
             LinnError: the records can't be read, or the topic is gone.

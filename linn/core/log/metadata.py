@@ -22,9 +22,10 @@ from linn.core.env.env import Clock, Disk, File
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import DescriptorsExhausted, DiskFull, LogCorrupt, RevisionConflict, StorageError
 
-FORMAT = 2
-_KEYS = {1: {"format", "revision", "entries"}, FORMAT: {"format", "crc32c", "revision", "entries"}}
-"""Keys of the file, by its format. Files of format 1 have no checksum; the next change rewrites them."""
+FORMAT = 3
+"""Format of everything in the data folder, the batches included. It grows when an older folder can't be read."""
+_KEYS = {"format", "revision", "entries"}
+"""Keys of the file, besides that of its checksum, which a file written by hand does not have."""
 SYNC_RETRY_S = 0.5
 RESERVE_BYTES = 64 << 10
 """Room reserved for entries on a full disk: enough for those of a few hundred topics."""
@@ -41,7 +42,7 @@ class MetadataStore(Protocol):
         `proofs`: paths that can exist only if something was stored here before; looked at only if the store finds no
         data of its own.
 
-        Raises LogCorrupt: the metadata is damaged or lost. StorageError.
+        Raises LogCorrupt: the metadata is damaged or lost. StorageError, also if it is of an earlier version.
         """
 
     async def put(self, key: str, value: Any, revision: int) -> int:
@@ -92,6 +93,7 @@ def _decoded(content: bytes) -> tuple[int, dict[str, _Entry]]:
 
     Raises:
         ValueError: it is not what was written; worded as the end of one line.
+        StorageError: an earlier version wrote it.
     """
     first, newline, body = content.partition(b"\n")
     try:
@@ -101,12 +103,17 @@ def _decoded(content: bytes) -> tuple[int, dict[str, _Entry]]:
     if not isinstance(found, dict):
         raise ValueError("it is no JSON object")
     format_ = found.get("format")
-    if not isinstance(format_, int) or format_ not in _KEYS:
+    if format_ in range(1, FORMAT):
+        raise StorageError(
+            f"an earlier version of linn wrote this data folder, in format {format_}, and this version reads format "
+            f"{FORMAT} alone: go on with that version, or begin with an empty folder"
+        )
+    if format_ != FORMAT:
         raise ValueError(f"its format is {format_!r:.20}, which this version does not know")
-    if format_ == FORMAT and first + newline != _first_line(body):
+    if "crc32c" in found and first + newline != _first_line(body):
         raise ValueError("its CRC-32C is wrong")
-    if found.keys() != _KEYS[format_]:
-        raise ValueError(f"its keys are not {', '.join(sorted(_KEYS[format_]))}")
+    if found.keys() - {"crc32c"} != _KEYS:
+        raise ValueError(f"its keys are not {', '.join(sorted(_KEYS))}")
     entries = found["entries"]
     if not _is_revision(found["revision"], 0) or not isinstance(entries, dict):
         raise ValueError("its revision is no number, or its entries are no JSON object")
@@ -151,6 +158,8 @@ class EmbeddedMetadata:
             self._revision, self._entries = _decoded(content)
         except ValueError as error:
             raise LogCorrupt(f"{self._path} can't be read: {error}. Nothing was changed") from error
+        except StorageError as error:
+            raise StorageError(f"{self._path}: {error.text}. Nothing was changed") from error
         return {key: (entry.revision, entry.value) for key, entry in self._entries.items()}
 
     def _check_first_start(self, proofs: Iterable[str]) -> None:

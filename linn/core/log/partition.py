@@ -52,6 +52,11 @@ SYNC_RETRY_S = 0.5
 logger = logging.getLogger("linn.storage")
 
 
+def _slices(batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
+    """The slice that covers the offsets [first, end), unless it would hold no record. Raises BatchMalformed."""
+    return [slice_batch(batch, first, end)] if batch.index_at(first) < batch.index_at(end) else []
+
+
 class Partition:
     """A partition around its `PartitionLog`. `append` is synchronous; `when_committed` calls back on confirmation."""
 
@@ -103,11 +108,11 @@ class Partition:
         self._storage.producers += len(producers) - before
         return offset
 
-    def repeated(self, offset: int, count: int) -> int:
+    def repeated(self, offset: int, span: int) -> int:
         """Count a batch that is stored already at this offset; returns the offset behind it, or the end if unknown."""
         self.duplicates += 1
         end = self.log.bounds()[1]
-        return end if offset == OFFSET_UNKNOWN else min(offset + count, end)
+        return end if offset == OFFSET_UNKNOWN else min(offset + span, end)
 
     def pass_over(self, numbers: Numbered) -> None:
         """Remember a numbered batch of which nothing had to be stored."""
@@ -142,7 +147,7 @@ class Partition:
         if self._confirm_after_sync:
             self._start_sync(self._sync_until_durable)
         else:
-            self._advance(base_offset + batch.count)
+            self._advance(base_offset + batch.offset_span)
             if self._flush_interval_s is not None:
                 self._start_sync(self._sync_after_interval)
         return base_offset
@@ -268,47 +273,71 @@ class Partition:
         return self.log.bounds()[0]
 
     async def read(self, offset: int, bytes_max: int) -> Sequence[RecordBatch]:
-        """Read committed batches from the one that holds `offset`, cut so that the first record is that of `offset`.
+        """Read committed batches from the one that holds `offset`, cut so that none has a record before `offset`.
 
-        As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if `offset` is the high
-        watermark. Raises OffsetOutOfRange, LogCorrupt.
+        As many as fit into `bytes_max`, at most READ_BATCHES_MAX, and at least one. Empty if there are no records from
+        `offset` to the high watermark. Raises OffsetOutOfRange, LogCorrupt.
         """
+        while batches := await self._read(offset, bytes_max):
+            behind = batches[0].end_offset
+            if batches[0].base_offset < offset:
+                batches[:1] = self._cut(batches[0], offset, behind)
+            if batches:
+                return batches
+            offset = behind  # The batch ends with a gap, which begins before `offset`.
+        return ()
+
+    async def _read(self, offset: int, bytes_max: int) -> list[RecordBatch]:
+        """Read committed batches as they are stored. Raises OffsetOutOfRange, LogCorrupt."""
         watermark = self.high_watermark
         if offset >= watermark:
             if offset > watermark:
                 raise OffsetOutOfRange(f"offset {offset} of {self.id} is beyond the high watermark {watermark}")
-            return ()
+            return []
         batches = list(await self.log.read(offset, bytes_max))[:READ_BATCHES_MAX]
         while batches and batches[-1].base_offset >= watermark:
             batches.pop()
-        if batches and batches[0].base_offset < offset:
-            batches[0] = self._cut(batches[0], offset, batches[0].end_offset)
         return batches
 
-    def _cut(self, batch: RecordBatch, first: int, end: int) -> RecordBatch:
-        """Cut the records [first, end) out of a batch, by offset. Raises BatchMalformed."""
+    async def read_whole(self, offset: int, bytes_max: int) -> list[RecordBatch]:
+        """Read committed batches from the one that holds `offset`, each whole, in views of their own.
+
+        Empty if `offset` is the high watermark. Raises OffsetOutOfRange, LogCorrupt.
+        """
+        kept = self._storage.cut_batches.at(self, offset)
+        if kept is not None and self.start_offset <= offset < self.high_watermark:
+            return [kept]
+        return [RecordBatch(batch.message) for batch in await self._read(offset, bytes_max)]
+
+    def keep_cut(self, whole: RecordBatch) -> None:
+        """Cache a batch of `read_whole` of which another part will be read: it is not decoded again for that."""
+        self._storage.cut_batches.keep(self, whole)
+
+    def _cut(self, batch: RecordBatch, first: int, end: int) -> list[RecordBatch]:
+        """Cut the offsets [first, end) out of a batch; nothing if all of them are a gap. Raises BatchMalformed."""
         # A separate view: decoded columns must not stay with a batch that an engine holds in memory.
         whole = RecordBatch(batch.message)
-        part = slice_batch(whole, first - batch.base_offset, end - batch.base_offset)
+        parts = _slices(whole, first, end)
         self._storage.cut_batches.keep(self, whole)
-        return part
+        return parts
 
     async def read_range(self, first: int, end: int, bytes_max: int) -> Sequence[RecordBatch]:
         """Read batches with exactly the records from `first` on, up to `end` or to `bytes_max`, whichever is less.
+
+        Empty if there are none, as where a batch has a gap.
 
         Raises OffsetOutOfRange, LogCorrupt; BatchMalformed if the first of them has to be cut and can't be read.
         """
         whole = self._storage.cut_batches.at(self, first)
         if whole is not None and self.start_offset <= first < end <= self.high_watermark:
-            base = whole.base_offset
-            return [slice_batch(whole, first - base, min(end, whole.end_offset) - base)]
+            return _slices(whole, first, min(end, whole.end_offset))
         batches = list(await self.read(first, bytes_max))
         while batches and batches[-1].base_offset >= end:
             batches.pop()
         if batches and batches[-1].end_offset > end:
             last = batches.pop()
             try:
-                batches.append(self._cut(last, last.base_offset, end))
+                batches += self._cut(last, last.base_offset, end)
             except BatchMalformed:
                 if not batches:
                     raise

@@ -46,15 +46,12 @@ class StoredBatch:
     """A batch that stays in its file, with the facts needed to hand it on."""
 
     base_offset: int
+    end_offset: int
+    """The offset behind the last one that the batch covers."""
     count: int
     size: int
     """Size in bytes."""
     message: FileRegion
-
-    @property
-    def end_offset(self) -> int:
-        """The offset behind the last record."""
-        return self.base_offset + self.count
 
 
 class LogStatistics(NamedTuple):
@@ -69,8 +66,8 @@ class LogStatistics(NamedTuple):
 class PartitionLog(Protocol):
     """One partition's ordered, append-only sequence of record batches. Has one writer. Derive from it.
 
-    Offsets are dense: a batch of n records at base offset b covers b to b+n-1. `append` is synchronous and does not
-    block: it writes to memory or to the page cache.
+    A batch at base offset b covers b to b + `offset_span` - 1, and the next one follows there. `append` is synchronous
+    and does not block: it writes to memory or to the page cache.
     """
 
     capabilities: Capabilities

@@ -22,6 +22,11 @@ class WaitDeadline:
         if self._scope is not None:
             self._scope.cancel()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has passed."""
+        return trio.current_time() >= self._until
+
     async def wait(self, something: Callable[[], Awaitable[None]]) -> bool:
         """Wait for something; False if the deadline came first."""
         with trio.CancelScope(deadline=self._until) as self._scope:

@@ -188,7 +188,7 @@ class Publisher:
                 partition.pass_over(numbers)
                 continue
             if known is not None:
-                base_offset, end = known, partition.repeated(known, part.count)
+                base_offset, end = known, partition.repeated(known, part.offset_span)
             else:
                 if len(destinations) > 1:
                     # Each log stamps its own copy; the first takes the bytes as they are.
@@ -196,7 +196,7 @@ class Publisher:
                         part = RecordBatch(bytearray(part.message))
                     taken.add(id(part))
                 base_offset = topic.append(partition, part, numbers)
-                end = base_offset + part.count
+                end = base_offset + part.offset_span
             copies += part.count
             # Waits are rare: with fsync = "os" a batch is committed when it is appended.
             if partition.high_watermark < end and topic.semantics.confirm_when(acks) is not ConfirmWhen.ACCEPTED:

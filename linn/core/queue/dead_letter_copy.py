@@ -149,7 +149,7 @@ async def _copy(
                 replace(record, labels=_labels(source, each, at, env.clock.now_ms(), record.labels))
                 for at, each in left[:RECORDS_IN_A_TURN]
                 if at < batch.end_offset
-                for record in [batch.record(at - batch.base_offset)]
+                for record in [batch.record(batch.index_at(at))]
             ]
         except BatchError as error:
             behind = (await source.batch_at(offset)).end_offset
@@ -190,7 +190,8 @@ async def _store(records: list[Record], target: Partition, env: Env) -> None:
     end = 0
     for at in range(0, len(records), RECORDS_IN_A_TURN):
         for batch in _batches(records[at : at + RECORDS_IN_A_TURN], env):
-            end = target.append(batch) + batch.count
+            target.append(batch)
+            end = batch.end_offset
         if at + RECORDS_IN_A_TURN < len(records):
             await trio.lowlevel.checkpoint()
     await target.wait_committed(end)

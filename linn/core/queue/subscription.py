@@ -310,6 +310,11 @@ class SharedSubscription:
         """The number of records below `end` (the high watermark) that `acquire` could give, as of the last `expire`."""
         return self._states.returned.ready.count + max(0, end - self._states.cursor)
 
+    def unsettled(self, first: int, end: int) -> list[Range]:
+        """The parts of [first, end) that are not settled, in order."""
+        first = max(first, self._states.low)
+        return self._states.settled.gaps(first, end) if first < end else []
+
     def unsettled_count(self, end: int) -> int:
         """The number of unsettled records below `end` (the high watermark), in any state."""
         states = self._states

@@ -6,10 +6,12 @@ Law: waiting fetches hold nothing but themselves, however many there are; their 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
 from linn.core.log.partition import Partition
+from linn.core.log.selection import Selection
 from linn.core.loop.memory_budget import RESERVE_BYTES
 from linn.core.loop.waiting import WaitDeadline
 from linn.protocols.capnp.responder import Responder
@@ -20,6 +22,9 @@ FETCH_BYTES_MAX = 16 << 20
 """Largest answer to one fetch, whatever the client asks for."""
 FETCH_BYTES_MIN_MAX = 1 << 20
 """Largest minimum that a fetch may wait for: it is read once to be counted, by each fetch that waits."""
+SELECTED_BYTES_MAX = 1 << 20
+"""Bytes of the log that are looked at in one step of a fetch with a choice of records."""
+FETCH_RECORDS_MAX = 1 << 31
 WAIT_MS_MAX = 60_000
 """Longest wait of a fetch or pull: connections are kept alive by other means."""
 
@@ -45,6 +50,14 @@ class Reading:
         assert isinstance(fetch, m.Fetch)
         partition = self._responder.gateway.partition(self._responder.principal, fetch.topic, fetch.partition)
         asked = min(max(fetch.bytes_max, 1), FETCH_BYTES_MAX)
+        selection = self._responder.gateway.fetch_selection(
+            self._responder.principal, fetch.topic, fetch.partition, fetch.where, unsettled=fetch.unsettled
+        )
+        if selection is not None:
+            self._responder.in_task(
+                event, partial(self._fetch_selected, event.correlation, partition, selection, fetch)
+            )
+            return
         if fetch.bytes_min <= 1 and self._fetch_nowait(event.correlation, partition, fetch.offset, asked):
             return
 
@@ -60,9 +73,11 @@ class Reading:
                 outbox = self._responder.outbox
                 await outbox.wait_room()
                 bytes_max = min(asked, RESERVE_BYTES) if outbox.is_short else asked
-                batches = await partition.read_stored(fetch.offset, partition.high_watermark, bytes_max)
+                end = partition.high_watermark
+                batches = await partition.read_stored(fetch.offset, end, bytes_max)
                 partition.count_delivered(batches)
-                answer = m.Fetched(partition.start_offset, partition.high_watermark)
+                behind = batches[-1].end_offset if batches else end
+                answer = m.Fetched(partition.start_offset, partition.high_watermark, behind)
                 outbox.put(frames_to(answer, event.correlation, batches))
             finally:
                 self._fetching.release()
@@ -80,9 +95,37 @@ class Reading:
         if not batches:
             return False
         partition.count_delivered(batches)
-        answer = m.Fetched(partition.start_offset, partition.high_watermark)
+        answer = m.Fetched(partition.start_offset, partition.high_watermark, batches[-1].end_offset)
         responder.answer(frames_to(answer, correlation, batches))
         return True
+
+    async def _fetch_selected(
+        self, correlation: int, partition: Partition, selection: Selection, fetch: m.Fetch
+    ) -> None:
+        """Answer with the first wanted records, or with none when the client has waited long enough.
+
+        The answer says how far the partition was looked at, which is one read at least.
+        """
+        outbox, offset = self._responder.outbox, fetch.offset
+        bytes_max = min(max(fetch.bytes_max, 1), SELECTED_BYTES_MAX)
+        deadline = WaitDeadline(0 if self._draining else min(fetch.wait_max_ms, WAIT_MS_MAX) / 1000)
+        self._waits[deadline] = None
+        try:
+            while True:
+                if offset == partition.high_watermark:
+                    await deadline.wait(partition.watchers.wait)
+                async with self._fetching:
+                    await outbox.wait_room()
+                    batches, offset = await selection.read(
+                        partition, offset, covers_from=offset, records_max=FETCH_RECORDS_MAX, bytes_max=bytes_max
+                    )
+                    if batches or deadline.is_over:
+                        partition.count_delivered(batches)
+                        answer = m.Fetched(partition.start_offset, partition.high_watermark, offset)
+                        outbox.put(frames_to(answer, correlation, batches))
+                        return
+        finally:
+            del self._waits[deadline]
 
     async def _wait(self, wait_max_ms: int, something: Callable[[], Awaitable[None]]) -> None:
         """Wait for something, up to the client's limit and the broker's stop."""

@@ -191,6 +191,12 @@ class Subscriber:
     async def _next(self, records_max: int, deadline: WaitDeadline) -> Delivery:
         self._deadlines[deadline] = None
         try:
-            return await self.consumer.next(records_max, self._delivery_bytes(), deadline)
+            while True:
+                delivery = await self.consumer.next(records_max, self._delivery_bytes(), deadline)
+                if delivery.batches or not delivery.passed_to:
+                    return delivery
+                passed = m.Deliver(self.id, delivery.partition, 0, 0, delivery.passed_to)
+                self._outbox.put(frames_of(passed))
+                await self._outbox.wait_room()
         finally:
             del self._deadlines[deadline]

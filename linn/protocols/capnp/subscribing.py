@@ -80,7 +80,12 @@ class Subscribing:
         subscriber = Subscriber(id, self._responder.outbox, self._delivery_bytes, partitions)
         subscriber.topic, subscriber.group = subscribe.topic, subscribe.group
         request = SubscribeRequest(
-            subscribe.topic, subscribe.group, subscribe.start, subscribe.starts, subscribe.partitions
+            subscribe.topic,
+            subscribe.group,
+            subscribe.start,
+            subscribe.starts,
+            subscribe.partitions,
+            subscribe.where,
         )
         kind, consumer = self._responder.gateway.subscribe_nowait(
             self._responder.principal, request, subscriber.assigned

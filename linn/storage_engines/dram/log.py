@@ -70,7 +70,7 @@ class DramLog(PartitionLog):
             self._memory.used_bytes += held
         self._append_time_ms = now_ms
         self._size_bytes += batch.size
-        self._end = offset + batch.count
+        self._end = batch.end_offset
         return offset
 
     def _check_usable(self) -> None:

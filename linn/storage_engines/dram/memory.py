@@ -64,7 +64,7 @@ class MemoryRun:
         self._bases.append(batch.base_offset)
         self._times.append(batch.max_timestamp_ms)
         self.size_bytes += batch.size
-        self.end_offset = batch.base_offset + batch.count
+        self.end_offset = batch.end_offset
         self.last_append_ms = batch.append_time_ms
 
     async def read(self, offset: int, bytes_max: int, *, at_least_one: bool) -> list[RecordBatch]:

@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from linn.core.batch.batch import BATCH_BYTES_MIN, FIELD_COUNT, NUMBER_BYTES, RecordBatch
+from linn.core.batch.batch import BATCH_BYTES_MIN, NUMBER_BYTES, RecordBatch
 from linn.core.batch.flat_message import DATA_AT, WORD
 from linn.core.errors.tree import BatchCorrupt, BatchError, BatchMalformed
 
-_HEAD = struct.Struct("<II8xqqqiIIIqq")
+_HEAD = struct.Struct("<II8xqqqiIIIqq48xI4x")
 HEAD_BYTES = _HEAD.size
 _STAMP_END = 44
-_ROOT = struct.pack("<IHH", 0, NUMBER_BYTES // WORD, FIELD_COUNT)
-"""The root pointer of every batch that this version writes."""
+_ROOT = struct.pack("<IH", 0, NUMBER_BYTES // WORD)
+"""The root pointer of every batch that this version writes, without the number of its fields."""
 _ROOT_AT = 8
 
 
@@ -32,11 +32,12 @@ class Head(NamedTuple):
     durable_offset: int
     record_count: int
     max_timestamp_ms: int
+    offset_span: int
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record."""
-        return self.base_offset + self.record_count
+        """The offset behind the last one that the batch covers."""
+        return self.base_offset + self.offset_span
 
 
 def batch_bytes(view: memoryview, at: int) -> int:
@@ -57,10 +58,10 @@ def head_at(view: memoryview, at: int) -> Head:
     Raises BatchMalformed, BatchCorrupt.
     """
     size = batch_bytes(view, at)
-    _, _, base, append_ms, durable, _, stamp_crc, _, count, _, max_ms = _HEAD.unpack_from(view, at)
+    _, _, base, append_ms, durable, _, stamp_crc, _, count, _, max_ms, span = _HEAD.unpack_from(view, at)
     if crc32c(view[at + DATA_AT : at + _STAMP_END]) != stamp_crc:
         raise BatchCorrupt("the CRC of a batch's stamp does not match")
-    return Head(size, base, append_ms, durable, count, max_ms)
+    return Head(size, base, append_ms, durable, count, max_ms, span)
 
 
 def stamps_in(data: bytearray) -> Iterator[tuple[int, Head]]:

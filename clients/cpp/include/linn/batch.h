@@ -45,6 +45,7 @@ struct BatchHeader {
   std::uint64_t id_high = 0;
   std::uint64_t id_low = 0;
   std::uint64_t transaction = 0;
+  std::uint32_t offset_span = 0;
 };
 
 /// One record of a batch, read when asked for. Views are valid as long as any copy of the batch is.
@@ -64,6 +65,8 @@ class RecordView {
   std::uint32_t ttl_ms() const noexcept;
   /// Of a batch that a broker has stored.
   std::int64_t offset() const noexcept;
+  /// The offset of the next record, or behind the last one that the batch covers.
+  std::int64_t next_offset() const noexcept;
   /// Everything, copied out. Throws as `headers`.
   Record copy() const;
 
@@ -102,7 +105,7 @@ class Batch {
   /// The record at an index less than `size()`.
   RecordView operator[](std::size_t index) const noexcept;
   std::int64_t first_offset() const noexcept;
-  /// Behind the last record.
+  /// Behind the last one that the batch covers; where there are gaps, that may be further than behind the last record.
   std::int64_t end_offset() const noexcept;
 
   class Iterator {

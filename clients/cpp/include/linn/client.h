@@ -69,13 +69,17 @@ struct FetchRequest {
   std::uint32_t bytes_min = 1;
   std::uint32_t bytes_max = 1 << 20;
   std::chrono::milliseconds wait{0};
+  /// A predicate over labels and routing key: only these records. Empty: all.
+  std::string where = {};
 };
 
 struct Fetched {
-  /// The first begins at the offset that was asked for, the others follow without a gap.
+  /// From the offset that was asked for on, in order.
   std::vector<Batch> batches;
   std::int64_t start_offset = 0;
   std::int64_t high_watermark = 0;
+  /// Where to go on: no record that was asked for lies between the last batch and there.
+  std::int64_t next_offset = 0;
 };
 
 struct PartitionInfo {

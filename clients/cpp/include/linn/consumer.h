@@ -38,6 +38,9 @@ struct ConsumerOptions {
   std::vector<std::int32_t> partitions = {};
   /// In place of `start`, one for each partition of the topic; those behind its end begin at the start.
   std::vector<std::int64_t> starts = {};
+  /// Of a stream: a predicate over labels and routing key, such as `label.kind = "late"`. The broker passes over all
+  /// other records, and for a group they count as consumed. Empty: all records.
+  std::string where = {};
 };
 
 enum class SubscriptionKind : std::uint16_t {
@@ -47,7 +50,7 @@ enum class SubscriptionKind : std::uint16_t {
   reader = 2,
 };
 
-/// Batches that were delivered together: records of one partition, without a gap.
+/// Batches that were delivered together: records of one partition, in order.
 struct Delivery {
   std::int32_t partition = 0;
   /// Of the lease; 0 where there is none.

@@ -1,0 +1,115 @@
+"""Reading of a choice of a partition's records, which keep their offsets; the others are left out.
+
+Laws: a batch without a wanted record is passed over, and its body is not opened; of the others the wanted records come
+with their own offsets. The batches of one read cover every offset from where the caller's last read ended, so that a
+reader that continues behind the last of them reads nothing twice. The work is done in turns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from linn.core.batch.batch import OFFSET_SPAN_MAX, RecordBatch
+from linn.core.batch.builder import pick_steps, widen_batch
+from linn.core.batch.steps import Steps
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.tree import BatchMalformed, LimitExceeded
+from linn.core.log.partition import Partition
+from linn.core.loop.long_work import LongTask, LongWork
+
+logger = logging.getLogger("linn.stream")
+
+
+class Selector(Protocol):
+    """A choice of records."""
+
+    def choose(self, batch: RecordBatch, start: int, enough: int) -> Steps[Sequence[int]]:
+        """Find the ascending indexes of a stored batch's wanted records, in short steps.
+
+        Those before `start` are not looked at, and no more need to be found than `enough`. The body is not opened.
+        Raises BatchMalformed: it can't be told.
+        """
+
+
+class Selected(NamedTuple):
+    """The result of one read."""
+
+    batches: Sequence[RecordBatch]
+    end: int
+    """The offset behind the last one that was looked at. No wanted record lies between the last batch and there."""
+
+
+class Selection:
+    """A selector, and the scheduler of its work."""
+
+    def __init__(self, selector: Selector, work: LongWork) -> None:
+        self._selector = selector
+        self._work = work
+        self.monotonic = work.monotonic
+
+    async def read(
+        self, partition: Partition, offset: int, *, covers_from: int, records_max: int, bytes_max: int
+    ) -> Selected:
+        """Look at the next batches from `offset` on, up to `bytes_max` as they are stored, and choose from them.
+
+        The first batch covers the offsets from `covers_from` on. A batch that can't be decoded is handed over whole, or
+        passed over if it begins before `offset`.
+
+        Raises OffsetOutOfRange, LogCorrupt. Cancellation: a checkpoint.
+        """
+        picked: list[RecordBatch] = []
+        task, end, covered = self._work.task(immediate=True), offset, covers_from
+        for stored in await partition.read_whole(offset, bytes_max):
+            if records_max <= 0:
+                break
+            part, end = await _in_turns(self._part(stored, offset, covered, records_max), task)
+            if part is not None:
+                picked.append(part)
+                covered = part.end_offset
+                records_max -= part.count
+            if end < stored.end_offset:
+                partition.keep_cut(stored)
+        return Selected(picked, end)
+
+    def _part(self, batch: RecordBatch, first: int, covered: int, records_max: int) -> Steps[_Part]:
+        end = batch.end_offset
+        try:
+            chosen = yield from self._selector.choose(batch, batch.index_at(first), records_max + 1)
+            if not chosen:
+                return _Part(None, end)
+            if len(chosen) > records_max:
+                end, chosen = batch.offset(chosen[records_max]), chosen[:records_max]
+            if len(chosen) == batch.count:
+                return _Part(widen_batch(batch, _covers(covered, end)), end)
+            return _Part((yield from pick_steps(batch, chosen, _covers(covered, end))), end)
+        except (BatchMalformed, LimitExceeded) as error:
+            end = batch.end_offset
+            if batch.base_offset >= first:
+                return _Part(batch, end)
+            about = {"first": first, "end": end} | log_fields(error)
+            logger.error("the records from %(first)d to %(end)d can't be read and are passed over: %(error)s", about)
+            return _Part(None, end)
+
+
+class _Part(NamedTuple):
+    """The wanted part of one batch."""
+
+    batch: RecordBatch | None
+    end: int
+    """The offset behind what was looked at."""
+
+
+def _covers(first: int, end: int) -> range:
+    return range(max(first, end - OFFSET_SPAN_MAX), end)
+
+
+async def _in_turns(steps: Steps[_Part], task: LongTask) -> _Part:
+    while True:
+        await task.give_turn()
+        try:
+            next(steps)
+        except StopIteration as done:
+            part: _Part = done.value
+            return part
