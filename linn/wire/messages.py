@@ -47,6 +47,8 @@ SETTLE_ENTRIES_MAX = 4_096
 """Limit of the entries in one settle: they are carried out without a pause, and each takes up to 30 us. Most clients
 send far fewer.
 """
+WHOLE_LEASE = -1
+"""`first` and `end` of a settlement of all that is left of a lease."""
 START_EARLIEST = -2
 START_LATEST = -1
 

@@ -403,6 +403,8 @@ class GroupConsumer:
 
     def _settle_one(self, settlement: Settlement) -> None:
         partition = settlement.partition
+        if settlement.is_whole:
+            raise SubscriptionWrongKind("a stream has no leases: a settlement names the offsets that it is about")
         if settlement.verdict == 0:
             known = self._groups.partitions.get(partition)
             if known is not None and settlement.end > known.high_watermark:

@@ -19,7 +19,7 @@ class Delivery:
 
     partition: int
     delivery_id: int
-    """Id of the lease; 0 if there is none. One lease may span several deliveries."""
+    """Id of the lease, which is of this delivery alone; 0 if there is none."""
     attempt: int
     """1 the first time; 0 where attempts are not counted."""
     batches: Sequence[RecordBatch | StoredBatch]
@@ -45,15 +45,21 @@ def nobody(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A consumer's verdict on the records [first, end) of a partition."""
+    """A consumer's verdict on the records [first, end) of a partition, or on all that is left of a lease."""
 
     partition: int
     delivery_id: int
     first: int
+    """Like `end`, -1 for all records that the lease still holds."""
     end: int
     verdict: int
     """Number from the native protocol: 0 ack, 1 nack, 2 reject, 3 extend, 4 release."""
     ms: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about all that is left of a lease, and names no offsets."""
+        return self.first == self.end == -1
 
 
 @dataclass(frozen=True, slots=True)

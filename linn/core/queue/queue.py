@@ -180,8 +180,9 @@ class QueueConsumer:
 
     def _put_back_rest(self) -> None:
         """Return the undelivered part of a lease; the attempt does not count."""
-        lease, self._unreadable_left = self._lease, 0
+        lease = self._lease
         if lease is not None:
+            self._unreadable_left = 0
             self._queue.dispatches[self._lease_partition].put_back(self.id, lease, self._rest_of(lease), 0.0)
             self._lease = None
 
@@ -273,6 +274,8 @@ class QueueConsumer:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
             self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
         self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
+        if self.lease_ms:
+            self._put_back_rest()  # A lease is of one delivery: who settles it whole settles what has arrived.
         return delivery
 
     def _go_on(self, dispatch: PartitionQueue, lease: Lease, offset: int) -> None:
