@@ -203,11 +203,8 @@ QUEUE_MUTATIONS = (
         breaks="An ack that was answered holds.",
         guarantee=_ONCE,
         module="linn.core.queue.queue",
-        original="return SettleOutcome(refused, self._flush(touched.values()))",
-        planted="""
-            self._flush(touched.values())
-            return SettleOutcome(refused, ())
-        """,
+        original="return SettleOutcome(refused, list(awaits.values()))",
+        planted="return SettleOutcome(refused, ())",
         simulation="broker",
         seed=36,
         says="[what is settled stays settled]",

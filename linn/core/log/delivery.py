@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import Steps
 from linn.core.errors.tree import LinnError
 from linn.core.log.partition import Partition
 from linn.core.log.storage import StoredBatch
@@ -36,6 +37,8 @@ class Delivery:
         return sum(batch.size for batch in self.batches)
 
 
+SETTLE_STEP = 32
+"""Settlements of one step: 0.3 ms."""
 NOTHING = Delivery(0, 0, 0, ())
 
 
@@ -112,8 +115,13 @@ class Consumer(Protocol):
         Cancellation: taken records go back; the attempt counts.
         """
 
-    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
-        """Carry out settlements one by one; a refused one changes nothing and does not stop the others."""
+    def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
+        """Carry out settlements one by one, in steps of `SETTLE_STEP`; a refused one changes nothing and does not stop
+        the others.
+
+        Raises StorageError with the last step: all are carried out, but not durably. A step is complete in itself, so
+        the work may end after any.
+        """
 
     def is_holding(self) -> bool:
         """Whether records are leased to this consumer."""
