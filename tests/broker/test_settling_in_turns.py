@@ -78,6 +78,30 @@ def test_few_records_are_settled_between_two_looks_at_the_clock_which_end_a_turn
     with_leased_records(scenario)
 
 
+def test_what_is_left_of_a_lease_takes_a_turn_of_its_own_if_it_is_many_ranges() -> None:
+    async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
+        await client.call(m.Publish("t"), [records(["x"] * COUNT)])
+        other = (await client.pull(subscription, COUNT)).message.delivery_id
+        queue = broker.topics["t"].queue
+        assert queue is not None
+        subscribed, seen, clock = queue.dispatch(0).subscription, [], broker.long_work.monotonic
+
+        def look() -> float:
+            seen.append(subscribed.leased_count)
+            return clock()
+
+        for lease, first in ((id, 0), (other, COUNT)):
+            offsets = list(range(first, first + 200, 2))
+            assert (await client.call(m.Settle(subscription, singles(lease, offsets)))).refused == []
+        broker.long_work.monotonic = look
+        whole = [m.Settlement(0, lease, m.WHOLE_LEASE, m.WHOLE_LEASE) for lease in (id, other)]
+        assert (await client.call(m.Settle(subscription, whole))).refused == []
+        assert set(seen) == {COUNT - 100}
+        assert subscribed.settled_before() == 2 * COUNT
+
+    with_leased_records(scenario)
+
+
 def test_later_requests_of_the_connection_find_the_settlements_done() -> None:
     async def scenario(env: SimEnv, broker: Broker, client: RawClient, subscription: int, id: int) -> None:
         half = in_random_order(COUNT)[: COUNT // 2]

@@ -336,17 +336,22 @@ class QueueConsumer:
         refused: list[tuple[int, LinnError]] = []
         awaits: dict[int, tuple[Partition, int]] = {}
         touched: dict[int, PartitionQueue] = {}
+        done = 0
         for index, settlement in enumerate(settlements):
-            if index and index % SETTLE_STEP == 0:
+            if done >= SETTLE_STEP:
+                done = 0
                 with contextlib.suppress(StorageError):  # The events wait for the next flush.
                     self._flush(touched, awaits)
                 yield
+            done += 1
             try:
                 if self._queue.closed:
                     raise TopicUnknown(f"topic {self._queue.topic} is gone")
                 dispatch = self._queue.dispatch(settlement.partition)
                 dispatch.settle(self.id, settlement)
                 touched[settlement.partition] = dispatch
+                # What is left of a lease may be thousands of ranges.
+                done = max(done, dispatch.subscription.events_waiting)
             except LinnError as error:
                 refused.append((index, error))
         self._flush(touched, awaits)

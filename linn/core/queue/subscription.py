@@ -370,6 +370,11 @@ class SharedSubscription:
         """
         return self._events.take()
 
+    @property
+    def events_waiting(self) -> int:
+        """The number of events that `take_events` would give."""
+        return len(self._events)
+
     def snapshot_events(self, now: float) -> list[SubscriptionEvent]:
         """The whole state as events that replace all earlier ones; ONE record of its own. Take the pending events
         before.
