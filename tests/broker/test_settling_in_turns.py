@@ -208,7 +208,7 @@ def test_a_ping_waits_milliseconds_while_another_client_settles_thousands_in_ran
     """The queue has 100,000 settled ranges or more all the time."""
     gaps, requests = 100_000, 8
 
-    async def measure(address: str) -> list[float]:
+    async def measure(address: str) -> tuple[list[float], list[float]]:
         settler, other = await connected(RealEnv(), address), await connected(RealEnv(), address)
         total = 2 * gaps + requests * COUNT
         for first in range(0, total, 10_000):
@@ -219,25 +219,32 @@ def test_a_ping_waits_milliseconds_while_another_client_settles_thousands_in_ran
             await answered(settler, frame)
         rest = held[2 * gaps :]
         random.Random(1).shuffle(rest)
-        frames, waits_s = settle_frames(subscription, rest), []
-        async with trio.open_nursery() as nursery:
+        frames, idle_s, waits_s = settle_frames(subscription, rest), [], []
 
-            async def ping() -> None:
-                while True:
-                    began_s = time.monotonic()
-                    await other.call(m.Ping())
-                    waits_s.append(time.monotonic() - began_s)
-                    await trio.sleep(0.001)
+        async def ping(waits_s: list[float]) -> None:
+            began_s = time.monotonic()
+            await other.call(m.Ping())
+            waits_s.append(time.monotonic() - began_s)
+            await trio.sleep(0.001)
 
-            nursery.start_soon(ping)
+        async def settle() -> None:
             for frame in frames:
                 await answered(settler, frame)
-            nursery.cancel_scope.cancel()
+            frames.clear()
+
+        for _ in range(200):
+            await ping(idle_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(settle)
+            while frames:
+                await ping(waits_s)
         for client in (settler, other):
             await client.stream.aclose()
-        return sorted(waits_s)
+        return sorted(idle_s), sorted(waits_s)
 
     with BrokerProcess(tmp_path, '[topics.t]\nlease = "10m"\n') as broker:
-        waits_s = trio.run(measure, broker.url.removeprefix("linn://"))
+        idle_s, waits_s = trio.run(measure, broker.url.removeprefix("linn://"))
     assert len(waits_s) > 50
-    assert waits_s[len(waits_s) * 99 // 100] < 0.010, f"the longest of {len(waits_s)}: {waits_s[-5:]}"
+    idle_p99_s, p99_s = [waits[len(waits) * 99 // 100] for waits in (idle_s, waits_s)]
+    # On a machine with other work a ping waits for that as well.
+    assert p99_s < 0.010 + 2 * idle_p99_s, f"{p99_s:.4f} s, and {idle_p99_s:.4f} s while nobody settles"
