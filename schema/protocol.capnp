@@ -151,7 +151,7 @@ struct Credit {
 struct Deliver {
   subscription @0 :UInt32;
   partition    @1 :Int32;
-  deliveryId   @2 :UInt64;       # of the lease that covers these records; 0 where there is none
+  deliveryId   @2 :UInt64;       # of the lease of these records, and no others; 0 where there is none
   attempt      @3 :UInt16;       # 1 the first time; 0 where attempts are not counted
   passedTo     @4 :Int64;        # readers with `where`, without batches: nothing for them lies before this offset
 }
@@ -175,7 +175,7 @@ struct Settle {
 struct Settlement {
   partition  @0 :Int32;
   deliveryId @1 :UInt64;
-  first      @2 :Int64;
+  first      @2 :Int64;          # -1, as `end`: all that is left of the lease
   end        @3 :Int64;          # behind the last
   verdict    @4 :Verdict;
   ms         @5 :UInt32;         # nack: delay before the next attempt, 0 as configured; extend: the lease from now

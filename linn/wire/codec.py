@@ -20,6 +20,7 @@ from linn.core.errors.names import NAME_CHARACTERS_MAX
 from linn.core.errors.tree import MessageInvalid, ProtocolError
 from linn.wire import messages
 from linn.wire.messages import Message
+from linn.wire.settle_reader import read_settle
 
 ENTRIES_MAX = 65_536
 """Longest list in a control message: the number of entries that a client may settle at once."""
@@ -313,7 +314,8 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
     Raises ProtocolError if the bytes are not a Frame or, `from_client`, not a client's message.
     """
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
-        return _decode(frame, from_client)
+        settle = read_settle(frame)
+        return _decode(frame, from_client) if settle is None else Decoded(settle[0], 0, settle[1])
     content = frame.tobytes()
     key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
     known = _decoded.get(key)

@@ -44,9 +44,9 @@ LIMIT_MAX = 2**32 - 1
 MANDATORY_RECORDS_MAX = 32_768
 """Limit of the records in one publish. If every other record is unroutable, the answer is a list of as many numbers."""
 SETTLE_ENTRIES_MAX = 4_096
-"""Limit of the entries in one settle: they are carried out without a pause, and each takes up to 30 us. Most clients
-send far fewer.
-"""
+"""Limit of the entries in one settle. Most clients send far fewer."""
+WHOLE_LEASE = -1
+"""`first` and `end` of a settlement of all that is left of a lease."""
 START_EARLIEST = -2
 START_LATEST = -1
 

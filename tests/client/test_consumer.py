@@ -501,7 +501,7 @@ async def test_with_leases_the_broker_counts_held_records_and_clients_grant_no_c
             for message in await read(consumer, 100):
                 message.ack()
             assert peer.messages(m.Credit) == []
-        assert settled(peer) == [(0, 100, m.Verdict.ACK)]
+        assert settled(peer) == [(-1, -1, m.Verdict.ACK)]
 
 
 @on_both_loops
@@ -509,10 +509,13 @@ async def test_buffered_messages_are_not_handed_over_once_their_lease_has_ended(
     async with running_peer() as peer, linn.connect(peer.url) as client:
         async with client.consumer("t") as consumer:
             session = peer.sessions[0]
-            for delivery_id, first in ((1, 0), (2, 5), (1, 2)):
-                batch = build_from_records([Record(value=b"%d" % n) for n in range(first, first + 2)], base_id=1)
-                batch.stamp(first, 1)
-                await session.send(m.Deliver(1, 0, delivery_id, 1), 0, [batch])
+            for delivery_id, firsts in ((1, (0, 2)), (2, (5,))):
+                batches = []
+                for first in firsts:
+                    batch = build_from_records([Record(value=b"%d" % n) for n in range(first, first + 2)], base_id=1)
+                    batch.stamp(first, 1)
+                    batches.append(batch)
+                await session.send(m.Deliver(1, 0, delivery_id, 1), 0, batches)
             first_message = await anext(consumer)
             assert first_message.value == b"0"
             await session.send(m.LeaseEnded(1, 0, 1))
@@ -524,6 +527,27 @@ async def test_buffered_messages_are_not_handed_over_once_their_lease_has_ended(
             with pytest.raises(DeliveryNotCurrent, match="delivery 1 is over"):
                 await first_message.ack()
             assert len(peer.messages(m.Settle)) == asked, "it is known without asking"
+
+
+@on_both_loops
+async def test_a_settlement_of_a_whole_delivery_names_no_offsets() -> None:
+    async with running_peer() as peer, linn.connect(peer.url) as client:
+        async with client.consumer("t", prefetch=100) as consumer:
+            await deliver(peer, 10)
+            batch = await consumer.next_batch()
+            messages = list(batch)
+            for message in messages[2:4]:
+                await message.ack()
+            await messages[9].nack()
+            await batch.extend(60_000)
+            await batch.ack()
+        assert settled(peer) == [
+            (2, 3, m.Verdict.ACK),
+            (3, 4, m.Verdict.ACK),
+            (9, 10, m.Verdict.NACK),
+            (-1, -1, m.Verdict.EXTEND),
+            (-1, -1, m.Verdict.ACK),
+        ]
 
 
 @pytest.mark.parametrize("taken", [0, 1])
@@ -539,7 +563,8 @@ async def test_a_lease_is_renewed_only_while_the_application_has_records_of_it(t
             (lease,) = subscription._leases.values()
             lease.until_s -= 20.0  # Less than half of its 30 seconds is left.
             subscription._check_leases()
-        released, extended = (taken, 3, m.Verdict.RELEASE), (0, 1, m.Verdict.EXTEND)
+        released = (taken, 3, m.Verdict.RELEASE) if taken else (-1, -1, m.Verdict.RELEASE)
+        extended = (-1, -1, m.Verdict.EXTEND)
         assert settled(peer) == [released, *[extended for _ in kept]]
 
 

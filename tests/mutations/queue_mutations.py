@@ -92,6 +92,28 @@ QUEUE_MUTATIONS = (
         says="are in two states or in none",
     ),
     Mutation(
+        name="settling a whole lease settles what was returned before",
+        breaks="All that is left of a lease is what it holds: records that it returned are for whoever has them now.",
+        guarantee=_ONCE,
+        module=_LEASE,
+        original="pieces = lease.ranges() if ranges is None else _checked(lease, ranges)",
+        planted="pieces = [(lease.first, lease.end)] if ranges is None else _checked(lease, ranges)",
+        simulation="subscription",
+        seed=0,
+        says="effects == Effects(settled=len(offsets))",
+    ),
+    Mutation(
+        name="settling a whole lease forgets what is behind a gap",
+        breaks="All that is left of a lease is settled, also where parts were settled before.",
+        guarantee=_ONCE,
+        module=_LEASE,
+        original="pieces = lease.ranges() if ranges is None else _checked(lease, ranges)",
+        planted="pieces = lease.ranges()[:1] if ranges is None else _checked(lease, ranges)",
+        simulation="subscription",
+        seed=0,
+        says="effects == Effects(settled=len(offsets))",
+    ),
+    Mutation(
         name="what is returned goes to the tail",
         breaks="What comes back to a queue goes to its place, not to the end.",
         guarantee="Order",
@@ -181,11 +203,8 @@ QUEUE_MUTATIONS = (
         breaks="An ack that was answered holds.",
         guarantee=_ONCE,
         module="linn.core.queue.queue",
-        original="return SettleOutcome(refused, self._flush(touched.values()))",
-        planted="""
-            self._flush(touched.values())
-            return SettleOutcome(refused, ())
-        """,
+        original="return SettleOutcome(refused, list(awaits.values()))",
+        planted="return SettleOutcome(refused, ())",
         simulation="broker",
         seed=36,
         says="[what is settled stays settled]",

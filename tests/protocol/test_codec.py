@@ -16,6 +16,7 @@ from linn.core.batch import schema
 from linn.core.errors.tree import ProtocolError
 from linn.wire import codec
 from linn.wire import messages as m
+from linn.wire.settle_reader import read_settle
 
 NARROW = {
     "version_min": 16, "version_max": 16, "version": 16, "frame_bytes_max": 32, "batch_bytes_max": 32,
@@ -174,6 +175,38 @@ def test_frames_with_several_segments_are_read() -> None:
     assert encoded[0] > 0, "more than one segment"
     decoded = codec.decode(memoryview(encoded))
     assert decoded == (9, 0, m.Publish("a topic whose name is in another segment", acks=0))
+
+
+def settle_frame(entries: list[m.Settlement], first_segment_words: int) -> bytearray:
+    """A settle as pycapnp writes it; in several segments if the first is small."""
+    frame = schema.load("protocol").Frame.new_message(num_first_segment_words=first_segment_words)
+    frame.correlation = 9
+    codec._layout(m.Settle).write(frame.init("settle"), m.Settle(5, entries))
+    return bytearray(frame.to_bytes())
+
+
+@pytest.mark.parametrize("words", [4, 1_024])
+def test_a_settle_of_many_entries_is_read_without_pycapnp(words: int) -> None:
+    entries = [m.Settlement(n % 3 - 1, 2**64 - 1 - n, -n, 2**62 + n, n % 5, 2**32 - 1 - n) for n in range(100)]
+    frame = settle_frame(entries, words)
+    assert (frame[0] > 0) == (words == 4), "whether it has several segments"
+    assert read_settle(memoryview(frame)) == (9, m.Settle(5, entries))
+    assert codec.decode(memoryview(frame), from_client=True) == (9, 0, m.Settle(5, entries))
+
+
+@pytest.mark.parametrize("words", [4, 1_024])
+def test_a_damaged_settle_is_read_or_refused_as_by_pycapnp(words: int) -> None:
+    whole = settle_frame([m.Settlement(1, n, n, n + 1) for n in range(14)], words)
+    entries_at = len(whole) - 14 * 40 if words == 1_024 else len(whole)
+    read = 0
+    for at in range(8 * min(entries_at, 120)):
+        frame = whole.copy()
+        frame[at // 8] ^= 1 << at % 8
+        view = memoryview(frame)
+        read += read_settle(view) is not None
+        assert outcome(codec.decode, frame) == outcome(codec._decode, frame)
+    assert read > 100, "a correlation and a subscription are numbers like any other"
+    assert read_settle(memoryview(whole)[:-8]) is None
 
 
 @pytest.mark.parametrize("target", ["a" * 600, "a" * 65_000, "\N{GRINNING FACE}" * 249])

@@ -13,10 +13,11 @@ using wire::Frame;
 
 capnp::Text::Reader to_text(const std::string& text) { return {text.c_str(), text.size()}; }
 
-/// Lets `fill` write the member of a frame; the message as it goes on a wire.
+/// Lets `fill` write the member of a frame; the message as it goes on a wire, in one segment if it has no more words.
 template <typename Fill>
-std::string frame(std::uint64_t correlation, std::uint16_t batches, const Fill& fill) {
-  capnp::MallocMessageBuilder message;
+std::string frame(std::uint64_t correlation, std::uint16_t batches, const Fill& fill,
+                  unsigned words_max = capnp::SUGGESTED_FIRST_SEGMENT_WORDS) {
+  capnp::MallocMessageBuilder message(words_max);
   auto root = message.initRoot<Frame>();
   root.setCorrelation(correlation);
   root.setBatches(batches);
@@ -233,7 +234,8 @@ std::string encode(std::uint64_t correlation, const Credit& message) {
 }
 
 std::string encode(std::uint64_t correlation, const Settle& message) {
-  return frame(correlation, [&](Frame::Builder root) {
+  const auto words = static_cast<unsigned>(16 + 5 * message.entries.size());
+  const auto fill = [&](Frame::Builder root) {
     auto settle = root.initSettle();
     settle.setSubscription(message.subscription);
     auto entries = settle.initEntries(static_cast<unsigned>(message.entries.size()));
@@ -246,7 +248,8 @@ std::string encode(std::uint64_t correlation, const Settle& message) {
       entries[index].setVerdict(static_cast<wire::Verdict>(entry.verdict));
       entries[index].setMs(entry.ms);
     }
-  });
+  };
+  return frame(correlation, 0, fill, words);
 }
 
 std::string encode(std::uint64_t correlation, const Describe& message) {

@@ -323,7 +323,9 @@ Settlement about(const Message& message, Verdict verdict,
 
 Settlement about(const Delivery& delivery, Verdict verdict,
                  std::chrono::milliseconds time = std::chrono::milliseconds(0)) {
-  return {delivery.partition, delivery.delivery_id, delivery.first_offset(), delivery.end_offset(), verdict,
+  const bool is_leased = delivery.delivery_id != 0;
+  const std::int64_t first = is_leased ? whole_lease : delivery.first_offset();
+  return {delivery.partition, delivery.delivery_id, first, is_leased ? whole_lease : delivery.end_offset(), verdict,
           to_ms(time)};
 }
 

@@ -56,7 +56,7 @@ void Subscription::arrived(const Deliver& head, std::vector<std::string> batches
     const Clock::time_point now = Clock::now();
     const auto time = std::chrono::milliseconds(said_.lease_ms);
     const auto [lease, is_new] = leases_.try_emplace({head.partition, head.delivery_id});
-    if (is_new) lease->second = {base_offset_of(arrival.batches.front()), now, now + time, 0, {}};
+    if (is_new) lease->second = {now, now + time, 0, {}};
     lease->second.held += records;
     leased_ += records;
     if (next_look_ == Clock::time_point::max()) next_look_ = now + time / looks_per_lease;
@@ -216,7 +216,7 @@ std::vector<Settlement> Subscription::look(Clock::time_point now) {
       const auto left_ms = std::chrono::round<std::chrono::milliseconds>(left);
       lease.until = now + left_ms;
       const auto ms = static_cast<std::uint32_t>(left_ms.count());
-      entries.push_back({key.first, key.second, lease.first, lease.first + 1, Verdict::extend, ms});
+      entries.push_back({key.first, key.second, whole_lease, whole_lease, Verdict::extend, ms});
     }
   }
   next_look_ = leases_.empty() ? Clock::time_point::max() : now + time / looks_per_lease;
@@ -265,8 +265,8 @@ void Subscription::settled(const std::vector<Settlement>& entries) {
       if (now < lease.until) lease.until = now + std::chrono::milliseconds(entry.ms);
       continue;
     }
-    const std::uint64_t records =
-        std::min(lease.held, static_cast<std::uint64_t>(std::max<std::int64_t>(0, entry.end - entry.first)));
+    const auto named = static_cast<std::uint64_t>(std::max<std::int64_t>(0, entry.end - entry.first));
+    const std::uint64_t records = entry.end == whole_lease ? lease.held : std::min(lease.held, named);
     lease.held -= records;
     leased_ -= records;
     if (adaptive_ && entry.verdict != Verdict::release) adaptive_->settled(records);

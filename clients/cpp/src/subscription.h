@@ -113,8 +113,6 @@ class Subscription : public std::enable_shared_from_this<Subscription> {
  private:
   using LeaseKey = std::pair<std::int32_t, std::uint64_t>;
   struct Lease {
-    /// An offset that it was granted for.
-    std::int64_t first = 0;
     Clock::time_point since;
     /// When it is over at the latest: later than the broker has it, whose clock began before.
     Clock::time_point until;

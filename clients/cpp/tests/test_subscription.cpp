@@ -175,7 +175,7 @@ void at_half_of_a_lease_what_is_unread_goes_back_and_what_is_held_is_renewed() {
     return entry.delivery_id == id && entry.first == first && entry.end == end && entry.verdict == verdict;
   };
   CHECK(is(0, 1, 11, 13, linn::Verdict::release) && is(1, 2, 13, 15, linn::Verdict::release));
-  CHECK(is(2, 1, 10, 11, linn::Verdict::extend) && entries[2].ms == 60'000);
+  CHECK(is(2, 1, linn::whole_lease, linn::whole_lease, linn::Verdict::extend) && entries[2].ms == 60'000);
   CHECK(!subscription->hand_out(12) && next_of(*subscription) == -1);
   CHECK(subscription->look(began + 47s).empty());  // The lease is new.
 }

@@ -7,6 +7,8 @@ import { again, type LinnError } from "./errors.js";
 import type { Delivery } from "./message.js";
 import type { Struct } from "./struct.js";
 
+/** `first` and `end` of a settlement of all that is left of a lease. */
+const WHOLE_LEASE = -1n;
 export const VERDICTS = ["ack", "nack", "reject", "extend", "release"] as const;
 export type Verdict = (typeof VERDICTS)[number];
 /** Await it for the broker's word, or let it be: it is sent all the same, and a refusal comes with the consumer's
@@ -61,8 +63,12 @@ export class Settling implements PromiseLike<void> {
   }
 }
 
-/** The entries of one settle, each with those who hear of its refusal. */
-export function merged(settlings: readonly Settling[]): { entry: Struct<"Settlement">; settlings: Settling[] }[] {
+/** The entries of one settle, each with those who hear of its refusal. One that is about all of a lease names no
+ * offsets: it settles what is left, if some records were settled before. */
+export function merged(
+  settlings: readonly Settling[],
+  isWholeLease: (delivery: Delivery, first: bigint, end: bigint) => boolean,
+): { entry: Struct<"Settlement">; settlings: Settling[] }[] {
   const entries: { entry: Struct<"Settlement">; settlings: Settling[] }[] = [];
   for (const settling of settlings) {
     const last = entries.at(-1);
@@ -72,6 +78,9 @@ export function merged(settlings: readonly Settling[]): { entry: Struct<"Settlem
     } else {
       entries.push({ entry: entryOf(settling), settlings: [settling] });
     }
+  }
+  for (const { entry, settlings } of entries) {
+    if (isWholeLease(settlings[0]!.delivery, entry.first, entry.end)) entry.first = entry.end = WHOLE_LEASE;
   }
   return entries;
 }

@@ -66,10 +66,10 @@ export interface SubscriptionOwner {
   disconnected(subscription: Subscription): void;
 }
 
-/** What is known of a lease. Its records may come in several messages. */
+/** What is known of a lease, which is of one delivery. */
 class Lease {
   /** Records that were delivered under it, and neither settled nor lost. */
-  held = 0;
+  held: number;
   /** Referred to by the application for as long as it has records of the lease. */
   delivery: WeakRef<LeasedDelivery> | undefined;
 
@@ -77,12 +77,15 @@ class Lease {
     readonly subscription: Subscription,
     readonly partition: number,
     readonly deliveryId: bigint,
-    /** An offset that it was granted for. */
     readonly first: bigint,
+    /** The offset behind its last record. */
+    readonly end: bigint,
     readonly sinceMs: number,
     /** When it is over at the latest: later than the broker has it, whose clock began before. */
     public untilMs: number,
-  ) {}
+  ) {
+    this.held = Number(end - first);
+  }
 }
 
 /** A delivery that knows its lease. Applications may settle with a plain one that has the same numbers. */
@@ -200,20 +203,13 @@ export class Subscription implements PushHandler, Settler {
   }
 
   #leaseOf({ partition, deliveryId, attempt }: Struct<"Deliver">, batches: RecordBatch[]): LeasedDelivery {
-    const key = keyOf(partition, deliveryId);
-    let lease = this.#leases.get(key);
-    if (lease === undefined) {
-      const now = performance.now();
-      lease = new Lease(this, partition, deliveryId, batches[0]!.header.baseOffset, now, now + this.leaseMs);
-      this.#leases.set(key, lease);
-      this.#scheduleLeaseCheck();
-    }
-    for (const { count } of batches) {
-      lease.held += count;
-      this.#held += count;
-    }
-    const known = lease.delivery?.deref();
-    if (known !== undefined) return known;
+    const now = performance.now();
+    const first = batches[0]!.header.baseOffset;
+    const end = batches.at(-1)!.endOffset;
+    const lease = new Lease(this, partition, deliveryId, first, end, now, now + this.leaseMs);
+    this.#leases.set(keyOf(partition, deliveryId), lease);
+    this.#held += lease.held;
+    this.#scheduleLeaseCheck();
     const delivery = new LeasedDelivery(lease, attempt);
     lease.delivery = new WeakRef(delivery);
     return delivery;
@@ -407,7 +403,7 @@ export class Subscription implements PushHandler, Settler {
     const delivery = lease.delivery?.deref();
     if (now >= lease.untilMs) this.#forget(lease);
     else if (delivery !== undefined && lease.held > 0 && lease.untilMs < now + leftMs) {
-      this.#settleQuietly(delivery, lease.first, lease.first + 1n, "extend", Math.ceil(leftMs));
+      this.#settleQuietly(delivery, lease.first, lease.end, "extend", Math.ceil(leftMs));
     }
   }
 
@@ -459,7 +455,10 @@ export class Subscription implements PushHandler, Settler {
     if (settlings.length === 0 || !this.alive) return;
     for (const settling of settlings) this.#unanswered.add(settling);
     if (this.leased) this.#countSettled(settlings);
-    const entries = merged(settlings);
+    const entries = merged(settlings, (delivery, first, end) => {
+      const lease = leaseOf(delivery);
+      return lease?.first === first && lease.end === end;
+    });
     const content = { subscription: this.id, entries: entries.map(({ entry }) => entry) };
     const caller: Caller = {
       answered: (message) => {

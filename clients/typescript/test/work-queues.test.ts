@@ -8,7 +8,8 @@ import { buildBatch, checkRecord } from "../src/batch-builder.js";
 import { connect, type Consumer, type ConsumerOptions, type Message } from "../src/index.js";
 import { Peer } from "./peer.js";
 
-const [ACK, EXTEND, RELEASE] = [0, 3, 4];
+const [ACK, NACK, EXTEND, RELEASE] = [0, 1, 3, 4];
+const WHOLE_LEASE = [-1, -1] as const;
 const open: { close(): Promise<void> }[] = [];
 
 afterEach(async () => {
@@ -91,11 +92,24 @@ test("what the application works on is renewed, and what it has not seen goes ba
   const job = (await consumer.next())!;
   assert.deepEqual(await settled(peer, EXTEND), [
     [RELEASE, 7, 11, 13],
-    [RELEASE, 8, 13, 15],
-    [EXTEND, 7, 10, 11],
+    [RELEASE, 8, ...WHOLE_LEASE],
+    [EXTEND, 7, ...WHOLE_LEASE],
   ]);
   assert.equal(await consumer.next(0), undefined);
   await job.ack();
+});
+
+test("a settlement of a whole delivery names no offsets", async () => {
+  const [peer, consumer] = await queue(30_000, { prefetch: 100 });
+  deliver(peer, 7n, 10, 4);
+  const batch = (await consumer.nextBatch())!;
+  const messages = [...batch];
+  await messages[1]!.nack();
+  await batch.ack();
+  assert.deepEqual(await settled(peer, ACK), [
+    [NACK, 7, 11, 12],
+    [ACK, 7, ...WHOLE_LEASE],
+  ]);
 });
 
 test("nothing is renewed where there is to be no renewal", async () => {
@@ -121,7 +135,7 @@ test("what the application refers to no longer is not renewed", async () => {
   // A reference that was looked at lives to the end of its turn.
   await new Promise((resolve) => setImmediate(resolve));
   collectGarbage();
-  assert.deepEqual(await settled(peer, EXTEND), [[EXTEND, 8, 1, 2]]);
+  assert.deepEqual(await settled(peer, EXTEND), [[EXTEND, 8, ...WHOLE_LEASE]]);
   await kept.ack();
 });
 
@@ -143,7 +157,7 @@ test("closing gives back what was not read", async () => {
   assert.deepEqual(await settled(peer, RELEASE), [
     [ACK, 7, 0, 1],
     [RELEASE, 7, 1, 3],
-    [RELEASE, 8, 3, 5],
+    [RELEASE, 8, ...WHOLE_LEASE],
   ]);
   assert.equal(peer.heard.at(-1)!.message.member, "unsubscribe");
 });

@@ -16,15 +16,15 @@ import anyio.lowlevel
 
 from linn.client.connection.answer import again
 from linn.core.errors.tree import LinnError
-from linn.wire.messages import Settlement, Verdict
+from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
 
 OPEN, SENT, DONE = range(3)
 
 
 class Delivery:
-    """Records that were delivered together, under one lease or none. A lease may span several `Deliver` messages."""
+    """Records that were delivered together, under one lease or none."""
 
-    __slots__ = ("__weakref__", "attempt", "delivery_id", "first", "partition", "since_s", "until_s")
+    __slots__ = ("__weakref__", "attempt", "delivery_id", "end", "first", "partition", "since_s", "until_s")
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Delivery:
         delivery_id: int,
         attempt: int,
         first: int = 0,
+        end: int = 0,
         since_s: float = 0.0,
         until_s: float = math.inf,
     ) -> None:
@@ -39,7 +40,8 @@ class Delivery:
         self.delivery_id = delivery_id
         self.attempt = attempt
         self.first = first
-        """An offset that the lease covers."""
+        """Like `end`, of the lease; 0 without one."""
+        self.end = end
         self.since_s = since_s
         """Time of arrival, by the client's clock."""
         self.until_s = until_s
@@ -127,7 +129,10 @@ def is_void(settled: Settled | None) -> bool:
 
 
 def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
-    """Build the entries of one Settle request, each with the settlements in it."""
+    """Build the entries of one Settle request, each with the settlements in it.
+
+    One about a whole delivery names no offsets: it settles what is left, if some records were settled before.
+    """
     if len({(settling.verdict, settling.ms) for settling in settlings}) == 1:
         # All have the same verdict, so that their order does not matter.
         settlings = sorted(settlings, key=lambda one: (one.delivery.partition, one.delivery.delivery_id, one.first))
@@ -138,6 +143,10 @@ def merged(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[Pe
             entries[-1][1].append(settling)
         else:
             entries.append((_entry(settling, settling.first), [settling]))
+    for entry, settled in entries:
+        delivery = settled[0].delivery
+        if (entry.first, entry.end) == (delivery.first, delivery.end):
+            entry.first = entry.end = WHOLE_LEASE
     return entries
 
 

@@ -195,17 +195,14 @@ class Subscription:
         return found
 
     def _lease_of(self, message: Deliver, batches: list[RecordBatch]) -> Delivery:
-        """Return the lease of a delivery; several deliveries may share one."""
-        key = message.partition, message.delivery_id
-        lease = self._leases.get(key)
-        if lease is None:
-            now = self.monotonic()
-            until_s = now + self._lease_s  # A little late: the broker's time began earlier.
-            lease = self._leases[key] = Delivery(*key, message.attempt, batches[0].base_offset, now, until_s)
-            self._check_leases_later()
-        records = sum([batch.count for batch in batches])
-        self._held[key] = self._held.get(key, 0) + records
-        self.held += records
+        """Note the lease of a delivery."""
+        key, now = (message.partition, message.delivery_id), self.monotonic()
+        first, end = batches[0].base_offset, batches[-1].end_offset
+        until_s = now + self._lease_s  # A little late: the broker's time began earlier.
+        lease = self._leases[key] = Delivery(*key, message.attempt, first, end, now, until_s)
+        self._check_leases_later()
+        self._held[key] = end - first
+        self.held += end - first
         return lease
 
     def _skip(self, partition: int, records: RecordBatch) -> int:
@@ -346,7 +343,7 @@ class Subscription:
         now = self.monotonic()
         left_s = min(self._lease_s, lease.since_s + self._renewal_max_s - now)
         if self._held.get((lease.partition, lease.delivery_id)) and now < lease.until_s < now + left_s:
-            self._settle_quietly(lease, lease.first, lease.first + 1, Verdict.EXTEND, round(1000 * left_s))
+            self._settle_quietly(lease, lease.first, lease.end, Verdict.EXTEND, round(1000 * left_s))
 
     def _settle_quietly(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> None:
         settling = self._settling(delivery, first, end, verdict, ms)

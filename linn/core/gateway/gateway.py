@@ -7,12 +7,13 @@ identity of the caller; until there are logins it is `ANONYMOUS`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from linn.core.admin.administration import Administration
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import Steps
 from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
@@ -221,8 +222,10 @@ class Gateway:
         among = RecordFilter.parse(where) if where else None
         return Selection(Unsettled(queue.dispatch(index).subscription, among), self.long_work)
 
-    def settle(self, principal: Principal, consumer: Consumer, settlements: Sequence[Settlement]) -> SettleOutcome:
-        """Carry out settlements one by one; a refused one changes nothing and does not stop the others."""
+    def settle(
+        self, principal: Principal, consumer: Consumer, settlements: Iterable[Settlement]
+    ) -> Steps[SettleOutcome]:
+        """Carry out settlements one by one; see `Consumer.settle`. Steps behind the first are for `long_work`."""
         return consumer.settle(settlements)
 
     def partition(self, principal: Principal, topic: str, index: int) -> Partition:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
+from linn.core.batch.steps import Steps
 from linn.core.env.env import Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.texts import did_you_mean
@@ -35,7 +36,7 @@ from linn.core.groups.event import (
 )
 from linn.core.groups.group import ConsumerGroup, Rebalance
 from linn.core.groups.reader import TOLD_INTERVAL_S, StreamReader
-from linn.core.log.delivery import Delivery, Settlement, SettleOutcome, nobody
+from linn.core.log.delivery import SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
 from linn.core.log.state_log import ROOM_RETRY_S, StateLog
@@ -439,21 +440,24 @@ class GroupConsumer:
             del passed[first]
         return passed.get(end, end)
 
-    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+    def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
         """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them."""
         refused: list[tuple[int, LinnError]] = []
-        if self._groups.closed:
-            gone = TopicUnknown(f"topic {self._groups.topic} is gone")
-            return SettleOutcome([(index, gone) for index in range(len(settlements))], ())
         for index, settlement in enumerate(settlements):
+            if index and index % SETTLE_STEP == 0:
+                yield
             try:
+                if self._groups.closed:
+                    raise TopicUnknown(f"topic {self._groups.topic} is gone")
                 self._settle_one(settlement)
             except LinnError as error:
                 refused.append((index, error))
-        return SettleOutcome(refused, self._groups.flush(self.group))
+        return SettleOutcome(refused, () if self._groups.closed else self._groups.flush(self.group))
 
     def _settle_one(self, settlement: Settlement) -> None:
         partition = settlement.partition
+        if settlement.is_whole:
+            raise SubscriptionWrongKind("a stream has no leases: a settlement names the offsets that it is about")
         if settlement.verdict == 0:
             known = self._groups.partitions.get(partition)
             if known is not None and settlement.end > known.high_watermark:

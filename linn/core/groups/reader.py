@@ -11,7 +11,7 @@ that they follow one another without gaps; where nothing is wanted for a while, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -224,10 +224,11 @@ class StreamReader:
             logger.error(text, about | log_fields(malformed))
         return [batch]
 
-    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+    def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
         """Refuse every settlement: there is nothing to settle."""
+        yield from ()
         error = SubscriptionWrongKind(f"a reader without a group settles nothing on the stream {self.topic}")
-        return SettleOutcome([(index, error) for index in range(len(settlements))], ())
+        return SettleOutcome([(index, error) for index, _ in enumerate(settlements)], ())
 
     def is_holding(self) -> bool:
         """False: a stream has no leases."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.steps import Steps
 from linn.core.errors.tree import LinnError
 from linn.core.log.partition import Partition
 from linn.core.log.storage import StoredBatch
@@ -19,7 +20,7 @@ class Delivery:
 
     partition: int
     delivery_id: int
-    """Id of the lease; 0 if there is none. One lease may span several deliveries."""
+    """Id of the lease, which is of this delivery alone; 0 if there is none."""
     attempt: int
     """1 the first time; 0 where attempts are not counted."""
     batches: Sequence[RecordBatch | StoredBatch]
@@ -38,6 +39,8 @@ class Delivery:
         return sum(batch.size for batch in self.batches)
 
 
+SETTLE_STEP = 32
+"""Settlements of one step, fewer if they are about many ranges: 0.3 ms."""
 NOTHING = Delivery(0, 0, 0, ())
 
 
@@ -47,15 +50,21 @@ def nobody(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A consumer's verdict on the records [first, end) of a partition."""
+    """A consumer's verdict on the records [first, end) of a partition, or on all that is left of a lease."""
 
     partition: int
     delivery_id: int
     first: int
+    """Like `end`, -1 for all records that the lease still holds."""
     end: int
     verdict: int
     """Number from the native protocol: 0 ack, 1 nack, 2 reject, 3 extend, 4 release."""
     ms: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is about all that is left of a lease, and names no offsets."""
+        return self.first == self.end == -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +118,13 @@ class Consumer(Protocol):
         Cancellation: taken records go back; the attempt counts.
         """
 
-    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
-        """Carry out settlements one by one; a refused one changes nothing and does not stop the others."""
+    def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
+        """Carry out settlements one by one, in steps of `SETTLE_STEP`; a refused one changes nothing and does not stop
+        the others.
+
+        Raises StorageError with the last step: all are carried out, but not durably. A step is complete in itself, so
+        the work may end after any.
+        """
 
     def is_holding(self) -> bool:
         """Whether records are leased to this consumer."""

@@ -316,8 +316,9 @@ class EventBuffer:
         self._acquired = None
         return events
 
-    def __bool__(self) -> bool:
-        return bool(self._events or self._settled or self._acquired)
+    def __len__(self) -> int:
+        """The number of events, of rows of the log."""
+        return len(self._events) + len(self._settled) + (self._acquired is not None)
 
 
 def _joined(last: SubscriptionEvent, event: SubscriptionEvent) -> SubscriptionEvent | None:

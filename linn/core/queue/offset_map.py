@@ -1,77 +1,109 @@
 """A map from offsets to small equal values, kept as sorted, disjoint, half-open ranges [first, end).
 
 Laws: touching ranges of equal value are one range, so traffic in whole batches keeps the map as small as the number of
-differences between records. Lookup is O(log n) in the number of ranges. Values are compared with `==` and never
-changed. Many ranges set together have the same effect as one by one: if they lie close together the map is changed
-once, in time proportional to them and the ranges between them, not to the map.
+differences between records. Lookup is O(log n) in the number of ranges, and a change moves no more than a part of them
+(see `range_parts`). Values are compared with `==` and never changed. Many ranges set together have the same effect as
+one by one: if they lie close together the map is changed once, in time proportional to them and the ranges between
+them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from itertools import chain
+from typing import Any, Generic, TypeVar
 
-from linn.core.queue.offset_rows import joined, outside
+from linn.core.queue.offset_rows import BETWEEN_MAX, joined, outside
+from linn.core.queue.range_parts import RangeParts
 
 V = TypeVar("V")
 
-_BETWEEN_MAX = 4
-"""Ranges of the map, per given range, up to which a scan replaces single lookups."""
 
-
-class OffsetMap(Generic[V]):
+class OffsetMap(RangeParts, Generic[V]):
     """A mutable map. `len` is the number of ranges, `count` the number of offsets that have a value."""
 
-    __slots__ = ("_ends", "_firsts", "_values", "count")
-
-    count: int
-    """The number of offsets that have a value. Read only."""
+    __slots__ = ("_values",)
 
     def __init__(self) -> None:
-        self._firsts: list[int] = []
-        self._ends: list[int] = []
+        super().__init__()
         self._values: list[V] = []
-        self.count = 0
+
+    def _slice(self, low: int, high: int) -> tuple[Sequence[Any], ...]:
+        return self._firsts[low:high], self._ends[low:high], self._values[low:high]
+
+    def _append(self, firsts: Sequence[int], ends: Sequence[int], values: Sequence[V] = ()) -> None:
+        super()._append(firsts, ends)
+        self._values.extend(values)
 
     def set(self, first: int, end: int, value: V) -> None:
         """Set the value of every offset of [first, end), replacing earlier ones."""
         assert first < end
-        if self._firsts and first < self._ends[-1]:
-            self.take(first, end)
-        at = bisect_left(self._firsts, first)
+        if self._parts is not None:
+            self._within(first, end, OffsetMap._set, first, end, value)
+            return
+        self._set(first, end, value)
+        if len(self._firsts) > self.part_ranges_max:
+            self._divide()
+
+    def _set(self, first: int, end: int, value: V) -> None:
+        firsts, ends, values = self._firsts, self._ends, self._values
+        if firsts and first < ends[-1]:
+            self._take(first, end)
+        at = bisect_left(firsts, first)
         self.count += end - first
-        low, high = at, at
-        if at > 0 and self._ends[at - 1] == first and self._values[at - 1] == value:
-            low, first = at - 1, self._firsts[at - 1]
-        if at < len(self._firsts) and self._firsts[at] == end and self._values[at] == value:
-            high, end = at + 1, self._ends[at]
-        self._firsts[low:high] = [first]
-        self._ends[low:high] = [end]
-        self._values[low:high] = [value]
+        joins_left = at > 0 and ends[at - 1] == first and values[at - 1] == value
+        joins_right = at < len(firsts) and firsts[at] == end and values[at] == value
+        if joins_left and joins_right:
+            ends[at - 1] = ends[at]
+            del firsts[at], ends[at], values[at]
+        elif joins_left:
+            ends[at - 1] = end
+        elif joins_right:
+            firsts[at] = first
+        else:
+            firsts.insert(at, first)
+            ends.insert(at, end)
+            values.insert(at, value)
 
     def take(self, first: int, end: int) -> list[tuple[int, int, V]]:
         """Remove the values of [first, end); returns them as (first, end, value), in order."""
+        if self._parts is not None:
+            return self._within(first, end, OffsetMap._take, first, end)
+        taken = self._take(first, end)
+        if len(self._firsts) > self.part_ranges_max:
+            self._divide()
+        return taken
+
+    def _take(self, first: int, end: int) -> list[tuple[int, int, V]]:
         taken = self.pieces(first, end)
         if not taken:
             return taken
-        low = bisect_right(self._ends, first)
-        high = bisect_left(self._firsts, end)
-        left, right = self._firsts[low], self._ends[high - 1]
-        kept: list[tuple[int, int, V]] = []
-        if left < first:
-            kept.append((left, first, taken[0][2]))
+        firsts, ends, values = self._firsts, self._ends, self._values
+        low = bisect_right(ends, first)
+        high = bisect_left(firsts, end)
+        left, right = firsts[low], ends[high - 1]
+        del firsts[low:high], ends[low:high], values[low:high]
         if right > end:
-            kept.append((end, right, taken[-1][2]))
-        self._firsts[low:high] = [piece[0] for piece in kept]
-        self._ends[low:high] = [piece[1] for piece in kept]
-        self._values[low:high] = [piece[2] for piece in kept]
-        self.count -= sum(piece[1] - piece[0] for piece in taken)
+            firsts.insert(low, end)
+            ends.insert(low, right)
+            values.insert(low, taken[-1][2])
+        if left < first:
+            firsts.insert(low, left)
+            ends.insert(low, first)
+            values.insert(low, taken[0][2])
+        self.count -= sum([stop - start for start, stop, _ in taken])
         return taken
 
     def take_lowest(self, count_max: int) -> tuple[int, int, V]:
         """Remove up to `count_max` offsets from the front of the lowest range. The map must not be empty."""
         assert count_max > 0
+        if self._parts is not None:
+            first = self._parts[0]._firsts[0]
+            return self._within(first, first, OffsetMap[V]._take_lowest, count_max)
+        return self._take_lowest(count_max)
+
+    def _take_lowest(self, count_max: int, /) -> tuple[int, int, V]:
         first, end, value = self._firsts[0], self._ends[0], self._values[0]
         if end - first > count_max:
             end = first + count_max
@@ -83,14 +115,24 @@ class OffsetMap(Generic[V]):
 
     def take_from(self, start: int, count_max: int) -> tuple[int, int, V] | None:
         """Remove up to `count_max` offsets from the front of the lowest range that reaches beyond `start`."""
-        at = bisect_right(self._ends, start)
-        if at == len(self._firsts):
+        found = self._next(start)
+        if found is None:
             return None
-        first = max(start, self._firsts[at])
-        return self.take(first, min(self._ends[at], first + count_max))[0]
+        first = max(start, found[0])
+        return self.take(first, min(found[1], first + count_max))[0]
+
+    def _next(self, start: int) -> tuple[int, int] | None:
+        """The lowest range that reaches beyond `start`."""
+        if self._parts is not None:
+            at = bisect_left(self._minima, start)
+            return next((found for part in self._parts[at : at + 2] if (found := part._next(start)) is not None), None)
+        at = bisect_right(self._ends, start)
+        return (self._firsts[at], self._ends[at]) if at < len(self._firsts) else None
 
     def pieces(self, first: int, end: int) -> list[tuple[int, int, V]]:
         """The parts of [first, end) that have a value, as (first, end, value), in order."""
+        if self._parts is not None:
+            return [piece for part in self._meeting(first, end) for piece in part.pieces(first, end)]
         low = bisect_right(self._ends, first)
         high = bisect_left(self._firsts, end)
         return [(max(first, self._firsts[at]), min(end, self._ends[at]), self._values[at]) for at in range(low, high)]
@@ -98,7 +140,8 @@ class OffsetMap(Generic[V]):
     def lowest(self, count: int) -> list[tuple[int, int, V]]:
         """The lowest ranges, whole, until they hold `count` offsets, or all. Looks at no others."""
         found: list[tuple[int, int, V]] = []
-        for piece in zip(self._firsts, self._ends, self._values, strict=True):
+        tables = [self] if self._parts is None else self._parts
+        for piece in chain.from_iterable(zip(part._firsts, part._ends, part._values, strict=True) for part in tables):
             if count <= 0:
                 break
             found.append(piece)
@@ -107,26 +150,41 @@ class OffsetMap(Generic[V]):
 
     def take_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
         """Remove the values of ascending ranges, at least one."""
-        low = bisect_right(self._ends, firsts[0])
-        high = bisect_left(self._firsts, ends[-1])
-        if low >= high:
+        between = self.ranges_within(firsts[0], ends[-1])
+        if not between:
             return
-        if high - low > _BETWEEN_MAX * len(firsts):
+        if between > BETWEEN_MAX * len(firsts):
             for first, end in zip(firsts, ends, strict=True):
                 self.take(first, end)
-            return
+        elif self._parts is not None:
+            self._within(firsts[0], ends[-1], OffsetMap._take_rows, firsts, ends)
+        else:
+            self._take_rows(firsts, ends)
+            if len(self._firsts) > self.part_ranges_max:
+                self._divide()
+
+    def _take_rows(self, firsts: Sequence[int], ends: Sequence[int]) -> None:
+        low = bisect_right(self._ends, firsts[0])
+        high = bisect_left(self._firsts, ends[-1])
         self._replace(low, high, outside(self._between(low, high), firsts, ends))
 
     def set_rows(self, rows: list[tuple[int, int, V]]) -> None:
         """Set the values of ascending ranges, at least one. None of their offsets may have a value."""
-        low = bisect_left(self._firsts, rows[0][0])
-        high = bisect_left(self._firsts, rows[-1][1])
-        if high - low > _BETWEEN_MAX * len(rows):
-            for first, end, value in rows:
-                self.set(first, end, value)
-            return
+        first, end = rows[0][0], rows[-1][1]
+        if self.ranges_within(first, end) > BETWEEN_MAX * len(rows):
+            for row in rows:
+                self.set(*row)
+        elif self._parts is not None:
+            self._within(first, end, OffsetMap._set_rows, rows)
+        else:
+            self._set_rows(rows)
+            if len(self._firsts) > self.part_ranges_max:
+                self._divide()
+
+    def _set_rows(self, rows: list[tuple[int, int, V]]) -> None:
         # One more on either side, because it may touch.
-        low, high = max(low - 1, 0), high + 1
+        low = max(bisect_left(self._firsts, rows[0][0]) - 1, 0)
+        high = bisect_left(self._firsts, rows[-1][0]) + 1
         pieces = self._between(low, high)
         # Ranges that don't overlap differ in where they begin: values are never compared.
         self._replace(low, low + len(pieces), joined(sorted(pieces + rows)))
@@ -139,23 +197,13 @@ class OffsetMap(Generic[V]):
         """Put pieces in the place of the ranges from index `low` to `high`."""
         self.count += sum(self._firsts[low:high]) - sum(self._ends[low:high])
         firsts, ends, values = zip(*pieces, strict=True) if pieces else ((), (), ())
-        self._firsts[low:high] = firsts
-        self._ends[low:high] = ends
-        self._values[low:high] = values
+        behind = self._slice(high, len(self._firsts))
+        del self._firsts[low:], self._ends[low:], self._values[low:]
+        self._append(firsts, ends, values)
+        self._append(*behind)
         self.count += sum(ends) - sum(firsts)
 
-    def clear(self) -> None:
-        """Remove all values."""
-        self._firsts.clear()
-        self._ends.clear()
-        self._values.clear()
-        self.count = 0
-
     def __iter__(self) -> Iterator[tuple[int, int, V]]:
+        if self._parts is not None:
+            return iter([found for part in self._parts for found in part])
         return iter(list(zip(self._firsts, self._ends, self._values, strict=True)))
-
-    def __len__(self) -> int:
-        return len(self._firsts)
-
-    def __repr__(self) -> str:
-        return f"OffsetMap({list(self)})"

@@ -1,9 +1,9 @@
 """A set of offsets, kept as sorted, disjoint, half-open ranges [first, end).
 
 Laws: ranges never overlap and never touch (touching ones are one range), so the size of the set is the number of its
-gaps and not the number of its offsets. Lookup is O(log n) in the number of ranges; a change at the end is O(1), a
-change elsewhere moves the list's tail in memory. Ranges given to it must not be empty; that is asserted, so input from
-a peer is checked before.
+gaps and not the number of its offsets. Lookup is O(log n) in the number of ranges; a change at the end is O(1), and a
+change elsewhere moves no more than a part of the ranges (see `range_parts`). Ranges given to it must not be empty; that
+is asserted, so input from a peer is checked before.
 """
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from linn.core.queue.range_parts import RangeParts
+
 Range = tuple[int, int]
 """(first, end): the offsets first to end-1."""
 
 
-class OffsetRanges:
+class OffsetRanges(RangeParts):
     """A mutable set of offsets. `len` is the number of ranges, `count` the number of offsets."""
 
-    __slots__ = ("_ends", "_firsts", "count")
-
-    count: int
-    """The number of offsets in the set. Read only."""
+    __slots__ = ()
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        self._firsts: list[int] = []
-        self._ends: list[int] = []
+        self._parts = None
+        self._firsts, self._ends = [], []
         self.count = 0
         for first, end in ranges:
             self.add(first, end)
@@ -33,34 +32,59 @@ class OffsetRanges:
     def add(self, first: int, end: int) -> None:
         """Add the offsets of [first, end); some may be in the set already."""
         assert first < end
-        firsts, ends = self._firsts, self._ends
-        if not ends or first > ends[-1]:
-            firsts.append(first)
-            ends.append(end)
-            self.count += end - first
+        if self._parts is not None:
+            if first > self._parts[-1]._ends[-1]:
+                self._parts[-1]._add(first, end)
+                self.count += end - first
+                self._fit(len(self._parts) - 1)
+            else:
+                self._within(first, end, OffsetRanges._add, first, end)
             return
-        if first == ends[-1]:
+        ends = self._ends
+        if ends and first == ends[-1]:
             ends[-1] = end
             self.count += end - first
             return
-        self._merge(first, end)
+        self._add(first, end)
+        if len(ends) > self.part_ranges_max:
+            self._divide()
+
+    def _add(self, first: int, end: int) -> None:
+        firsts, ends = self._firsts, self._ends
+        if ends and first <= ends[-1]:
+            self._merge(first, end)
+            return
+        firsts.append(first)
+        ends.append(end)
+        self.count += end - first
 
     def _merge(self, first: int, end: int) -> None:
         """Add a range that lies before, within or across existing ranges."""
         firsts, ends = self._firsts, self._ends
         low = bisect_left(ends, first)
         high = bisect_right(firsts, end)
-        if low < high:
+        if low == high:
+            firsts.insert(low, first)
+            ends.insert(low, end)
+        else:
             first = min(first, firsts[low])
             end = max(end, ends[high - 1])
             self.count -= sum(ends[low:high]) - sum(firsts[low:high])
-        firsts[low:high] = [first]
-        ends[low:high] = [end]
+            firsts[low], ends[low] = first, end
+            del firsts[low + 1 : high], ends[low + 1 : high]
         self.count += end - first
 
     def remove(self, first: int, end: int) -> None:
         """Remove the offsets of [first, end); some may not be in the set."""
         assert first < end
+        if self._parts is not None:
+            self._within(first, end, OffsetRanges._remove, first, end)
+            return
+        self._remove(first, end)
+        if len(self._firsts) > self.part_ranges_max:
+            self._divide()
+
+    def _remove(self, first: int, end: int) -> None:
         firsts, ends = self._firsts, self._ends
         low = bisect_right(ends, first)
         high = bisect_left(firsts, end)
@@ -68,26 +92,27 @@ class OffsetRanges:
             return
         left, right = firsts[low], ends[high - 1]
         self.count -= sum(ends[low:high]) - sum(firsts[low:high])
-        kept_firsts: list[int] = []
-        kept_ends: list[int] = []
-        if left < first:
-            kept_firsts.append(left)
-            kept_ends.append(first)
-            self.count += first - left
+        del firsts[low:high], ends[low:high]
         if right > end:
-            kept_firsts.append(end)
-            kept_ends.append(right)
+            firsts.insert(low, end)
+            ends.insert(low, right)
             self.count += right - end
-        firsts[low:high] = kept_firsts
-        ends[low:high] = kept_ends
+        if left < first:
+            firsts.insert(low, left)
+            ends.insert(low, first)
+            self.count += first - left
 
     def covers(self, first: int, end: int) -> bool:
         """Whether every offset of [first, end) is in the set."""
+        if self._parts is not None:
+            return self._parts[bisect_right(self._minima, first)].covers(first, end)
         at = bisect_right(self._firsts, first) - 1
         return at >= 0 and end <= self._ends[at]
 
     def intersect(self, first: int, end: int) -> list[Range]:
         """The parts of [first, end) that are in the set, in order."""
+        if self._parts is not None:
+            return [found for part in self._meeting(first, end) for found in part.intersect(first, end)]
         low = bisect_right(self._ends, first)
         high = bisect_left(self._firsts, end)
         pairs = zip(self._firsts[low:high], self._ends[low:high], strict=True)
@@ -106,6 +131,8 @@ class OffsetRanges:
 
     def first_gap(self, position: int) -> int:
         """The lowest offset at or after `position` that is not in the set."""
+        if self._parts is not None:
+            return self._parts[bisect_right(self._minima, position)].first_gap(position)
         at = bisect_right(self._firsts, position) - 1
         return max(position, self._ends[at]) if at >= 0 else position
 
@@ -113,17 +140,13 @@ class OffsetRanges:
         return self.covers(offset, offset + 1)
 
     def __iter__(self) -> Iterator[Range]:
+        if self._parts is not None:
+            return iter([found for part in self._parts for found in part])
         return iter(list(zip(self._firsts, self._ends, strict=True)))
-
-    def __len__(self) -> int:
-        return len(self._firsts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, OffsetRanges):
             return NotImplemented
-        return self._firsts == other._firsts and self._ends == other._ends
+        return list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"OffsetRanges({list(self)})"

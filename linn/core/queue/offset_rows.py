@@ -9,6 +9,9 @@ from typing import TypeVar
 
 V = TypeVar("V")
 
+BETWEEN_MAX = 4
+"""Stored ranges, per given row, up to which one scan replaces single lookups."""
+
 
 def is_ascending(firsts: Sequence[int], ends: Sequence[int]) -> bool:
     """Whether non-empty ranges are in order and do not overlap."""

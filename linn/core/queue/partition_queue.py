@@ -295,7 +295,7 @@ class PartitionQueue:
         Raises DeliveryNotCurrent, LimitExceeded: nothing was changed.
         """
         now = self.clock.monotonic()
-        ranges = [(settlement.first, settlement.end)]
+        ranges = None if settlement.is_whole else [(settlement.first, settlement.end)]
         subscription, delivery_id = self.subscription, settlement.delivery_id
         if settlement.verdict == 0:
             effects = subscription.ack(consumer, delivery_id, ranges, now)

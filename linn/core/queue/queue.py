@@ -6,6 +6,7 @@ partitions that may have ready records are listed; the others, of which there ma
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 from collections import OrderedDict, deque
@@ -14,7 +15,7 @@ from functools import partial
 
 import trio
 
-from linn.core.batch.steps import TURN_S
+from linn.core.batch.steps import TURN_S, Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import (
     BatchMalformed,
@@ -28,7 +29,7 @@ from linn.core.errors.tree import (
     SyncFailed,
     TopicUnknown,
 )
-from linn.core.log.delivery import NOTHING, Delivery, Settlement, SettleOutcome, nobody
+from linn.core.log.delivery import NOTHING, SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.loop.waiting import ReadySignal, WaitDeadline
 from linn.core.queue.lease import Lease
@@ -180,8 +181,9 @@ class QueueConsumer:
 
     def _put_back_rest(self) -> None:
         """Return the undelivered part of a lease; the attempt does not count."""
-        lease, self._unreadable_left = self._lease, 0
+        lease = self._lease
         if lease is not None:
+            self._unreadable_left = 0
             self._queue.dispatches[self._lease_partition].put_back(self.id, lease, self._rest_of(lease), 0.0)
             self._lease = None
 
@@ -273,6 +275,8 @@ class QueueConsumer:
                 return NOTHING  # It ended while it was read; the records' next holder must be the only one.
             self.held += lease.count_within(first, batches[-1].end_offset) if batches else 0
         self._go_on(dispatch, lease, batches[-1].end_offset if batches else lease.end)
+        if self.lease_ms:
+            self._put_back_rest()  # A lease is of one delivery: who settles it whole settles what has arrived.
         return delivery
 
     def _go_on(self, dispatch: PartitionQueue, lease: Lease, offset: int) -> None:
@@ -327,30 +331,41 @@ class QueueConsumer:
         """The undelivered part of the lease in delivery."""
         return [(max(first, self._lease_at), end) for first, end in lease.ranges() if end > self._lease_at]
 
-    def settle(self, settlements: Sequence[Settlement]) -> SettleOutcome:
+    def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
         """See `delivery.Consumer.settle`."""
         refused: list[tuple[int, LinnError]] = []
+        awaits: dict[int, tuple[Partition, int]] = {}
         touched: dict[int, PartitionQueue] = {}
-        if self._queue.closed:
-            gone = TopicUnknown(f"topic {self._queue.topic} is gone")
-            return SettleOutcome([(index, gone) for index in range(len(settlements))], ())
+        done = 0
         for index, settlement in enumerate(settlements):
+            if done >= SETTLE_STEP:
+                done = 0
+                with contextlib.suppress(StorageError):  # The events wait for the next flush.
+                    self._flush(touched, awaits)
+                yield
+            done += 1
             try:
+                if self._queue.closed:
+                    raise TopicUnknown(f"topic {self._queue.topic} is gone")
                 dispatch = self._queue.dispatch(settlement.partition)
                 dispatch.settle(self.id, settlement)
                 touched[settlement.partition] = dispatch
+                # What is left of a lease may be thousands of ranges.
+                done = max(done, dispatch.subscription.events_waiting)
             except LinnError as error:
                 refused.append((index, error))
-        return SettleOutcome(refused, self._flush(touched.values()))
+        self._flush(touched, awaits)
+        return SettleOutcome(refused, list(awaits.values()))
 
     @staticmethod
-    def _flush(dispatches: Iterable[PartitionQueue]) -> list[tuple[Partition, int]]:
-        awaits: list[tuple[Partition, int]] = []
-        for dispatch in dispatches:
+    def _flush(touched: dict[int, PartitionQueue], awaits: dict[int, tuple[Partition, int]]) -> None:
+        """Write the events of touched partitions, and note what has to be committed. Raises StorageError."""
+        while touched:
+            place, dispatch = next(iter(touched.items()))
             position = dispatch.flush()
             if dispatch.state is not None:
-                awaits.append((dispatch.state.partition, position))
-        return awaits
+                awaits[place] = dispatch.state.partition, position
+            del touched[place]
 
     def is_holding(self) -> bool:
         """Whether records are leased to this consumer."""

@@ -31,7 +31,7 @@ from linn.core.queue.event_run import EventRun, Snapshot
 from linn.core.queue.lease import LeaseBook
 from linn.core.queue.offset_map import OffsetMap
 from linn.core.queue.offset_ranges import OffsetRanges, Range
-from linn.core.queue.offset_rows import is_ascending
+from linn.core.queue.offset_rows import BETWEEN_MAX, is_ascending
 from linn.core.queue.redelivery import Recorded, ReturnedRecords
 
 
@@ -67,13 +67,11 @@ class RecordStates:
             self._absorb()
 
     def settle_rows(self, rows: Sequence[Range]) -> None:
-        """Mark ascending ranges settled, in whatever state they are; in time proportional to their span, not its
-        square.
-        """
+        """Mark ascending ranges settled, in whatever state they are; together where they lie close."""
         if len(rows) > 1:
             first, end = rows[0][0], rows[-1][1]
-            if between := self.settled.intersect(first, end):
-                # One by one, each that joins its neighbours would move all ranges behind it.
+            if 0 < self.settled.ranges_within(first, end) <= BETWEEN_MAX * len(rows):
+                between = self.settled.intersect(first, end)
                 self.settled.remove(first, end)
                 rows = list(OffsetRanges(sorted([*between, *rows])))
         for first, end in rows:
@@ -185,7 +183,7 @@ class RecordStates:
                 self.apply(event)
             return
         first, end = run.firsts[0], run.ends[-1]
-        crossed = bool(self.settled.intersect(first, end))
+        crossed = self.settled.ranges_within(first, end) > 0
         if run.kind == Settled.kind:
             self.advance(end)
             self._drop_rows(run.firsts, run.ends)

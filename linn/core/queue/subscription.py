@@ -164,8 +164,10 @@ class SharedSubscription:
         lease = leases.current(consumer, delivery_id, now)
         return self._return(leases.release(lease, ranges), lease.attempt, now, delay_ms)
 
-    def put_back(self, consumer: int, delivery_id: int, ranges: Iterable[Range], now: float, delay_ms: int) -> Effects:
-        """Return ranges of a lease that no consumer has seen, `delay_ms` from now: the attempt does not count.
+    def put_back(
+        self, consumer: int, delivery_id: int, ranges: Iterable[Range] | None, now: float, delay_ms: int
+    ) -> Effects:
+        """Return a lease, or ranges of it, that no consumer has seen, `delay_ms` from now: the attempt does not count.
 
         Raises DeliveryNotCurrent as `ack`.
         """
@@ -372,6 +374,11 @@ class SharedSubscription:
         Call it often, at least once per turn of the loop that dispatches: nothing else bounds the buffer.
         """
         return self._events.take()
+
+    @property
+    def events_waiting(self) -> int:
+        """The number of events that `take_events` would give."""
+        return len(self._events)
 
     def snapshot_events(self, now: float) -> list[SubscriptionEvent]:
         """The whole state as events that replace all earlier ones; ONE record of its own. Take the pending events

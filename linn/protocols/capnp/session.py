@@ -3,7 +3,7 @@
 One task reads and carries requests out in order; each subscription, each waiting request and output that the client is
 slow to take have tasks of their own while needed. The needs of an idle session are met by the listener's `Keepalive`
 for all of them. A request that must wait (for a sync, for records, for room) does not delay later ones, except
-publishes, which keep their order.
+publishes, which keep their order, and a settle of many entries, during which nothing more is read.
 
 Laws: backpressure is reading less: with too much unsent output, too many unanswered requests or too many bytes in
 publishes that wait for room, the session stops reading. A malformed stream is answered with one error and closed; a
@@ -324,7 +324,8 @@ class Session:
             if connection.has_more:
                 now_s = self._gateway.env.clock.monotonic()
                 until_s = until_s or now_s + TURN_S
-                if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or self._outbox.is_full:
+                is_held_up = self._outbox.is_full or self._subscribing.is_settling
+                if number >= REQUESTS_IN_A_ROW_MAX or now_s > until_s or is_held_up:
                     self._has_more = True
                     return
 
@@ -332,6 +333,7 @@ class Session:
         return (
             self._outbox.is_full
             or self._responder.inflight >= self._gateway.settings.inflight_requests_max
+            or self._subscribing.is_settling
             or self._publishing.is_full()
             or self._administering.is_full()
             or self._reservation.waits

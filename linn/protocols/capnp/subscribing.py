@@ -12,7 +12,7 @@ from linn.core.connections.listener_traffic import SubscriptionOf
 from linn.core.errors.tree import BrokerStopping, LimitExceeded, LinnError, SubscriptionUnknown
 from linn.core.gateway.gateway import SubscribeRequest
 from linn.core.groups.reader import StreamReader
-from linn.core.log.delivery import Settlement
+from linn.core.log.delivery import Settlement, SettleOutcome
 from linn.protocols.capnp.reading import WAIT_MS_MAX
 from linn.protocols.capnp.responder import Responder
 from linn.protocols.capnp.subscriber import Subscriber
@@ -38,6 +38,8 @@ class Subscribing:
         self._left: list[StreamReader] = []
         """Readers that have ended, and are still registered with their partitions."""
         self._draining = False
+        self.is_settling = False
+        """Whether settlements are carried out in turns. Later requests wait, so that they find them done."""
 
     @property
     def is_empty(self) -> bool:
@@ -189,17 +191,36 @@ class Subscribing:
         self._responder.in_task(event, work)
 
     def settle(self, event: Event) -> None:
-        """Carry out settlements. Raises SubscriptionUnknown, LimitExceeded, StorageError."""
+        """Carry out settlements: some at once, the others in turns, in which nothing more is read.
+
+        Raises SubscriptionUnknown, LimitExceeded, StorageError.
+        """
         settle = event.message
         assert isinstance(settle, m.Settle)
         if len(settle.entries) > m.SETTLE_ENTRIES_MAX:
             raise LimitExceeded(f"a settle of {len(settle.entries)} entries, more than {m.SETTLE_ENTRIES_MAX}")
-        subscriber = self._subscriber(settle.subscription)
-        outcome = self._responder.gateway.settle(
-            self._responder.principal,
-            subscriber.consumer,
-            [Settlement(e.partition, e.delivery_id, e.first, e.end, e.verdict, e.ms) for e in settle.entries],
-        )
-        refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
-        if event.correlation:
-            self._responder.when_committed(outcome.awaits, event.correlation, m.Settled(refused))
+        responder, consumer = self._responder, self._subscriber(settle.subscription).consumer
+        steps = responder.gateway.settle(responder.principal, consumer, map(_settlement, settle.entries))
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._settled(event.correlation, end.value)
+        else:
+            self.is_settling = True
+            responder.in_task(event, lambda: self._settle_on(event.correlation, steps))
+
+    async def _settle_on(self, correlation: int, steps: Steps[SettleOutcome]) -> None:
+        try:
+            outcome = await self._responder.gateway.long_work.run(steps)
+        finally:
+            self.is_settling = False
+        self._settled(correlation, outcome)
+
+    def _settled(self, correlation: int, outcome: SettleOutcome) -> None:
+        if correlation:
+            refused = [m.Refusal(index, error.code, error.text) for index, error in outcome.refused]
+            self._responder.when_committed(outcome.awaits, correlation, m.Settled(refused))
+
+
+def _settlement(entry: m.Settlement) -> Settlement:
+    return Settlement(entry.partition, entry.delivery_id, entry.first, entry.end, entry.verdict, entry.ms)

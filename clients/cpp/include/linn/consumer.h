@@ -94,7 +94,11 @@ enum class Verdict : std::uint16_t {
   release = 4,
 };
 
-/// What is said of the records from `first` up to, not including, `end`.
+/// `first` and `end` of a settlement of all that is left of a lease.
+inline constexpr std::int64_t whole_lease = -1;
+
+/// What is said of the records from `first` up to, not including, `end`; or, where both are `whole_lease`, of all
+/// records of the delivery that were not settled before.
 struct Settlement {
   std::int32_t partition = 0;
   std::uint64_t delivery_id = 0;
@@ -149,9 +153,9 @@ class Consumer {
   /// it throws std::logic_error.
   std::optional<Delivery> next_delivery(std::chrono::milliseconds timeout = forever);
 
-  /// Settle without waiting. Does nothing for a reader, and where records are settled when they are delivered. A
-  /// refusal is thrown by the next `next`, `next_delivery`, `flush` or `close`; that an outage made it void by the last
-  /// two only, as delivery.not_current.
+  /// Settle without waiting: of a delivery, what was not settled before. Does nothing for a reader, and where records
+  /// are settled when they are delivered. A refusal is thrown by the next `next`, `next_delivery`, `flush` or `close`;
+  /// that an outage made it void by the last two only, as delivery.not_current.
   void ack(const Message& message);
   void ack(const Delivery& delivery);
   void nack(const Message& message, std::chrono::milliseconds delay = std::chrono::milliseconds(0));

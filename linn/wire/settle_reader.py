@@ -1,0 +1,101 @@
+"""Reading a settle of many entries without pycapnp, which takes 6 us for each.
+
+Follows the pointers of a Cap'n Proto message (https://capnproto.org/encoding.html) to the list of entries, in whichever
+segment it is, and unpacks that at once. The tests hold it against pycapnp; what it does not read is left to that.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+
+from linn.wire.messages import SETTLE_ENTRIES_MAX, Settle, Settlement
+
+MEMBER = 19
+"""The place of `settle` among the members of `Frame`."""
+
+_FRAME = struct.Struct("<QHH")
+"""Correlation, batches, and the member."""
+_U32 = struct.Struct("<I")
+_POINTER = struct.Struct("<Q")
+_ENTRY = "<iH2xQqqI"
+"""Partition, verdict, delivery id, first, end and ms."""
+_ENTRY_WORDS = 5
+_WORD = 8
+
+
+def read_settle(frame: memoryview) -> tuple[int, Settle] | None:
+    """The correlation and the message of a settle; None if it is another message, or has to be read by pycapnp."""
+    try:
+        segments = _segments(frame)
+        data_at, pointers_at = _struct(frame, segments, segments[0])
+        correlation, batches, member = _FRAME.unpack_from(frame, data_at)
+        if member != MEMBER or batches or pointers_at - data_at < _FRAME.size:
+            return None
+        data_at, pointers_at = _struct(frame, segments, pointers_at)
+        if pointers_at - data_at < _U32.size:
+            return None
+        subscription: int = _U32.unpack_from(frame, data_at)[0]
+        return correlation, Settle(subscription, _entries(frame, segments, pointers_at))
+    except (IndexError, ValueError, struct.error):
+        return None
+
+
+def _segments(frame: memoryview) -> list[int]:
+    """The bounds of the segments. Raises ValueError if they are not the whole frame."""
+    count = _U32.unpack_from(frame)[0] + 1
+    bounds = [_WORD * (count // 2 + 1)]
+    for words in struct.unpack_from(f"<{count}I", frame, 4):
+        bounds.append(bounds[-1] + _WORD * words)
+    if bounds[-1] != len(frame):
+        raise ValueError("the segments are not the whole frame")
+    return bounds
+
+
+def _followed(frame: memoryview, segments: list[int], at: int) -> tuple[int, int]:
+    """The pointer at `at`, or that in another segment which it leads to; and the place to which that one leads.
+
+    Raises ValueError if that is before the pointer.
+    """
+    pointer: int = _POINTER.unpack_from(frame, at)[0]
+    if pointer & 7 == 2:
+        at = segments[pointer >> 32] + _WORD * ((pointer & 0xFFFFFFFF) >> 3)
+        pointer = _POINTER.unpack_from(frame, at)[0]
+    offset = (pointer & 0xFFFFFFFF) >> 2
+    if offset >= 1 << 29:
+        raise ValueError("a pointer leads back")
+    return pointer, at + _WORD * (1 + offset)
+
+
+def _check_inside(segments: list[int], begin: int, end: int) -> None:
+    """Check that bytes lie in one segment. Raises ValueError, IndexError."""
+    if segments[bisect_right(segments, begin)] < end:
+        raise ValueError("a pointer leads out of its segment")
+
+
+def _struct(frame: memoryview, segments: list[int], at: int) -> tuple[int, int]:
+    """The places of a struct's data and of its pointers. Raises ValueError if it has none of the latter."""
+    pointer, data_at = _followed(frame, segments, at)
+    pointers = pointer >> 48
+    if pointer & 3 or not pointers:
+        raise ValueError("not a struct with pointers")
+    pointers_at = data_at + _WORD * (pointer >> 32 & 0xFFFF)
+    _check_inside(segments, data_at, pointers_at + _WORD * pointers)
+    return data_at, pointers_at
+
+
+def _entries(frame: memoryview, segments: list[int], at: int) -> list[Settlement]:
+    """The entries of the list that the pointer at `at` leads to. Raises ValueError if they are too many, or others."""
+    pointer, at = _followed(frame, segments, at)
+    if pointer & 3 != 1 or pointer >> 32 & 7 != 7:
+        raise ValueError("not a list of structs")
+    tag: int = _POINTER.unpack_from(frame, at)[0]
+    count, data_words = (tag & 0xFFFFFFFF) >> 2, tag >> 32 & 0xFFFF
+    words = data_words + (tag >> 48)
+    if tag & 3 or data_words < _ENTRY_WORDS or count > SETTLE_ENTRIES_MAX or count * words != pointer >> 35:
+        raise ValueError("not the entries of a settle")
+    layout = struct.Struct(f"{_ENTRY}{_WORD * words - struct.calcsize(_ENTRY)}x")
+    begin, end = at + _WORD, at + _WORD + layout.size * count
+    _check_inside(segments, at, end)
+    rows = layout.iter_unpack(frame[begin:end])
+    return [Settlement(partition, id, first, end, verdict, ms) for partition, verdict, id, first, end, ms in rows]
