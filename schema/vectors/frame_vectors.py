@@ -42,7 +42,7 @@ FROM_CLIENT: list[m.Message] = [
     m.Administer("topic.create", '{"name": "orders"}'),
 ]
 FROM_BROKER: list[m.Message] = [
-    m.Welcome(1, ["zstd"], "linn", 1 << 24, 8 << 20, 1 << 20, 20_000, 1_000, 999),
+    m.Welcome(1, ["zstd"], "linn", 1 << 24, 8 << 20, 1 << 20, 20_000, 1_000, 999, 2**40 + 256),
     m.Failed("topic.full", "the topic is full; später", True),
     m.Pong(),
     m.Done(),

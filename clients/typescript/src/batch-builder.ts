@@ -2,7 +2,7 @@
 //
 // Law: equal records with equal options give equal bytes, in every client of linn.
 
-import { CODEC, NUMBER_BYTES, seal } from "./batch.js";
+import { CODEC, NUMBER_BYTES, SCATTERED, seal } from "./batch.js";
 import { offsetsOf, writeColumn } from "./column.js";
 import { invalid } from "./errors.js";
 import { encodeFlat, type Field } from "./flat-message.js";
@@ -96,6 +96,16 @@ function int64(time: number | bigint): bigint {
   return exact;
 }
 
+/** What tells an idempotent producer's batch from all others. */
+export interface Numbers {
+  readonly producerId: bigint;
+  readonly epoch: number;
+  /** Of the first record. */
+  readonly firstSequence: number;
+  /** Whether the broker chooses the partition. */
+  readonly scattered: boolean;
+}
+
 export interface BuildOptions {
   /** Id of the first record; the others count on from it, unless they bring ids of their own. */
   baseId: bigint;
@@ -103,6 +113,7 @@ export interface BuildOptions {
   zstd?: Zstd["compress"] | undefined;
   /** Whether to hash the keys, for a broker that chooses the partitions by them. */
   keyHashes?: boolean;
+  numbers?: Numbers | undefined;
 }
 
 /** A batch of at least one record, sealed. Throws message.invalid, batch.too_large. */
@@ -142,6 +153,13 @@ function writeNumbers(
     times.reduce((most, time) => (time > most ? time : most)),
     64,
   );
+  if (options.numbers !== undefined) {
+    const { producerId, epoch, firstSequence, scattered } = options.numbers;
+    message.writeBigInt64LE(producerId, 72);
+    message.writeUInt32LE(firstSequence, 80);
+    message.writeUInt16LE(epoch, 84);
+    message.writeUInt16LE(scattered ? SCATTERED : 0, 86);
+  }
   message.writeUInt8(options.zstd === undefined ? CODEC.none : CODEC.zstd, 88);
   message.writeUInt16LE(pairCount, 90);
   message.writeUInt32LE(bodyBytes, 92);

@@ -29,6 +29,8 @@ const OFFSET_SPAN_MAX = 2 ** 31 - 1;
 const BODY_FIELD_COUNT = 13;
 const [STAMP_CRC_AT, CRC_AT, SEALED_AT] = [44, 48, 52];
 export const CODEC = { none: 0, zstd: 1 } as const;
+/** In `attributes`: the broker chose the partition, so that the sequences of its producer have gaps there. */
+export const SCATTERED = 4;
 const NATIVE = 0;
 /** Bytes per record of each field; the first two, body and routes, are no columns. */
 const COLUMN_WIDTHS = [0, 0, 2, 4, 1, 4, 4, 16, 4];

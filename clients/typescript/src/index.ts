@@ -7,11 +7,11 @@ export { LinnError, Unroutable } from "./errors.js";
 export { Batch, Message, type Delivery } from "./message.js";
 export type { ConnectionEvent } from "./outage.js";
 export { partitionOf } from "./partitioner.js";
+export type { Placement } from "./pending-batch.js";
 export {
   Producer,
   type Acks,
   type BatchOptions,
-  type Placement,
   type ProducerOptions,
   type PublishOptions,
   type Receipt,

@@ -307,7 +307,7 @@ export const STRUCTS = {
     },
   },
   Welcome: {
-    words: 4,
+    words: 5,
     pointers: 2,
     fields: {
       version: ["u16", 0],
@@ -319,6 +319,7 @@ export const STRUCTS = {
       keepaliveMs: ["u32", 16],
       inflightMax: ["u32", 20],
       subscriptionsMax: ["u32", 24],
+      producerId: ["i64", 32],
     },
   },
 } as const;

@@ -1,15 +1,17 @@
 // Producer: publishes to one topic or one exchange. Messages that come while a batch is on its way share the next one.
 //
-// Laws: batches go out in the order of the calls; each message is confirmed or failed exactly once. After the
-// connection was lost, all batches that were not answered are sent again in that order (what the broker had stored
-// already is then there twice). What the broker refuses is not sent again: the error says whether trying again makes
-// sense. A message that is not confirmed within the request timeout fails, up to a quarter of it later where it shares
+// Laws: the batches of a lane (see there) go out in the order of the calls; each message is confirmed or failed exactly
+// once. What was not answered when the connection was lost, and what the broker refuses for now, is sent again in that
+// order. A message that is not confirmed within the request timeout fails, up to a quarter of it later where it shares
 // a batch.
 
-import { buildBatch, checkRecord, recordBytes, type CheckedRecord } from "./batch-builder.js";
+import { buildBatch, checkRecord, recordBytes, type CheckedRecord, type Numbers } from "./batch-builder.js";
 import type { Message } from "./codec.js";
 import { again, clientClosed, connectionLost, invalid, LinnError, protocolError, Unroutable } from "./errors.js";
 import type { Caller, Connection } from "./connection.js";
+import { isOutOfOrder, Lane } from "./lane.js";
+import { PendingBatch, type Placement } from "./pending-batch.js";
+import type { Identity } from "./producer-ids.js";
 import type { RecordInput } from "./record.js";
 import { indexesReturned, isReturned } from "./returned.js";
 import type { Session, SessionUser } from "./session.js";
@@ -26,10 +28,13 @@ export interface ProducerOptions {
   codec?: "zstd";
   /** A batch goes when it has this size, about. */
   batchBytesMax?: number;
-  /** Batches sent and not confirmed. */
+  /** Batches sent and not confirmed. Default: 8, which is the most where the producer is idempotent. */
   inFlightMax?: number;
   /** Bytes that may wait to be confirmed; beyond it publishing fails with limit.exceeded. See `ready`. */
   bufferBytesMax?: number;
+  /** Whether the broker recognises a batch that is sent again after a lost connection or a refusal: each message is then
+   * stored once and in order. Without effect with acks "none". Default: true. */
+  idempotent?: boolean;
 }
 
 export interface PublishOptions {
@@ -41,18 +46,6 @@ export interface PublishOptions {
 export interface BatchOptions extends PublishOptions {
   /** Of a topic; see `partitionOf`. -1, and left out: the broker chooses, by the records' keys where they have any. */
   partition?: number;
-}
-
-/** Where a batch was put. */
-export interface Placement {
-  /** -1: several partitions, or none. */
-  readonly partition: number;
-  /** Of the first record; -1n where `partition` is -1. */
-  readonly baseOffset: bigint;
-  /** Records stored, in all topics together; 0: no binding took any. */
-  readonly copies: number;
-  /** With `mandatory`, the records that no topic took, as ranges of their indexes: first, end (exclusive), ... */
-  readonly returned: readonly number[];
 }
 
 /** Where a message was put. */
@@ -76,6 +69,7 @@ export interface World {
 
 const ACKS = { none: 0, leader: 1, all: 2 };
 const BATCH_BYTES_MAX = 256 << 10;
+/** As many as a broker remembers of an idempotent producer. */
 const IN_FLIGHT_MAX = 8;
 const BUFFER_BYTES_MAX = 32 << 20;
 /** In a batch of several calls: half of what a UInt16 can tell apart in routes. */
@@ -83,49 +77,17 @@ const RECORDS_MAX = 32_768;
 /** Parts of the request timeout, during one of which messages may join a batch that waits. */
 const JOINS_PER_TIMEOUT = 4;
 
-/** Records that go as one batch. */
-class PendingBatch {
-  readonly records: CheckedRecord[] = [];
-  bytes = 0;
-  /** No more records are added. */
-  closed = false;
-  /** How often it was sent. */
-  attempts = 0;
-  /** Ignore the answer. */
-  forget: (() => void) | undefined;
-  readonly sinceMs = performance.now();
-  readonly confirmed: Promise<Placement | undefined>;
-  confirm!: (placement: Placement | undefined) => void;
-  fail!: (error: LinnError) => void;
-
-  constructor(
-    readonly sequence: number,
-    readonly partition: number,
-    readonly baseId: bigint,
-    readonly mandatory: boolean,
-    /** Fails it when its time is over. */
-    readonly timer: NodeJS.Timeout,
-  ) {
-    this.confirmed = new Promise((resolve, reject) => {
-      this.confirm = resolve;
-      this.fail = reject;
-    });
-    this.confirmed.catch(() => {});
-  }
-
-  add(record: CheckedRecord): number {
-    this.bytes += recordBytes(record);
-    return this.records.push(record) - 1;
-  }
-}
-
 /** Made by `Client.producer`. */
 export class Producer implements SessionUser {
   readonly #world: World;
   readonly #session: Session;
   readonly #options: Required<Omit<ProducerOptions, "codec">> & { compresses: boolean };
-  readonly #waiting: PendingBatch[] = [];
-  readonly #inFlight = new Set<PendingBatch>();
+  /** By partition; -1 where the broker chooses. */
+  readonly #lanes = new Map<number, Lane>();
+  /** That of the lane whose partitions the broker chooses, and that of all others: a partition may be in both. */
+  readonly #identities = new Map<boolean, Identity>();
+  /** The latest batch. */
+  #last: PendingBatch | undefined;
   #lastSequence = 0;
   #bufferedBytes = 0;
   #pumps = false;
@@ -141,14 +103,18 @@ export class Producer implements SessionUser {
     options: ProducerOptions,
   ) {
     const { acks = "leader", batchBytesMax = BATCH_BYTES_MAX, inFlightMax = IN_FLIGHT_MAX } = options;
-    const { bufferBytesMax = BUFFER_BYTES_MAX } = options;
+    const { bufferBytesMax = BUFFER_BYTES_MAX, idempotent = true } = options;
     if (!(acks in ACKS)) throw invalid(`acks must be "none", "leader" or "all", not ${JSON.stringify(acks)}`);
     if (!(batchBytesMax > 0 && inFlightMax > 0 && bufferBytesMax > 0))
       throw invalid("a producer's limits must be positive");
+    if (idempotent && inFlightMax > IN_FLIGHT_MAX) {
+      throw invalid(`inFlightMax must be at most ${IN_FLIGHT_MAX} unless idempotent is false`);
+    }
     if (options.codec === "zstd" && world.session.compress === undefined) noZstd();
     this.#world = world;
     this.#session = world.session;
-    this.#options = { acks, batchBytesMax, inFlightMax, bufferBytesMax, compresses: options.codec === "zstd" };
+    const compresses = options.codec === "zstd";
+    this.#options = { acks, batchBytesMax, inFlightMax, bufferBytesMax, idempotent, compresses };
   }
 
   // --- publishing ---
@@ -219,7 +185,7 @@ export class Producer implements SessionUser {
 
   /** The batch that waits and may be joined, or another. */
   #openBatch(mandatory: boolean): PendingBatch {
-    const last = this.#waiting.at(-1);
+    const last = this.#last;
     const sinceMs = performance.now() - this.#session.options.requestTimeoutMs / JOINS_PER_TIMEOUT;
     if (last === undefined || last.closed || last.mandatory !== mandatory || last.sinceMs < sinceMs) {
       return this.#newBatch(-1, mandatory);
@@ -229,17 +195,36 @@ export class Producer implements SessionUser {
   }
 
   #newBatch(partition: number, mandatory: boolean): PendingBatch {
-    const before = this.#waiting.at(-1);
-    if (before !== undefined) before.closed = true;
+    if (this.#last !== undefined) this.#last.closed = true;
     const id = baseId(this.#world.now(), this.#world.random());
     const timer = setTimeout(() => this.#overdue(batch), this.#session.options.requestTimeoutMs);
     const batch = new PendingBatch(++this.#lastSequence, partition, id, mandatory, timer);
-    this.#waiting.push(batch);
+    this.#last = batch;
+    this.#laneOf(batch).waiting.push(batch);
     return batch;
+  }
+
+  #laneOf({ partition }: PendingBatch): Lane {
+    const place = this.toExchange || partition < 0 ? -1 : partition;
+    let lane = this.#lanes.get(place);
+    if (lane === undefined) {
+      const { idempotent, acks } = this.#options;
+      const numbers = idempotent && acks !== "none";
+      lane = new Lane(place, numbers ? () => this.#identity(place < 0) : undefined);
+      this.#lanes.set(place, lane);
+    }
+    return lane;
+  }
+
+  #identity(scattered: boolean): Identity {
+    const identity = this.#identities.get(scattered) ?? this.#session.producerIds.identify(this);
+    this.#identities.set(scattered, identity);
+    return identity;
   }
 
   #buffer(bytes: number): void {
     this.#bufferedBytes += bytes;
+    this.#session.users.add(this);
     this.#pumpSoon();
   }
 
@@ -264,24 +249,40 @@ export class Producer implements SessionUser {
   // --- sending ---
 
   #pump(): void {
-    for (let batch = this.#waiting[0]; batch !== undefined; batch = this.#waiting[0]) {
+    for (let lane = this.#nextLane(); lane !== undefined; lane = this.#nextLane()) {
       const { connection } = this.#session;
       if (connection === undefined) {
-        this.#session.users.add(this);
         this.#session.want();
         return;
       }
+      const batch = lane.waiting[0]!;
       // One that is open waits for more messages, as long as others are on their way.
       const most = batch.closed ? this.#options.inFlightMax : 1;
-      if (this.#inFlight.size >= most) return;
+      if (this.#inFlight >= most) return;
       if (!connection.ready) {
         this.#listen(connection);
         return;
       }
-      this.#waiting.shift();
       batch.closed = true;
-      this.#send(connection, batch);
+      this.#send(connection, lane, batch);
     }
+  }
+
+  /** The lane whose first batch is the oldest of those that may be sent now. */
+  #nextLane(): Lane | undefined {
+    let next: Lane | undefined;
+    let oldest = Infinity;
+    for (const lane of this.#lanes.values()) {
+      const { sequence = Infinity } = lane.first ?? {};
+      if (sequence < oldest) [next, oldest] = [lane, sequence];
+    }
+    return next;
+  }
+
+  get #inFlight(): number {
+    let count = 0;
+    for (const lane of this.#lanes.values()) count += lane.inFlight.size;
+    return count;
   }
 
   #listen(connection: Connection): void {
@@ -294,23 +295,26 @@ export class Producer implements SessionUser {
   }
 
   connected(): void {
-    this.#session.users.delete(this);
     this.#pump();
   }
 
   /** Fail everything that waits, because there is no broker to send it to. */
   gaveUp(error: LinnError): void {
-    this.#session.users.delete(this);
-    for (const batch of this.#waiting.splice(0)) this.#settle(batch, mayBeStored(batch, error));
+    for (const lane of this.#lanes.values()) {
+      for (const batch of lane.waiting.splice(0)) this.#fail(lane, batch, mayBeStored(batch, error));
+      this.#goOn(lane);
+    }
   }
 
-  #send(connection: Connection, batch: PendingBatch): void {
+  #send(connection: Connection, lane: Lane, batch: PendingBatch): void {
+    let numbers: Numbers | undefined;
     let bytes: Buffer;
     try {
-      bytes = this.#built(connection, batch);
+      numbers = lane.numbersOf(batch);
+      bytes = this.#built(connection, batch, numbers);
     } catch (error) {
       if (!(error instanceof LinnError)) throw error;
-      this.#settle(batch, error);
+      this.#fail(lane, batch, error);
       return;
     }
     const { acks } = this.#options;
@@ -318,59 +322,71 @@ export class Producer implements SessionUser {
     const content = { target: this.target, toExchange: this.toExchange, acks: ACKS[acks], partition, mandatory };
     if (acks === "none") {
       connection.tell({ member: "publish", content }, [bytes]);
+      lane.leaveOut(batch);
       this.#settle(batch, undefined);
       return;
     }
-    batch.attempts += 1;
-    this.#inFlight.add(batch);
+    lane.sent(batch, numbers);
     const caller: Caller = {
-      answered: (message) => this.#answered(batch, message),
-      failed: (error) => this.#failed(batch, error),
+      answered: (message) => this.#answered(lane, batch, message),
+      failed: (error) => this.#failed(lane, batch, error),
     };
     const correlation = connection.ask(caller, { member: "publish", content }, [bytes]);
     batch.forget = () => connection.forget(correlation);
   }
 
-  #answered(batch: PendingBatch, message: Message): void {
+  #answered(lane: Lane, batch: PendingBatch, message: Message): void {
     const placement = message.member === "published" ? message.content.placements[0] : undefined;
-    this.#settle(batch, placement ?? protocolError(`the broker answered publish with ${message.member}`));
-    this.#pumpSoon();
+    if (placement === undefined) {
+      this.#fail(lane, batch, protocolError(`the broker answered publish with ${message.member}`));
+    } else {
+      lane.inFlight.delete(batch);
+      this.#settle(batch, placement);
+    }
+    this.#goOn(lane);
   }
 
   /** The broker refused, or the connection was lost. */
-  #failed(batch: PendingBatch, error: LinnError): void {
-    // A broker that is stopping has not stored it: it goes to the next one.
-    const isGone = error.code === "connection.lost" || error.code === "broker.stopping";
-    if (isGone && !this.#session.isUsedUp(batch.attempts)) this.#putBack(batch);
-    else this.#settle(batch, error.code === "connection.lost" ? mayBeStored(batch, error) : error);
-    this.#pumpSoon();
+  #failed(lane: Lane, batch: PendingBatch, error: LinnError): void {
+    // A batch behind a refused one is refused with it, as often as that takes.
+    const isUsedUp = this.#session.isUsedUp(batch.attempts) && !isOutOfOrder(error);
+    if (error.retriable && !isUsedUp) lane.putBack(batch, error);
+    else this.#fail(lane, batch, error.code === "connection.lost" ? mayBeStored(batch, error) : error);
+    this.#goOn(lane);
   }
 
-  #putBack(batch: PendingBatch): void {
-    this.#inFlight.delete(batch);
-    const later = this.#waiting.findIndex(({ sequence }) => sequence > batch.sequence);
-    this.#waiting.splice(later < 0 ? this.#waiting.length : later, 0, batch);
+  #goOn(lane: Lane): void {
+    lane.goOn(
+      (attempt) => this.#session.backoffMs(attempt),
+      () => this.#pump(),
+    );
+    this.#pumpSoon();
   }
 
   /** Fail what was not confirmed in time. */
   #overdue(batch: PendingBatch): void {
-    const within = `within ${this.#session.options.requestTimeoutMs} ms`;
-    const why = this.#session.outage?.error.message ?? "those before it were not confirmed";
-    const text = batch.attempts
-      ? `${this.target} did not confirm a batch ${within}; it may or may not be stored`
-      : `a batch for ${this.target} was not sent ${within}: ${why}`;
-    const index = this.#waiting.indexOf(batch);
-    if (index >= 0) this.#waiting.splice(index, 1);
-    else batch.forget?.();
-    this.#settle(batch, new LinnError("request.timeout", text));
-    this.#pumpSoon();
+    const lane = this.#laneOf(batch);
+    batch.forget?.();
+    this.#fail(lane, batch, this.#lateness(batch));
+    this.#goOn(lane);
   }
 
-  #built(connection: Connection, batch: PendingBatch): Buffer {
+  #lateness({ attempts, refusal }: PendingBatch): LinnError {
+    if (refusal !== undefined && refusal.code !== "connection.lost") return refusal;
+    const within = `within ${this.#session.options.requestTimeoutMs} ms`;
+    const why = this.#session.outage?.error.message ?? "those before it were not confirmed";
+    const text = attempts
+      ? `${this.target} did not confirm a batch ${within}; it may or may not be stored`
+      : `a batch for ${this.target} was not sent ${within}: ${why}`;
+    return new LinnError("request.timeout", text);
+  }
+
+  #built(connection: Connection, batch: PendingBatch, numbers: Numbers | undefined): Buffer {
     const bytes = buildBatch(batch.records, {
       baseId: batch.baseId,
       zstd: this.#options.compresses ? connection.compress : undefined,
       keyHashes: batch.partition < 0,
+      numbers,
     });
     const most = connection.welcome.batchBytesMax;
     if (bytes.length > most)
@@ -378,10 +394,17 @@ export class Producer implements SessionUser {
     return bytes;
   }
 
+  /** Fail a batch that is not sent again. */
+  #fail(lane: Lane, batch: PendingBatch, error: LinnError): void {
+    lane.leaveOut(batch);
+    this.#settle(batch, error);
+  }
+
   #settle(batch: PendingBatch, outcome: Placement | LinnError | undefined): void {
     clearTimeout(batch.timer);
-    this.#inFlight.delete(batch);
+    if (this.#last === batch) this.#last = undefined;
     this.#bufferedBytes -= batch.bytes;
+    if (this.#bufferedBytes === 0) this.#session.users.delete(this);
     if (outcome instanceof LinnError) batch.fail(outcome);
     else batch.confirm(outcome);
     if (this.#bufferedBytes < this.#options.bufferBytesMax) {
@@ -402,14 +425,17 @@ export class Producer implements SessionUser {
 
   /** Wait until all that was published before is confirmed or failed, whichever; each publish tells its own outcome. */
   async flush(): Promise<void> {
-    await Promise.allSettled([...this.#inFlight, ...this.#waiting].map((batch) => batch.confirmed));
+    const lanes = [...this.#lanes.values()];
+    const batches = lanes.flatMap(({ inFlight, waiting }) => [...inFlight, ...waiting]);
+    await Promise.allSettled(batches.map((batch) => batch.confirmed));
   }
 
   /** Flush, and take no more. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.flush();
-    this.#session.users.delete(this);
+    for (const identity of this.#identities.values()) this.#session.producerIds.giveBack(identity);
+    this.#identities.clear();
   }
 }
 

@@ -10,6 +10,7 @@ import type { Message, Request } from "./codec.js";
 import { Connection, type ConnectionOptions, type Welcome } from "./connection.js";
 import { again, clientClosed, LinnError } from "./errors.js";
 import { Outage, type ConnectionEvent } from "./outage.js";
+import { ProducerIds } from "./producer-ids.js";
 
 /** The longest time that a timer of Node can wait. */
 export const TIMER_MS_MAX = 2 ** 31 - 1;
@@ -36,8 +37,9 @@ interface Waiter {
 }
 
 export class Session {
-  /** Told of connections: consumers for as long as they are open, producers while they wait for one. */
+  /** Told of connections: consumers for as long as they are open, producers while they have batches. */
   readonly users = new Set<SessionUser>();
+  readonly producerIds: ProducerIds;
   /** While there is no connection. */
   outage: Outage | undefined;
   closed = false;
@@ -59,6 +61,7 @@ export class Session {
     connection: Connection,
   ) {
     this.#connection = connection;
+    this.producerIds = new ProducerIds(connection.welcome.producerId);
     this.#adopt(connection);
   }
 

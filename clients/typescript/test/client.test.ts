@@ -232,7 +232,7 @@ test("no more requests are on their way than the broker takes", async () => {
 test("a refusal says whether to try again, and the next publish is none the worse", async () => {
   const answers = [failed("topic.full", true), failed("topic.unknown"), published(7n)];
   const peer = await peerWith({ publish: () => answers.shift() });
-  const producer = (await connected(peer)).producer({ topic: "t" });
+  const producer = (await connected(peer, { retriesMax: 0 })).producer({ topic: "t" });
   await assert.rejects(producer.publish({ value: "" }), { code: "topic.full", retriable: true });
   await assert.rejects(producer.publish({ value: "" }), { code: "topic.unknown", retriable: false });
   assert.equal((await producer.publish({ value: "" })).offset, 7n);

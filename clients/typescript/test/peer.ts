@@ -27,6 +27,7 @@ export const WELCOME: Request = {
     keepaliveMs: 0,
     inflightMax: 100,
     subscriptionsMax: 10,
+    producerId: 256n,
   },
 };
 
