@@ -59,9 +59,9 @@ KILLER = """
 import { createInterface } from "node:readline";
 import { connect } from "linn-client";
 
-const [url, count, kills, firstPid, producerOptions] = process.argv.slice(2);
+const [url, count, kills, firstPid] = process.argv.slice(2);
 const client = await connect(url);
-const options = { batchBytesMax: 1_000, bufferBytesMax: 20_000, ...JSON.parse(producerOptions) };
+const options = { batchBytesMax: 1_000, bufferBytesMax: 20_000 };
 const events = client.producer({ exchange: "events" }, options);
 const spread = client.producer({ topic: "spread" }, options);
 const placed = client.producer({ topic: "placed" }, options);
@@ -253,8 +253,7 @@ def test_a_broker_that_is_killed_under_load_has_each_message_once_and_in_order(
     programs: Programs, tmp_path: Path
 ) -> None:
     with BrokerProcess(tmp_path, KILLED_CONFIG) as broker:
-        arguments = (broker.url, str(MESSAGES), str(KILLS), str(broker.pid), "{}")
-        killer = start(programs, "killer", KILLER, *arguments)
+        killer = start(programs, "killer", KILLER, broker.url, str(MESSAGES), str(KILLS), str(broker.pid))
         for _ in range(KILLS):
             assert programs.next_line() == ("killer", "killed")
             broker.kill()

@@ -19,7 +19,7 @@ export class Lane {
   readonly inFlight = new Set<PendingBatch>();
   /** Whether it stands still. */
   isHeld = false;
-  #release: NodeJS.Timeout | undefined;
+  #timer: NodeJS.Timeout | undefined;
   #identity: Identity | undefined;
   /** The numbers of the next batch; undefined: it begins an epoch. */
   #next: Numbers | undefined;
@@ -86,26 +86,26 @@ export class Lane {
     if (batch.numbers !== undefined) this.#next = undefined;
   }
 
-  /** Have a lane that stands still go on once all is answered: after `backoffMs` if the broker refused its first batch,
-   * and then call `resume`; at once if it only came after one that was. */
-  goOn(backoffMs: (attempt: number) => number, resume: () => void): void {
+  /** Let a lane that stands still go on, once all in flight is answered: if the broker refused its first batch, after
+   * `backoffMs`, and `then` is called; at once if that batch was refused only because one before it had been. */
+  goOn(backoffMs: (attempt: number) => number, then: () => void): void {
     if (!this.isHeld || this.inFlight.size > 0) return;
     const first = this.waiting[0];
     if (first?.refusal === undefined || isOutOfOrder(first.refusal)) {
-      this.#goOn();
+      this.#release();
       return;
     }
     const goOn = (): void => {
-      this.#goOn();
-      resume();
+      this.#release();
+      then();
     };
     // Its batches have timers that keep the process running.
-    this.#release ??= setTimeout(goOn, backoffMs(first.attempts - 1)).unref();
+    this.#timer ??= setTimeout(goOn, backoffMs(first.attempts - 1)).unref();
   }
 
-  #goOn(): void {
-    clearTimeout(this.#release);
-    this.#release = undefined;
+  #release(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
     this.isHeld = false;
     const { refusal } = this.waiting[0] ?? {};
     if (refusal === undefined || !isOutOfOrder(refusal)) return;

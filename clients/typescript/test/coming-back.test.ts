@@ -272,6 +272,17 @@ test("with a number of retries what waits fails after so many, and the next call
   await peer.hears("subscribe", 2);
 });
 
+test("a message joins no batch that has failed", async () => {
+  const peer = await peerWith({ publish: () => published(3n) });
+  const client = await connected(peer, { retriesMax: 1 });
+  const producer = client.producer({ topic: "t" });
+  await peer.goAway();
+  await assert.rejects(client.describe());
+  await assert.rejects(producer.publish({ value: "lost" }), { code: "connection.failed" });
+  await peer.comeBack();
+  assert.equal((await producer.publish({ value: "next" })).offset, 3n);
+});
+
 test("a consumer that was not read while there was no broker throws nothing once there is one", async () => {
   const peer = await peerWith({
     subscribe: subscribed(0, 30_000),

@@ -173,7 +173,7 @@ test("after a lost connection batches keep their numbers, and those of the first
   ]);
 });
 
-test("what is refused for now is sent again in order, once all that is in flight was answered", async () => {
+test("what is refused for now is sent again in order, once all in flight has been answered", async () => {
   const peer = await peerWith();
   const client = await connected(peer);
   const producer = client.producer({ topic: "t" }, { inFlightMax: 3 });
@@ -248,7 +248,7 @@ test("what is out of order because a batch before it failed is numbered anew in 
   ]);
 });
 
-test("to be out of order is no attempt", async () => {
+test("a refusal because of a batch before it is not counted as an attempt", async () => {
   const answers = [failed("message.invalid", false), OUT_OF_ORDER, PUBLISHED];
   const peer = await peerWith({ publish: () => answers.shift() });
   const [a, b] = publishAll(await connected(peer, { retriesMax: 0 }), "a", "b");
@@ -315,7 +315,7 @@ test("an epoch ends before its sequence does", () => {
 
 // --- ids -------------------------------------------------------------------------------------------------------------
 
-test("a client has so many producers, and another once one is closed, in a later epoch", async () => {
+test("an id is used again once its producer is closed, in a later epoch", async () => {
   const peer = await peerWith({ publish: () => PUBLISHED });
   const client = await connected(peer);
   const producers = Array.from({ length: 257 }, () => client.producer({ topic: "t" }));
@@ -327,6 +327,7 @@ test("a client has so many producers, and another once one is closed, in a later
   await Promise.all([producers[7]!.close(), producers[7]!.close()]);
   await producers[256]!.publish({ value: "at last" });
   assert.deepEqual((await heard(peer, 257)).at(-1), ["at last", 256 + 7, 1, 0]);
+  await assert.rejects(client.producer({ topic: "t" }).publish({ value: "" }), { code: "limit.exceeded" });
 });
 
 test("a producer that is dropped gives its id back", async () => {
