@@ -111,13 +111,13 @@ def test_later_requests_of_the_connection_find_the_settlements_done() -> None:
                 m.Settle(subscription, singles(id, half)),
                 m.Settle(subscription, [m.Settlement(0, id, -1, -1, m.Verdict.NACK)]),
                 m.Pull(subscription, COUNT, 0),
-                m.Unsubscribe(subscription),
             )
         ]
         answers = [await client.answer(correlation) for correlation in asked]
         assert answers[0].message == answers[1].message == m.Settled([])
         assert answers[2].message.attempt == 2
         assert answers[2].batches[0].base_offset == min(set(range(COUNT)) - set(half))
+        await client.call(m.Unsubscribe(subscription))
         assert (await client.administer("topic.show", name="t"))["queue"]["unsettled"] == COUNT // 2
 
     with_leased_records(scenario)
