@@ -151,18 +151,6 @@ def test_a_message_over_the_limit_is_refused_and_the_connection_goes_on(connecte
     assert connected.ask("publish", topic=topic, records=plain(b"a"))["placements"][0]["base_offset"] == 0
 
 
-def test_a_topic_that_is_full_refuses_for_now(connected: AgentProcess, language: str) -> None:
-    if language in ("python", "typescript"):
-        pytest.skip("it tries again by itself, as its own tests say")
-    while True:
-        try:
-            connected.ask("publish", topic="small", records=plain(b"x" * 900))
-        except Refused as refused:
-            assert refused.code == "topic.full"  # noqa: PT017
-            break
-    assert code_of(connected, "publish", topic="small", records=plain(b"x" * 1_100)) == "message.too_large"
-
-
 def test_a_message_that_can_t_be_carried_is_refused(connected: AgentProcess, topic: str) -> None:
     for record in (
         {"routing_key": "k" * 4_097},

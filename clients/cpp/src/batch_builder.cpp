@@ -9,10 +9,10 @@
 #include <linn/error.h>
 
 #include "bytes.h"
-#include "crc32c.h"
 #include "flat_message.h"
 #include "partitioner.h"
 #include "routes.h"
+#include "seal.h"
 #include "utf8.h"
 #include "zstd_codec.h"
 
@@ -24,7 +24,6 @@ using detail::Field;
 namespace {
 
 constexpr std::size_t body_fields = 13, batch_fields = 9;
-constexpr std::size_t crc_at = 48, count_at = 52;
 /// Offsets are Int32, and a field of Cap'n Proto has less than 2^29 bytes.
 constexpr std::size_t column_bytes_max = (std::size_t{1} << 29) - 1;
 
@@ -267,14 +266,7 @@ struct BatchBuilder::Columns {
     fields[5] = unless_zero(delays_ms);
     fields[6] = unless_zero(ttls_ms);
     if (!ids.empty()) fields[7] = id_bytes;
-    return seal(detail::encode_flat(numbers(record_times, body_bytes), fields));
-  }
-
-  static std::string seal(std::string message) {
-    const std::string_view bytes = message;
-    const std::uint32_t crc = detail::crc32c(bytes.substr(count_at), detail::crc32c(bytes.substr(0, 16)));
-    detail::store(message.data() + crc_at, crc);
-    return message;
+    return detail::encode_flat(numbers(record_times, body_bytes), fields);
   }
 };
 
@@ -316,11 +308,17 @@ void BatchBuilder::add(std::string_view value, std::optional<std::string_view> k
 std::size_t BatchBuilder::size() const noexcept { return columns_->count; }
 std::size_t BatchBuilder::bytes() const noexcept { return columns_->bytes(); }
 
-std::string BatchBuilder::seal(Options options) {
+std::string BatchBuilder::build(Options options) {
   if (empty()) throw std::logic_error("a batch holds at least one record");
   const std::unique_ptr<Columns> sealed = std::exchange(columns_, std::make_unique<Columns>(options));
   sealed->options = options;
   return sealed->encode();
+}
+
+std::string BatchBuilder::seal(Options options) {
+  std::string batch = build(options);
+  detail::seal(batch);
+  return batch;
 }
 
 std::string BatchBuilder::seal() { return seal(columns_->options); }

@@ -55,6 +55,7 @@ BrokerInfo read(wire::Welcome::Reader source) {
   info.keepalive_ms = source.getKeepaliveMs();
   info.inflight_max = source.getInflightMax();
   info.subscriptions_max = source.getSubscriptionsMax();
+  info.producer_id = source.getProducerId();
   return info;
 }
 

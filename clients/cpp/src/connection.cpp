@@ -30,19 +30,21 @@ bool may_have_batches(const Incoming& message) noexcept {
 
 // --- life ---
 
-Connection::Connection(Socket socket, ClientOptions options)
+Connection::Connection(Socket socket, ClientOptions options, std::shared_ptr<Alarm> alarm)
     : socket_(std::move(socket)),
       wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       options_(std::move(options)),
+      alarm_(std::move(alarm)),
       frames_(options_.receive_bytes_max),
       buffer_(receive_bytes) {
   if (wake_.descriptor() < 0) throw Error("connection.failed", "no descriptor is left", true);
 }
 
-std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions options) {
+std::shared_ptr<Connection> Connection::open(std::string_view url, ClientOptions options,
+                                             std::shared_ptr<Alarm> alarm) {
   const Deadline deadline = deadline_in(options.connect_timeout);
-  const auto connection =
-      std::shared_ptr<Connection>(new Connection(Socket::connect(parse_url(url), deadline), std::move(options)));
+  const std::shared_ptr<Connection> connection(
+      new Connection(Socket::connect(parse_url(url), deadline), std::move(options), std::move(alarm)));
   connection->welcome(deadline);
   connection->reader_ = std::thread([raw = connection.get()] { raw->run(); });
   return connection;
@@ -117,12 +119,6 @@ bool Connection::forget(const Subscription& subscription) noexcept {
 std::optional<Error> Connection::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
-}
-
-Error Connection::wait_until_lost() const {
-  std::unique_lock lock(mutex_);
-  answered_.wait(lock, [&] { return failure_.has_value(); });
-  return *failure_;
 }
 
 void Connection::settle_quietly(std::uint32_t subscription, const std::vector<Settlement>& entries) {
@@ -383,6 +379,7 @@ void Connection::fail(const Error& error) noexcept {
   for (auto& [correlation, waiting] : waiting_) waiting.told(*failure_, true);
   waiting_.clear();
   answered_.notify_all();
+  alarm_->ring();
 }
 
 }  // namespace linn::detail

@@ -23,6 +23,7 @@
 #include <variant>
 #include <vector>
 
+#include "alarm.h"
 #include "codec.h"
 #include "frame_reader.h"
 #include "messages.h"
@@ -45,8 +46,9 @@ using OnOutcome = std::function<void(Outcome outcome, bool is_lost)>;
 
 class Connection {
  public:
-  /// Throws as `Client::connect`.
-  static std::shared_ptr<Connection> open(std::string_view url, ClientOptions options);
+  /// `alarm` rings when the connection is lost. Throws as `Client::connect`.
+  static std::shared_ptr<Connection> open(std::string_view url, ClientOptions options,
+                                          std::shared_ptr<Alarm> alarm = std::make_shared<Alarm>());
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -72,8 +74,6 @@ class Connection {
 
   /// Why the connection is over; std::nullopt while it is not.
   std::optional<Error> failure() const;
-  /// Wait until it is over; why.
-  Error wait_until_lost() const;
   /// Whether the broker takes no new requests here: it is stopping.
   bool drains() const noexcept { return drains_; }
 
@@ -124,7 +124,7 @@ class Connection {
     std::shared_ptr<Subscription> opens;
   };
 
-  Connection(Socket socket, ClientOptions options);
+  Connection(Socket socket, ClientOptions options, std::shared_ptr<Alarm> alarm);
 
   template <typename Encode>
   void send(const Encode& encode, std::string_view batch, OnOutcome told, std::shared_ptr<Subscription> opens) {
@@ -164,6 +164,7 @@ class Connection {
   Socket socket_;
   Socket wake_;
   const ClientOptions options_;
+  const std::shared_ptr<Alarm> alarm_;
   BrokerInfo broker_;
   std::chrono::milliseconds keepalive_{0};
   std::atomic<bool> drains_{false};

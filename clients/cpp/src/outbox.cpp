@@ -1,6 +1,10 @@
 #include "outbox.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "backoff.h"
+#include "seal.h"
 
 namespace linn::detail {
 namespace {
@@ -10,20 +14,27 @@ Error may_be_stored(const Error& error) {
   return {"connection.lost", error.text() + "; the batch was sent, and may or may not be stored", true};
 }
 
+/// Whether a batch was refused because one before it is not stored.
+bool is_out_of_order(const std::optional<Error>& refusal) {
+  return refusal && refusal->code() == "producer.out_of_order";
+}
+
 }  // namespace
 
-Outbox::Outbox(Publish publish, const ClientOptions& options, std::shared_ptr<const Outage> outage)
+Outbox::Outbox(Publish publish, const ClientOptions& options, std::shared_ptr<const Outage> outage,
+               std::shared_ptr<Alarm> alarm, std::unique_ptr<Lane> lane)
     : publish_(std::move(publish)),
-      request_timeout_(options.request_timeout),
-      retries_max_(options.retries_max),
-      outage_(std::move(outage)) {}
+      options_(options),
+      outage_(std::move(outage)),
+      alarm_(std::move(alarm)),
+      lane_(std::move(lane)) {}
 
 // --- by the application ---
 
 std::shared_ptr<Shipment> Outbox::put(std::string batch) {
   auto shipment = std::make_shared<Shipment>();
-  shipment->batch = std::make_shared<const std::string>(std::move(batch));
-  shipment->deadline = deadline_in(request_timeout_);
+  shipment->batch = std::make_shared<std::string>(std::move(batch));
+  shipment->deadline = deadline_in(options_.request_timeout);
   const std::lock_guard lock(mutex_);
   if (closed_) throw Error(*closed_);
   std::erase_if(open_, [](const auto& known) { return known->is_done(); });
@@ -33,7 +44,9 @@ std::shared_ptr<Shipment> Outbox::put(std::string batch) {
 
 void Outbox::wait_until_done(Shipment& shipment, std::unique_lock<std::mutex>& lock) {
   const auto is_done = [&] { return shipment.is_done(); };
-  if (!done_.wait_until(lock, shipment.deadline, is_done)) fail(shipment, overdue(shipment));
+  if (done_.wait_until(lock, shipment.deadline, is_done)) return;
+  fail(shipment, overdue(shipment));
+  go_on();
 }
 
 Placement Outbox::wait(Shipment& shipment) {
@@ -59,10 +72,11 @@ bool Outbox::is_done(const Shipment& shipment) const {
 
 void Outbox::send_all(const std::shared_ptr<Connection>& connection) {
   const std::lock_guard sending(sending_mutex_);
-  fail_overdue();
+  look_at_time();
   for (;;) {
-    const auto [next, batch] = next_to_send();
+    const auto [next, batch, numbers] = next_to_send();
     if (!next) return;
+    if (numbers) number(*batch, *numbers);
     // Looked at only now: it may be this connection that has given the shipment back meanwhile.
     if (connection->failure() || connection->drains()) return put_back(*next);
     const auto told = [self = weak_from_this(), shipment = next](Outcome outcome, bool is_lost) {
@@ -71,21 +85,40 @@ void Outbox::send_all(const std::shared_ptr<Connection>& connection) {
     try {
       connection->publish(publish_, *batch, told);
     } catch (const Error& error) {
-      const bool is_lost = connection->failure().has_value();
+      const bool is_lost = connection->failure() || error.code() == "connection.lost";
       answered(*next, error, is_lost);
       if (is_lost) return;  // The next connection's turn.
     }
   }
 }
 
-/// The first shipment that is not in flight, which it is from now on, and its batch.
-std::pair<std::shared_ptr<Shipment>, std::shared_ptr<const std::string>> Outbox::next_to_send() {
+/// The first shipment that is not in flight, which it is from now on.
+Outbox::Next Outbox::next_to_send() {
   const std::lock_guard lock(mutex_);
+  if (held_until_ != not_held) return {};
   for (const auto& shipment : open_) {
     if (shipment->is_done() || shipment->is_in_flight) continue;
+    Next next{shipment, shipment->batch, std::nullopt};
+    if (!shipment->is_numbered) {
+      const std::uint32_t records = record_count(*next.batch);
+      if (lane_ && lane_->has_to_begin(records)) {
+        if (first_in_flight() != nullptr) {
+          hold();
+          return {};
+        }
+        try {
+          lane_->begin();
+        } catch (const Error& error) {
+          fail(*shipment, error);
+          continue;
+        }
+      }
+      next.numbers = lane_ ? lane_->number(records) : ProducerNumbers{};
+      shipment->is_numbered = true;
+    }
     shipment->is_in_flight = true;
     ++shipment->attempts;
-    return {shipment, shipment->batch};
+    return next;
   }
   return {};
 }
@@ -102,23 +135,81 @@ void Outbox::answered(Shipment& shipment, Outcome outcome, bool is_lost) {
   const std::lock_guard lock(mutex_);
   if (!std::exchange(shipment.is_in_flight, false) || shipment.is_done()) return;
   if (const auto* error = std::get_if<Error>(&outcome)) {
-    const bool may_go_again = error->code() == "broker.stopping" || (is_lost && error->code() != "client.closed");
-    if (may_go_again && (!retries_max_ || shipment.attempts <= *retries_max_)) return;
-    fail(shipment, is_lost && may_go_again ? may_be_stored(*error) : *error);
-    return;
+    refused(shipment, *error, is_lost);
+  } else if (const auto* published = std::get_if<Published>(&std::get<Reply>(outcome).message);
+             published != nullptr && published->placements.size() == 1) {
+    shipment.placement = published->placements.front();
+    shipment.batch.reset();
+    done_.notify_all();
+  } else {
+    fail(shipment, {"protocol.malformed", "one batch was answered with another number of placements"});
   }
-  const auto* published = std::get_if<Published>(&std::get<Reply>(outcome).message);
-  if (published == nullptr || published->placements.size() != 1)
-    return fail(shipment, {"protocol.malformed", "one batch was answered with another number of placements"});
-  shipment.placement = published->placements.front();
-  shipment.batch.reset();
-  done_.notify_all();
+  go_on();
+}
+
+/// Keep a batch that may be sent again, fail another one. Under `mutex_`.
+void Outbox::refused(Shipment& shipment, const Error& error, bool is_lost) {
+  shipment.refusal = is_lost ? std::nullopt : std::optional(error);
+  if (is_out_of_order(shipment.refusal)) --shipment.attempts;
+  const bool may_go_again = is_lost ? error.code() != "client.closed" : error.retriable() && !closed_;
+  if (!may_go_again || (options_.retries_max && shipment.attempts > *options_.retries_max))
+    fail(shipment, is_lost && may_go_again ? may_be_stored(error) : error);
+  else if (!is_lost)
+    hold();
+}
+
+// --- holding ---
+
+/// Send nothing until what is in flight has been answered, and then what was refused first.
+void Outbox::hold() {
+  held_until_ = Clock::time_point::max();
+  go_on();
+}
+
+/// Have the alarm ring when a hold ends. Call it after whatever may have ended a flight.
+void Outbox::go_on() {
+  if (held_until_ == not_held) return;
+  if (const Shipment* oldest = first_in_flight()) return alarm_->ring_at(oldest->deadline);
+  if (held_until_ == Clock::time_point::max()) {
+    held_until_ = Clock::now();
+    const Shipment* first = first_waiting();
+    if (first != nullptr && first->refusal && !is_out_of_order(first->refusal))
+      held_until_ += backoff_after(std::max<std::uint64_t>(1, first->attempts) - 1, options_, random_);
+  }
+  alarm_->ring_at(held_until_);
+}
+
+/// End a hold. If the first batch is out of order although nothing is in flight, one before it has failed: then neither
+/// it nor any behind it is stored, and all get new numbers.
+void Outbox::release() {
+  held_until_ = not_held;
+  const Shipment* first = first_waiting();
+  if (!lane_ || first == nullptr || !is_out_of_order(first->refusal)) return;
+  lane_->end_epoch();
+  for (const auto& shipment : open_) {
+    shipment->is_numbered = false;
+    shipment->refusal.reset();
+  }
+}
+
+Shipment* Outbox::first_waiting() const {
+  for (const auto& shipment : open_)
+    if (!shipment->is_done() && !shipment->is_in_flight) return shipment.get();
+  return nullptr;
+}
+
+Shipment* Outbox::first_in_flight() const {
+  for (const auto& shipment : open_)
+    if (shipment->is_in_flight) return shipment.get();
+  return nullptr;
 }
 
 // --- failing ---
 
-/// Under `mutex_`.
+/// If the batch has numbers, no other can follow them. Under `mutex_`.
 void Outbox::fail(Shipment& shipment, const Error& error) {
+  if (lane_ && shipment.is_numbered) lane_->end_epoch();
+  shipment.is_in_flight = false;
   shipment.error = error;
   shipment.batch.reset();
   done_.notify_all();
@@ -128,7 +219,10 @@ void Outbox::fail_waiting(const Error& error) {
   const std::lock_guard lock(mutex_);
   for (const auto& shipment : open_)
     if (!shipment->is_done() && !shipment->is_in_flight)
-      fail(*shipment, shipment->attempts > 0 && error.code() != "client.closed" ? may_be_stored(error) : error);
+      fail(*shipment, shipment->attempts > 0 && !shipment->refusal && error.code() != "client.closed"
+                          ? may_be_stored(error)
+                          : error);
+  go_on();
 }
 
 void Outbox::close(const Error& error) {
@@ -139,19 +233,23 @@ void Outbox::close(const Error& error) {
   fail_waiting(error);
 }
 
-/// Nothing is sent whose time is over.
-void Outbox::fail_overdue() {
+/// Fail what is overdue, and end a hold whose time has come.
+void Outbox::look_at_time() {
   const std::lock_guard lock(mutex_);
   for (const auto& shipment : open_)
-    if (!shipment->is_done() && !shipment->is_in_flight && Clock::now() >= shipment->deadline)
-      fail(*shipment, overdue(*shipment));
+    if (!shipment->is_done() && Clock::now() >= shipment->deadline) fail(*shipment, overdue(*shipment));
+  go_on();
+  if (held_until_ != not_held && held_until_ <= Clock::now()) release();
 }
 
-/// The error for a batch whose time is over.
+/// The error for a batch whose time is over. Under `mutex_`.
 Error Outbox::overdue(const Shipment& shipment) const {
-  if (shipment.attempts > 0)
+  const bool is_refused = shipment.refusal && !shipment.is_in_flight;
+  if (is_refused && !is_out_of_order(shipment.refusal)) return *shipment.refusal;
+  if (shipment.attempts > 0 && !is_refused)
     return {"request.timeout", publish_.target + " did not confirm a batch in time; it may or may not be stored", true};
-  return {"request.timeout", "a batch for " + publish_.target + " was not sent in time: " + outage_->text(), true};
+  const std::string reason = held_until_ != not_held ? "those before it were not confirmed" : outage_->text();
+  return {"request.timeout", "a batch for " + publish_.target + " was not sent in time: " + reason, true};
 }
 
 }  // namespace linn::detail

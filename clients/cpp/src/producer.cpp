@@ -5,8 +5,9 @@
 #include <random>
 #include <utility>
 
-#include "bytes.h"
+#include "lane.h"
 #include "outbox.h"
+#include "seal.h"
 #include "session.h"
 
 namespace linn {
@@ -22,6 +23,26 @@ Placement Confirmation::wait() const { return state_->outbox->wait(*state_->ship
 
 bool Confirmation::ready() const { return state_->outbox->is_done(*state_->shipment); }
 
+namespace {
+
+/// Batches that a broker remembers of an idempotent producer.
+constexpr std::size_t in_flight_limit = 8;
+
+ProducerOptions checked(ProducerOptions options) {
+  if (options.idempotent && options.in_flight_max > in_flight_limit)
+    throw Error("message.invalid",
+                "in_flight_max must be at most " + std::to_string(in_flight_limit) + " unless idempotent is false");
+  return options;
+}
+
+/// The numbers of a producer's batches; nullptr if they have none.
+std::unique_ptr<detail::Lane> lane_of(const ProducerOptions& options, const Session& session) {
+  if (!options.idempotent || options.acks == Acks::none) return nullptr;
+  return std::make_unique<detail::Lane>(session.producer_ids(), options.exchange || options.partition < 0);
+}
+
+}  // namespace
+
 struct Producer::State {
   std::shared_ptr<Session> session;
   ProducerOptions options;
@@ -33,11 +54,11 @@ struct Producer::State {
 
   State(std::shared_ptr<Session> used, ProducerOptions chosen)
       : session(std::move(used)),
-        options(std::move(chosen)),
+        options(checked(std::move(chosen))),
         outbox(std::make_shared<detail::Outbox>(
             detail::Publish{options.exchange.value_or(options.topic), options.exchange.has_value(), options.acks,
                             options.exchange ? -1 : options.partition, options.mandatory},
-            session->options(), session->outage())) {
+            session->options(), session->outage(), session->alarm(), lane_of(options, *session))) {
     session->add(outbox);
   }
 
@@ -100,7 +121,7 @@ struct Producer::State {
 
   std::shared_ptr<Confirmation::State> send_collected() {
     if (builder.empty()) return nullptr;
-    return send(builder.seal(next_batch()));
+    return send(builder.build(next_batch()));
   }
 };
 
@@ -135,12 +156,15 @@ std::optional<Confirmation> Producer::send() {
   return sent ? std::optional(Confirmation(std::move(sent))) : std::nullopt;
 }
 
-Confirmation Producer::send_batch(std::string message) { return Confirmation(state_->send(std::move(message))); }
+Confirmation Producer::send_batch(std::string message) {
+  detail::check_seal(message);
+  return Confirmation(state_->send(std::move(message)));
+}
 
 Confirmation Producer::send_batch(const Batch& batch) {
   std::string message(batch.message());
   std::fill_n(message.begin() + 16, 32, '\0');
-  return send_batch(std::move(message));
+  return Confirmation(state_->send(std::move(message)));
 }
 
 void Producer::flush() {

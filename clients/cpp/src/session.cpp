@@ -1,8 +1,8 @@
 #include "session.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "backoff.h"
 #include "outbox.h"
 
 namespace linn::detail {
@@ -21,8 +21,9 @@ Session::Session(std::string_view url, ClientOptions options)
 
 std::shared_ptr<Session> Session::open(std::string_view url, ClientOptions options) {
   const std::shared_ptr<Session> session(new Session(url, std::move(options)));
-  session->connection_ = Connection::open(session->url_, session->options_);
+  session->connection_ = Connection::open(session->url_, session->options_, session->alarm_);
   session->broker_ = session->connection_->broker();
+  session->producer_ids_ = std::make_shared<ProducerIds>(session->broker_.producer_id);
   session->connecting_ = std::thread([raw = session.get()] { raw->keep_connected(); });
   return session;
 }
@@ -104,11 +105,8 @@ bool Session::is_used_up(std::uint64_t attempts) const noexcept {
 }
 
 milliseconds Session::backoff_after(std::uint64_t attempts) {
-  const double doubled =
-      static_cast<double>(options_.backoff.count()) * std::exp2(std::min<std::uint64_t>(attempts, 30));
-  const double longest = std::min(static_cast<double>(options_.backoff_max.count()), doubled);
   const std::lock_guard lock(mutex_);
-  return milliseconds(std::llround(longest * (1 - std::uniform_real_distribution<>(0, 0.5)(random_))));
+  return detail::backoff_after(attempts, options_, random_);
 }
 
 void Session::sleep_until(Deadline deadline) {
@@ -128,7 +126,7 @@ void Session::keep_connected() {
   auto connection = connection_;  // Nobody else replaces it.
   while (connection) {
     const Clock::time_point began = Clock::now();
-    const Error reason = connection->wait_until_lost();
+    const Error reason = send_until_lost(connection);
     connection.reset();
     if (is_closed()) return;
     const Clock::time_point now = Clock::now();
@@ -137,6 +135,15 @@ void Session::keep_connected() {
     ended_early = now - began < options_.backoff_max ? ended_early + 1 : 0;
     if (ended_early > 1) sleep_until(now + backoff_after(ended_early - 2));
     connection = connect_again();
+  }
+}
+
+/// Why it is lost. Meanwhile batches are sent again when the alarm rings.
+Error Session::send_until_lost(const std::shared_ptr<Connection>& connection) {
+  for (;;) {
+    alarm_->wait();
+    if (const auto reason = connection->failure()) return *reason;
+    for (const auto& outbox : outboxes()) outbox->send_all(connection);
   }
 }
 
@@ -165,7 +172,7 @@ std::shared_ptr<Connection> Session::try_to_connect() {
     if (attempts > 0) sleep_until(Clock::now() + backoff_after(attempts - 1));
     if (is_closed()) return nullptr;
     try {
-      return Connection::open(url_, options_);
+      return Connection::open(url_, options_, alarm_);
     } catch (const Error& error) {
       outage_->goes_on(error, Clock::now());
       if (!error.retriable()) return nullptr;

@@ -1,9 +1,10 @@
 // Session: a client's connection, which comes back for as long as the client is open.
 //
-// Laws: there is one connection at a time. When it is lost, a thread makes another, with growing waits. Where it gives
-// up (after `retries_max` attempts, or where the broker can't be talked to) whatever waits is failed, and it tries
-// again only when somebody wants a connection. Clients, producers and consumers own the session, its own threads never
-// do: it ends with the last of them, and in a thread that can wait for the others.
+// Laws: there is one connection at a time. A thread sends again what was refused for now, and makes another connection
+// when this one is lost, with growing waits. Where it gives up (after `retries_max` attempts, or where the broker can't
+// be talked to) whatever waits is failed, and it tries again only when somebody wants a connection. Clients, producers
+// and consumers own the session, its own threads never do: it ends with the last of them, and in a thread that can wait
+// for the others.
 #pragma once
 
 #include <chrono>
@@ -19,8 +20,10 @@
 #include <utility>
 #include <vector>
 
+#include "alarm.h"
 #include "connection.h"
 #include "outage.h"
+#include "producer_ids.h"
 
 namespace linn::detail {
 
@@ -38,6 +41,9 @@ class Session {
   /// The welcome of the first connection.
   const BrokerInfo& broker() const noexcept { return broker_; }
   std::shared_ptr<const Outage> outage() const noexcept { return outage_; }
+  /// Ring it to have the session's thread call `send_all` of each outbox.
+  std::shared_ptr<Alarm> alarm() const noexcept { return alarm_; }
+  std::shared_ptr<ProducerIds> producer_ids() const noexcept { return producer_ids_; }
 
   /// A connection that takes requests; nullptr where there is none in time. Throws Error client.closed, or the error
   /// that the session gave up with.
@@ -90,6 +96,7 @@ class Session {
   // --- by the thread that connects ---
 
   void keep_connected();
+  Error send_until_lost(const std::shared_ptr<Connection>& connection);
   std::shared_ptr<Connection> connect_again();
   std::shared_ptr<Connection> try_to_connect();
   bool give_up();
@@ -98,7 +105,9 @@ class Session {
   const std::string url_;
   const ClientOptions options_;
   const std::shared_ptr<Outage> outage_;
+  const std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();
   BrokerInfo broker_;
+  std::shared_ptr<ProducerIds> producer_ids_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

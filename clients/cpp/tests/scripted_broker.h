@@ -21,6 +21,7 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
+#include <linn/batch.h>
 #include <linn/frame.h>
 
 #include "frame_reader.h"
@@ -31,6 +32,13 @@ using linn::detail::Clock;
 using linn::detail::FrameReader;
 using linn::detail::Socket;
 namespace wire = linn::wire;
+
+/// A publish that a peer received, with the value of its first record.
+struct HeardPublish {
+  std::uint64_t correlation;
+  std::string value;
+  linn::BatchHeader numbers;
+};
 
 /// The broker's end of one connection. Every wait ends within ten seconds.
 class Peer {
@@ -84,15 +92,32 @@ class Peer {
     send_bytes({bytes.begin(), bytes.size()});
   }
 
-  void fail(std::uint64_t correlation, const char* code) const {
-    send(correlation, [&](wire::Frame::Builder root) { root.initFailed().setCode(code); });
+  void fail(std::uint64_t correlation, const char* code, bool retriable = false) const {
+    send(correlation, [&](wire::Frame::Builder root) {
+      auto said = root.initFailed();
+      said.setCode(code);
+      said.setRetriable(retriable);
+    });
+  }
+
+  /// The next message, which must be a publish of one batch.
+  HeardPublish hear_publish() {
+    const linn::FrameContent content = read();
+    if (content.member != "publish") throw std::runtime_error("the client sent no publish, but " + content.member);
+    const linn::Batch batch = linn::Batch::decode(read_bytes().value());
+    return {content.correlation, std::string(batch[0].value().value()), batch.header()};
+  }
+
+  void confirm(std::uint64_t correlation, std::int64_t offset = 0) const {
+    send(correlation,
+         [&](wire::Frame::Builder root) { root.initPublished().initPlacements(1)[0].setBaseOffset(offset); });
   }
 
   void found(std::uint64_t correlation, std::int64_t offset) const {
     send(correlation, [&](wire::Frame::Builder root) { root.initFoundOffset().setOffset(offset); });
   }
 
-  void welcome(std::uint32_t keepalive_ms = 20'000, std::uint16_t version = 1) {
+  void welcome(std::uint32_t keepalive_ms = 20'000, std::uint16_t version = 1, std::int64_t producer_id = 256) {
     const linn::FrameContent hello = read();
     if (hello.member != "hello") throw std::runtime_error("the first message is no hello");
     send(hello.correlation, [&](wire::Frame::Builder root) {
@@ -103,6 +128,7 @@ class Peer {
       said.setMessageBytesMax(64 << 20);
       said.setKeepaliveMs(keepalive_ms);
       said.setInflightMax(100);
+      said.setProducerId(producer_id);
     });
   }
 

@@ -41,23 +41,6 @@ std::string batch_of(std::int64_t first, std::size_t records) {
   return batch;
 }
 
-struct Heard {
-  std::uint64_t correlation;
-  std::string value;
-};
-
-Heard hear_publish(Peer& peer) {
-  const linn::FrameContent content = peer.read();
-  expect(content.member == "publish", "it is no publish");
-  const linn::Batch batch = linn::Batch::decode(peer.read_bytes().value());
-  return {content.correlation, std::string(batch[0].value().value())};
-}
-
-void confirm(Peer& peer, std::uint64_t correlation, std::int64_t offset) {
-  peer.send(correlation,
-            [&](wire::Frame::Builder root) { root.initPublished().initPlacements(1)[0].setBaseOffset(offset); });
-}
-
 void subscribe(Peer& peer, wire::SubscriptionKind kind, std::uint32_t lease_ms) {
   const linn::FrameContent content = peer.read();
   expect(content.member == "subscribe", "it is no subscribe");
@@ -83,15 +66,16 @@ void deliver(Peer& peer, const std::string& batch, std::uint64_t delivery_id, st
 void batches_that_were_not_confirmed_are_sent_again_in_order() {
   ScriptedBroker broker({[](Peer& peer) {
                            peer.welcome();
-                           for (const char* value : {"a", "b", "c"}) expect(hear_publish(peer).value == value, "order");
+                           for (const char* value : {"a", "b", "c"})
+                             expect(peer.hear_publish().value == value, "order");
                          },
                          [](Peer& peer) {
                            peer.welcome();
                            std::int64_t offset = 0;
                            for (const char* value : {"a", "b", "c", "d"}) {
-                             const Heard heard = hear_publish(peer);
+                             const HeardPublish heard = peer.hear_publish();
                              expect(heard.value == value, "order after the outage");
-                             confirm(peer, heard.correlation, offset++);
+                             peer.confirm(heard.correlation, offset++);
                            }
                            peer.until_closed();
                          }});
@@ -113,11 +97,11 @@ void batches_that_were_not_confirmed_are_sent_again_in_order() {
 void batches_that_a_stopping_broker_refuses_go_to_the_next_one() {
   ScriptedBroker broker({[](Peer& peer) {
                            peer.welcome();
-                           peer.fail(hear_publish(peer).correlation, "broker.stopping");
+                           peer.fail(peer.hear_publish().correlation, "broker.stopping", true);
                          },
                          [](Peer& peer) {
                            peer.welcome();
-                           confirm(peer, hear_publish(peer).correlation, 5);
+                           peer.confirm(peer.hear_publish().correlation, 5);
                            peer.until_closed();
                          }});
   const Client client = Client::connect(broker.url(), options());
@@ -154,7 +138,7 @@ void a_publish_that_was_sent_when_the_broker_went_may_be_stored() {
   chosen.request_timeout = 500ms;
   ScriptedBroker broker([](Peer& peer) {
     peer.welcome();
-    hear_publish(peer);
+    peer.hear_publish();
   });
   const Client client = Client::connect(broker.url(), chosen);
   const std::string text = text_of([&] { client.producer({.topic = "t"}).publish({.value = "a"}); });
@@ -265,7 +249,7 @@ void with_a_number_of_retries_what_waits_fails_after_so_many() {
   ScriptedBroker broker([](Peer& peer) {
     peer.welcome();
     subscribe(peer, wire::SubscriptionKind::SHARED, 30'000);
-    hear_publish(peer);
+    peer.hear_publish();
   });
   const Client client = Client::connect(broker.url(), chosen);
   Consumer consumer = client.consumer({.topic = "t"});
@@ -280,7 +264,7 @@ void a_batch_is_sent_again_no_more_often_than_there_are_retries() {
   chosen.retries_max = 1;
   const auto hang_up = [](Peer& peer) {
     peer.welcome();
-    hear_publish(peer);
+    peer.hear_publish();
   };
   ScriptedBroker broker({hang_up, hang_up, [](Peer& peer) {
                            peer.welcome();
@@ -330,7 +314,7 @@ void a_client_may_go_while_its_broker_does() {
     ScriptedBroker broker({[](Peer& peer) {
                              peer.welcome();
                              subscribe(peer, wire::SubscriptionKind::SHARED, 30'000);
-                             hear_publish(peer);
+                             peer.hear_publish();
                            },
                            [](Peer& peer) { peer.welcome(); }, [](Peer& peer) { peer.welcome(); }});
     std::optional<linn::Confirmation> confirmation;

@@ -184,7 +184,12 @@ class BatchBuilder {
   std::string seal();
 
  private:
+  friend class Producer;
   struct Columns;
+
+  /// The same as `seal`, but without the CRC.
+  std::string build(Options options);
+
   std::unique_ptr<Columns> columns_;
 };
 

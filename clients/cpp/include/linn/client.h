@@ -34,8 +34,9 @@ struct ClientOptions {
   /// For a request until its answer, and for a publish until its confirmation, with all waits for a connection; and for
   /// the broker to read more of what is sent.
   std::chrono::milliseconds request_timeout{30'000};
-  /// Attempts to reconnect before whatever waits is failed, and attempts to send one batch again. std::nullopt: the
-  /// client tries for as long as it is open; a request or a publish then fails when its timeout is over.
+  /// Attempts to reconnect before whatever waits is failed, and attempts to send one batch again after a lost
+  /// connection or a refusal. std::nullopt: the client tries for as long as it is open; a request or a publish then
+  /// fails when its timeout is over.
   std::optional<std::uint32_t> retries_max = std::nullopt;
   /// The wait before the second attempt to connect; it doubles from one to the next, less up to half of it at random.
   std::chrono::milliseconds backoff{50};
@@ -59,6 +60,8 @@ struct BrokerInfo {
   std::uint32_t keepalive_ms = 0;
   std::uint32_t inflight_max = 0;
   std::uint32_t subscriptions_max = 0;
+  /// The first of 256 producer ids, which no other client is given.
+  std::int64_t producer_id = 0;
 };
 
 struct FetchRequest {
@@ -102,9 +105,9 @@ struct TopicInfo {
 /// One connection, which comes back. Any number of threads may use one client; copies share the connection.
 ///
 /// A thread of the client's own reads answers, keeps the connection alive and renews leases, so that no caller needs
-/// to; another makes a lost connection again, for as long as the client is open. Meanwhile consumers wait, and
-/// publishes and requests wait up to the request timeout. The connection ends with `close`, or with the last of the
-/// client, its producers and its consumers.
+/// to; another makes a lost connection again, for as long as the client is open, and sends again what was refused for
+/// now. Meanwhile consumers wait, and publishes and requests wait up to the request timeout. The connection ends with
+/// `close`, or with the last of the client, its producers and its consumers.
 ///
 /// Every request throws what the broker refuses it with; request.timeout, where the answer did not come in time: then
 /// it may or may not have been carried out; connection.lost and connection.failed, where `retries_max` are used up.
@@ -120,6 +123,8 @@ class Client {
   /// The welcome of the first connection.
   const BrokerInfo& broker() const noexcept;
 
+  /// Throws Error message.invalid (more batches in flight than an idempotent producer may have), limit.exceeded (the
+  /// client has 256 idempotent producers).
   Producer producer(ProducerOptions options) const;
 
   /// Subscribe. Throws topic.unknown, delivery.wrong_kind and others.

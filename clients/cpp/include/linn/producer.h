@@ -43,8 +43,12 @@ struct ProducerOptions {
   bool mandatory = false;
   /// A batch that `add` fills is sent when it has about this size.
   std::size_t batch_bytes = 256 << 10;
-  /// Batches that were sent and not answered; beyond it, sending waits for the oldest.
+  /// Batches that were sent and not answered; beyond it, sending waits for the oldest. At most 8 of an idempotent
+  /// producer.
   std::size_t in_flight_max = 8;
+  /// Whether the broker recognizes a batch that is sent again, so that each record is stored once and in order. No
+  /// effect with Acks::none.
+  bool idempotent = true;
 };
 
 /// Records of a batch by index, from `first` up to, not including, `end`.
@@ -69,8 +73,8 @@ using Receipt = Placement;
 /// The broker's word on one batch, to come.
 class Confirmation {
  public:
-  /// Wait for it, up to the request timeout from when it was sent, over any number of connections. Throws Error: what
-  /// the broker refused the batch with (nothing was stored), or connection.lost or request.timeout (the text says
+  /// Wait for it, up to the request timeout from when it was sent, over any number of connections and of refusals for
+  /// now. Throws Error: the broker's refusal (nothing was stored), or connection.lost or request.timeout (the text says
   /// whether it was never sent, or may be stored). May be called again, and by any thread.
   Placement wait() const;
   /// Whether `wait` would return or throw at once.
@@ -85,7 +89,8 @@ class Confirmation {
 
 /// Made by `Client::producer`. One thread at a time; make one per thread. Batches of one producer are stored in the
 /// order in which they were sent. After a lost connection all batches that were not answered are sent again in that
-/// order: what had been stored without an answer is there twice. What the broker refuses is not sent again.
+/// order, and so is a batch that the broker refuses for now (`Error::retriable`), before any behind it. The broker
+/// stores each once; without `idempotent`, one that it stored without an answer is stored twice.
 class Producer {
  public:
   Producer(Producer&&) noexcept;
@@ -105,8 +110,9 @@ class Producer {
   /// Send what was collected, as one batch; std::nullopt where there is nothing.
   std::optional<Confirmation> send();
 
-  /// Send a batch as it is: one that was sealed by a BatchBuilder, or one that was consumed (which travels without its
-  /// stamp). Waits while `in_flight_max` batches are unanswered.
+  /// Send a batch with its records as they are: one that was sealed by a BatchBuilder, or one that was consumed. It
+  /// gets this producer's numbers, and travels without its stamp. Waits while `in_flight_max` batches are unanswered.
+  /// Throws Error batch.malformed, batch.corrupt if the bytes are no sealed batch.
   Confirmation send_batch(std::string message);
   Confirmation send_batch(const Batch& batch);
 
