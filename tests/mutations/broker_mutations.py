@@ -182,7 +182,7 @@ BROKER_MUTATIONS = (
         original="return ((state.partition, state.partition.log.bounds()[1]),)",
         planted="return ()",
         simulation="broker",
-        seed=299,
+        seed=130,
         says="a group goes on where it committed",
     ),
     Mutation(

@@ -114,7 +114,7 @@ STORAGE_MUTATIONS = (
         original="batch.stamp(offset, now_ms, self._durable)",
         planted="batch.stamp(offset, now_ms, offset)",
         simulation="log lives",
-        seed=2,
+        seed=7,
         says="a stamp claims only what was durable",
     ),
     Mutation(
@@ -198,7 +198,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="if batch.base_offset != self.end_offset:",
         simulation="log lives",
-        seed=18,
+        seed=16,
         says="the CRC of a batch",
     ),
     Mutation(
@@ -209,7 +209,7 @@ STORAGE_MUTATIONS = (
         original="return crc32c(message[_SEALED_AT:], crc32c(message[:DATA_AT]))",
         planted="return crc32c(message[_SEALED_AT:512], crc32c(message[:DATA_AT]))",
         simulation="log lives",
-        seed=43,
+        seed=16,
         says="is not what was read",
     ),
     Mutation(
@@ -220,7 +220,7 @@ STORAGE_MUTATIONS = (
         original="file.truncate(self.size_bytes)",
         planted="file.truncate(self.last_position)",
         simulation="log lives",
-        seed=6,
+        seed=24,
         says="bytes too early",
     ),
     Mutation(
@@ -234,7 +234,7 @@ STORAGE_MUTATIONS = (
         """,
         planted="pass",
         simulation="log lives",
-        seed=6,
+        seed=9,
         says="was durable, but the log ends at",
     ),
     Mutation(
@@ -245,7 +245,7 @@ STORAGE_MUTATIONS = (
         original="await self._finish_cut(self._checkpoint.cut)",
         planted="pass",
         simulation="log lives",
-        seed=3,
+        seed=1,
         says="is not what was read",
     ),
     Mutation(
@@ -256,7 +256,7 @@ STORAGE_MUTATIONS = (
         original="file.write_at(_encode(sequence, checkpoint), _SLOT_BYTES * ((sequence + 1) % 2))",
         planted="file.write_at(_encode(sequence, checkpoint), 0)",
         simulation="log lives",
-        seed=0,
+        seed=27,
         says="neither of its two slots is whole",
     ),
     Mutation(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from linn.core.batch.batch import RecordBatch
+from linn.core.batch.builder import pick_batch
 from linn.core.errors.tree import DiskFull, LogClosed, LogCorrupt, SyncFailed
 from linn.core.log.storage import PartitionId
 from linn.storage_engines.segmented_log.engine import SegmentedLogEngine
@@ -23,8 +24,18 @@ from linn.testing.sim_device import LOST_POWER
 from linn.testing.sim_env import SimEnv
 
 PARTITION = PartitionId("orders", 0)
+
+
+def template(number: int, value_bytes: int) -> bytes:
+    """A batch to append, every fifth with gaps before, between and behind its records."""
+    batch = make_batch(1 + number % 3, value_bytes=value_bytes, timestamp_ms=number * 7 % 20, fill=number)
+    if number % 5 == 4:
+        batch = pick_batch(batch, range(batch.count), range(-(number % 3), batch.count + number % 4 + 1))
+    return bytes(batch.message)
+
+
 _TEMPLATES = [
-    bytes(make_batch(1 + number % 3, value_bytes=value_bytes, timestamp_ms=number * 7 % 20, fill=number).message)
+    template(number, value_bytes)
     for number, value_bytes in enumerate((0, 10, 90, 200, 333, 460, 500, 700, 1000, 1700, 2500) * 3)
 ]
 
