@@ -213,7 +213,7 @@ class Admin:
     # --- groups, broker ---
 
     async def groups(self, topic: str | None = None) -> list[GroupDescription]:
-        """Describe the consumer groups of one topic or of all: members, generation and lag. Raises TopicUnknown.
+        """Describe the consumer groups of one topic or of all: members, epoch and lag. Raises TopicUnknown.
 
         Example:
             print([group["group"] for group in await client.admin.groups("prices")])

@@ -150,6 +150,9 @@ class Subscribe(Message):
     start: int = START_EARLIEST
     partitions: list[int] = []
     starts: list[int] = []
+    member: str = ""
+    session_ms: int = 0
+    is_static: bool = False
 
 
 class Subscribed(Message):
@@ -209,8 +212,14 @@ class Settled(Message):
 
 class Assigned(Message):
     subscription: int
-    generation: int
+    epoch: int
     partitions: list[int]
+    revoked: list[int] = []
+
+
+class Heartbeat(Message):
+    subscription: int
+    epoch: int
 
 
 class Ended(Message):

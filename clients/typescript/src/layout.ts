@@ -47,11 +47,12 @@ export const STRUCTS = {
   },
   Assigned: {
     words: 1,
-    pointers: 1,
+    pointers: 2,
     fields: {
       subscription: ["u32", 0],
-      generation: ["u32", 4],
+      epoch: ["u32", 4],
       partitions: ["i32s", 0],
+      revoked: ["i32s", 1],
     },
   },
   Credit: {
@@ -147,6 +148,14 @@ export const STRUCTS = {
     pointers: 1,
     fields: {
       reason: ["text", 0],
+    },
+  },
+  Heartbeat: {
+    words: 1,
+    pointers: 0,
+    fields: {
+      subscription: ["u32", 0],
+      epoch: ["u32", 4],
     },
   },
   Hello: {
@@ -262,8 +271,8 @@ export const STRUCTS = {
     },
   },
   Subscribe: {
-    words: 2,
-    pointers: 4,
+    words: 3,
+    pointers: 5,
     fields: {
       topic: ["text", 0],
       group: ["text", 1],
@@ -271,6 +280,9 @@ export const STRUCTS = {
       start: ["i64", 8, -2],
       partitions: ["i32s", 2],
       starts: ["i64s", 3],
+      member: ["text", 4],
+      sessionMs: ["u32", 4],
+      isStatic: ["bool", 128],
     },
   },
   Subscribed: {
@@ -348,4 +360,5 @@ export const MEMBERS = [
   ["administered", "Administered"],
   ["ended", "Ended"],
   ["leaseEnded", "LeaseEnded"],
+  ["heartbeat", "Heartbeat"],
 ] as const;

@@ -41,7 +41,7 @@ Partition = Annotated[
 
 @app.command("list")
 def list_groups(topic: AnyTopic = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List all groups with their members, generation and lag."""
+    """List all groups with their members, epoch and lag."""
     groups = with_client(url, lambda client: client.admin.groups(topic))
     if as_json:
         print_json(groups)
@@ -50,10 +50,10 @@ def list_groups(topic: AnyTopic = None, url: Url = DEFAULT_URL, as_json: Json = 
         print("no groups yet: one comes into being when its first member subscribes to a stream")
         return
     rows = [
-        [group["topic"], group["group"], *(f"{group[name]:,}" for name in ("members", "generation", "lag"))]
+        [group["topic"], group["group"], *(f"{group[name]:,}" for name in ("members", "epoch", "lag"))]
         for group in groups
     ]
-    print_table(["topic", "group", number("members"), wide(number("generation")), number("lag")], rows)
+    print_table(["topic", "group", number("members"), wide(number("epoch")), number("lag")], rows)
 
 
 @app.command("describe")

@@ -17,7 +17,8 @@ from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
 from linn.core.errors.tree import SubscriptionWrongKind
-from linn.core.groups.consumer import OnAssigned
+from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.groups.member import JoinRequest, OnAssigned
 from linn.core.log.delivery import Consumer, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.log.storage import StoredBatch
@@ -58,6 +59,12 @@ class SubscribeRequest(NamedTuple):
     """The same by partition. Empty: `start` holds for all."""
     partitions: Sequence[int] = ()
     """The partitions that a reader without a group reads. Empty: all."""
+    member: str = ""
+    """The name of a group's member; one that is taken is taken over. "": the broker chooses one."""
+    session_s: float = 0.0
+    """Time without a heartbeat after which a member is given up; 0: it lives as long as its connection."""
+    is_static: bool = False
+    """Whether a member keeps its share, for the time of a session, when it leaves."""
 
 
 class Subscription(NamedTuple):
@@ -93,6 +100,7 @@ class Gateway:
     turns: FairTurns
     long_work: LongWork
     catalog: Catalog
+    groups: GroupCoordinator
     publisher: Publisher
     administration: Administration
     metrics: MetricRegistry
@@ -170,9 +178,11 @@ class Gateway:
         """
         topic = self.catalog.topic(request.topic)
         if request.group:
-            if topic.groups is None:
+            if topic.stream is None:
                 raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
-            return Subscription(1, topic.groups.join(request.group, _start_of(topic, request), on_assigned))
+            start = _start_of(topic, request)
+            who = request.member, request.session_s, request.is_static
+            return Subscription(1, self.groups.join(JoinRequest(request.group, topic.name, start, on_assigned, *who)))
         if topic.queue is not None:
             if request.start != START_EARLIEST or request.starts or request.partitions:
                 raise SubscriptionWrongKind(
