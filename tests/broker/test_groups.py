@@ -260,6 +260,42 @@ def test_a_static_member_keeps_its_partitions_when_it_leaves(is_static: bool) ->
 
 
 @simulated
+async def test_a_hundred_members_are_balanced_right_after_the_sessions_of_those_that_died(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "stream"\npartitions = 400\n') as broker:
+        members = [await in_session(await connected(env), f"m{number}").join() for number in range(100)]
+        membership = broker.groups.groups["g"].membership
+        moved: list[int] = []
+
+        async def live(member: Member) -> None:
+            while True:
+                await member.client.tell(m.Heartbeat(member.subscription, member.epoch))
+                with trio.move_on_after(SESSION_MS / 4000):
+                    while True:
+                        assigned = (await member.client.push(SESSION_MS)).message
+                        assert isinstance(assigned, m.Assigned)
+                        moved.extend(assigned.revoked)
+                        await member.let_go(assigned)
+
+        async with trio.open_nursery() as nursery:
+            for member in members[50:]:
+                nursery.start_soon(live, member)
+            with trio.CancelScope() as dying:
+                async with trio.open_nursery() as crashing:
+                    for member in members[:50]:
+                        crashing.start_soon(live, member)
+                    await trio.sleep(2 * SESSION_MS / 1000)
+                    assert membership.is_settled
+                    assert {len(member.share) for member in members} == {4}
+                    moved.clear()
+                    dying.cancel()
+            await trio.sleep(SESSION_MS / 1000 + 0.2)
+            assert membership.is_settled
+            assert [len(member.share) for member in members[50:]] == 50 * [8]
+            assert moved == [], "what the others owned before stays with them"
+            nursery.cancel_scope.cancel()
+
+
+@simulated
 async def test_heartbeats_are_for_members_of_groups(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await connected(env)
