@@ -74,6 +74,10 @@ async def test_a_group_is_reset_to_ends_offsets_and_times(env: SimEnv) -> None:
     async with broker_on(env, STREAM):
         client = await _group_at(env, 1, 3)
         group = {"topic": "t", "group": "g"}
+        before = await client.administer("group.show", **group)
+        tried = await client.administer("group.reset", **group, to="earliest", partitions=[0], validate_only=True)
+        assert [row["offset"] for row in tried] == [0, before[1]["offset"]]
+        assert await client.administer("group.show", **group) == before
         shown = await client.administer("group.reset", **group, to="earliest")
         assert [place["offset"] for place in shown] == [0, 0]
         await client.administer("group.reset", **group, to="latest", partitions=[1])

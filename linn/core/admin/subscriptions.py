@@ -62,7 +62,10 @@ class SubscriptionAdministration:
     async def show_group(self, arguments: Arguments) -> Any:
         """The group's position in each partition, and the members that read it."""
         topic, groups, name = self._group(arguments)
-        group = groups.known(name)
+        return self._positions(topic, name, groups.show(name, topic.name, topic.partitions))
+
+    def _positions(self, topic: Topic, name: str, offsets: Mapping[int, int | None]) -> list[dict[str, Any]]:
+        group = self._broker.groups.known(name)
         return [
             {
                 "partition": index,
@@ -72,11 +75,11 @@ class SubscriptionAdministration:
                 "end": topic.partitions[index].high_watermark,
                 "member": group.membership.owner((topic.name, index)),
             }
-            for index, offset in groups.show(name, topic.name, topic.partitions).items()
+            for index, offset in offsets.items()
         ]
 
     async def reset_group(self, arguments: Arguments) -> Any:
-        """Move a group's positions; the answer is that of `show_group`."""
+        """Move a group's positions; the answer is that of `show_group`, also if the change is only validated."""
         topic, groups, name = self._group(arguments)
         chosen = arguments.get("partitions", list(topic.partitions))
         if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
@@ -86,7 +89,7 @@ class SubscriptionAdministration:
         offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
         if only_validates(arguments):
             groups.known(name).check_idle(topic.name)
-            return {}
+            return self._positions(topic, name, groups.show(name, topic.name, topic.partitions) | offsets)
         await groups.reset(name, topic.name, offsets)
         return await self.show_group(arguments)
 
