@@ -82,6 +82,24 @@ async def test_a_name_belongs_to_one_consumer_of_a_group(broker: str, name: str)
 
 
 @on_both_loops
+async def test_a_member_reads_two_topics_with_two_consumers_of_its_name(broker: str, name: str) -> None:
+    async with linn.connect(broker) as client:
+        names = [f"{name}.a", f"{name}.b"]
+        for each in names:
+            await made(client, each)
+        async with (
+            client.consumer(names[0], name, name="ann") as one,
+            client.consumer(names[1], name, name="ann") as two,
+        ):
+            for consumer in (one, two):
+                await (await anext(consumer)).ack()
+                assert consumer.partitions == [0, 1]
+        shown = {row["topic"]: row["epoch"] for row in await client.admin.groups() if row["group"] == name}
+        assert sorted(shown) == names
+        assert len(set(shown.values())) == 1
+
+
+@on_both_loops
 async def test_a_static_consumer_finds_its_partitions_again(broker: str, name: str) -> None:
     async with linn.connect(broker) as client, linn.connect(broker) as other:
         await made(client, name)
