@@ -47,6 +47,7 @@ struct Frame {
 
     ended       @28 :Ended;         # broker's push: a subscription is over
     leaseEnded  @29 :LeaseEnded;    # broker's push: a lease is over that was not settled
+    heartbeat   @30 :Heartbeat;     # a group's member: it lives, and has let go
   }
 }
 
@@ -131,6 +132,10 @@ struct Subscribe {
   partitions @4 :List(Int32);    # readers only: these; empty: all
   starts     @5 :List(Int64);    # in place of start, one for each partition; those behind the list: -2
   where      @6 :Text;           # on a stream, a predicate over routing key and labels: only these records; "": all
+  member     @7 :Text;           # of a group: the member's name; one that is taken is taken over; "": any
+  sessionMs  @8 :UInt32;         # of a group: how long the member's share is kept without a heartbeat, also when the
+                                 # connection is lost; 0: the member lives as long as the connection
+  isStatic   @9 :Bool;           # of a group: unsubscribe keeps the share too, for the time of the session
 }
 
 enum SubscriptionKind { shared @0; group @1; reader @2; }
@@ -151,7 +156,8 @@ struct Credit {
 struct Deliver {
   subscription @0 :UInt32;
   partition    @1 :Int32;
-  deliveryId   @2 :UInt64;       # of the lease of these records, and no others; 0 where there is none
+  deliveryId   @2 :UInt64;       # of the lease of these records, and no others; for a group's member, the epoch in which
+                                 # it came to own the partition; 0 for readers, and where nothing is leased
   attempt      @3 :UInt16;       # 1 the first time; 0 where attempts are not counted
   passedTo     @4 :Int64;        # readers with `where`, without batches: nothing for them lies before this offset
 }
@@ -174,7 +180,7 @@ struct Settle {
 
 struct Settlement {
   partition  @0 :Int32;
-  deliveryId @1 :UInt64;
+  deliveryId @1 :UInt64;         # as delivered; of a group also any epoch told since the partition was gained
   first      @2 :Int64;          # -1, as `end`: all that is left of the lease
   end        @3 :Int64;          # behind the last
   verdict    @4 :Verdict;
@@ -203,8 +209,14 @@ struct LeaseEnded {
 
 struct Assigned {
   subscription @0 :UInt32;
-  generation   @1 :UInt32;
-  partitions   @2 :List(Int32);
+  epoch        @1 :UInt32;
+  partitions   @2 :List(Int32);  # to read from now on
+  revoked      @3 :List(Int32);  # to let go of: commit, and answer with a heartbeat of this epoch
+}
+
+struct Heartbeat {
+  subscription @0 :UInt32;
+  epoch        @1 :UInt32;       # of the last assignment whose revoked partitions the member has let go of
 }
 
 struct Describe {

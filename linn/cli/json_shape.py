@@ -166,9 +166,7 @@ SHAPES: Mapping[str, Any] = {
     "linn bindings describe": [_BINDING],
     "linn bindings create": {"exchange": "text", "target": "text", "created": "boolean"},
     "linn bindings delete": {"exchange": "text", "target": "text", "deleted": "boolean"},
-    "linn groups list": [
-        {"topic": "text", "group": "text", "members": "number", "generation": "number", "lag": "number"}
-    ],
+    "linn groups list": [{"topic": "text", "group": "text", "members": "number", "epoch": "number", "lag": "number"}],
     "linn groups describe": [_GROUP_PLACE],
     "linn groups reset": [_GROUP_PLACE],
     "linn groups delete": {"deleted": "text"},

@@ -213,7 +213,7 @@ class Admin:
     # --- groups, broker ---
 
     async def groups(self, topic: str | None = None) -> list[GroupDescription]:
-        """Describe the consumer groups of one topic or of all: members, generation and lag. Raises TopicUnknown.
+        """Describe the consumer groups of one topic or of all: members, epoch and lag. Raises TopicUnknown.
 
         Example:
             print([group["group"] for group in await client.admin.groups("prices")])
@@ -235,11 +235,17 @@ class Admin:
         return found
 
     async def reset_group(
-        self, topic: str, group: str, to: Literal["earliest", "latest"] | int | datetime, partitions: Sequence[int] = ()
+        self,
+        topic: str,
+        group: str,
+        to: Literal["earliest", "latest"] | int | datetime,
+        partitions: Sequence[int] = (),
+        *,
+        dry_run: bool = False,
     ) -> list[GroupOffset]:
         """Move the offsets of a group without members, in all partitions or in some; return the new `group_offsets`.
 
-        An offset outside a partition's bounds becomes the nearest one within.
+        An offset outside a partition's bounds becomes the nearest one within. With `dry_run` nothing is moved.
 
         Raises TopicUnknown, PartitionUnknown, GroupUnknown, GroupBusy, SubscriptionWrongKind.
 
@@ -251,6 +257,8 @@ class Admin:
             arguments["timestamp_ms"] = timestamp_ms_of(to)
         else:
             arguments["offset" if isinstance(to, int) else "to"] = to
+        if dry_run:
+            arguments["validate_only"] = True
         found: list[GroupOffset] = await self.perform("group.reset", topic=topic, group=group, **arguments)
         return found
 

@@ -95,7 +95,7 @@ class GroupDescription(TypedDict):
     topic: str
     group: str
     members: int
-    generation: int
+    epoch: int
     lag: int
 
 

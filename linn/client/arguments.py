@@ -47,6 +47,19 @@ def checked_wait(wait_s: object) -> float:
     return span
 
 
+ANYWHERE = (False, 0, 0)
+"""Pull position without a partition: whether it is bound to one, partition, and offset."""
+
+
+def checked_place(partition: int | None, start: int) -> tuple[bool, int, int]:
+    """Check a pull position. Raises MessageInvalid."""
+    if partition is None:
+        return ANYWHERE
+    checked_number(partition, "partition", I32_MAX)
+    checked_number(start, "start", I64_MAX)
+    return True, partition, start
+
+
 def checked_timeout(timeout_s: object) -> float | None:
     """Check a time limit of a call in seconds; None: no limit. Raises MessageInvalid."""
     return None if timeout_s is None else checked_span(timeout_s, "timeout_s")

@@ -21,6 +21,7 @@ from linn.client.connection.any_env import AnyEnv, ClientEnv
 from linn.client.connection.connector import Connector
 from linn.client.connection.url import address_of
 from linn.client.consume.consumer import Consumer, Mode
+from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, FetchedBatches
 from linn.client.consume.start_position import Start, check_start
 from linn.client.options import ClientOptions
@@ -33,6 +34,8 @@ BATCH_BYTES_MAX = 256 << 10
 """Default size of a producer's batches: beyond it the cost per record no longer falls."""
 BUFFER_BYTES_MAX = 32 << 20
 RENEWAL_MAX_S = 3_600.0
+SESSION_TIMEOUT_S = 10.0
+SESSION_TIMEOUT_S_MAX = 86_400.0
 """Default limit on lease renewal: long enough for a long job; one that hangs is tried elsewhere after it."""
 IN_FLIGHT_MAX = 8
 """Batches of a producer in flight: as many as a broker remembers of an idempotent one."""
@@ -131,6 +134,9 @@ class Client:
         start: Start = "earliest",
         where: str | None = None,
         renewal_max_s: float = RENEWAL_MAX_S,
+        name: str | None = None,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        static: bool = False,
     ) -> Consumer:
         """Make a consumer of one topic; enter it with `async with`.
 
@@ -146,6 +152,12 @@ class Client:
                 passes over all other records, and for a group they count as consumed. None: all records.
             renewal_max_s: time after a delivery for which its lease is renewed while the application refers to its
                 records; 0: never.
+            name: name of this member of the group; a member of that name that is there already is fenced. None: a
+                random one.
+            session_timeout_s: time for which a group keeps this member's partitions for it when it is not heard of,
+                say because its connection or its process is gone; 0: only as long as the connection lasts.
+            static: whether the group also keeps the partitions for that time when this consumer is closed: another of
+                that name, perhaps after a restart of the program, continues with them. Needs `name`.
 
         Raises MessageInvalid if an argument is wrong.
 
@@ -162,7 +174,21 @@ class Client:
         if mode not in ("push", "pull"):
             raise MessageInvalid(f'mode must be "push" or "pull", not {shown(mode)}')
         check_start(start)
-        return Consumer(self._connector, topic, group or "", prefetch, mode, start, where or "", renewal_max_s)
+        membership = self._membership(group, name, session_timeout_s, static)
+        return Consumer(
+            self._connector, topic, group or "", prefetch, mode, start, where or "", renewal_max_s, membership
+        )
+
+    def _membership(self, group: str | None, name: str | None, session_timeout_s: float, is_static: bool) -> Membership:
+        checked_text(name or "", "a consumer's name")
+        session_s = checked_span(session_timeout_s, "session_timeout_s")
+        if session_s > SESSION_TIMEOUT_S_MAX:
+            raise MessageInvalid(f"session_timeout_s is at most {SESSION_TIMEOUT_S_MAX:g} seconds")
+        if is_static and not (group and name and session_s):
+            raise MessageInvalid("a static consumer has a group, a name and a session_timeout_s")
+        if not group:
+            return Membership()
+        return Membership(name or f"consumer-{self._connector.env.rng.bytes(6).hex()}", session_s, is_static)
 
     async def fetch(
         self,

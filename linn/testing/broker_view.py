@@ -85,26 +85,26 @@ async def wait_committed(broker: Broker, topic: str, group: str) -> None:
     Raises TopicUnknown, SubscriptionWrongKind.
     """
     opened = broker.topic(topic)
-    if opened.groups is None:
+    if opened.stream is None:
         raise SubscriptionWrongKind(f"topic {topic} is a queue: no groups commit there, but messages are settled")
-    groups = opened.groups.groups
+    groups = broker.groups.groups
     while group not in groups or _lag(opened, groups[group]):
         await broker.env.clock.sleep(POLL_S)
 
 
 def _lag(topic: Topic, group: ConsumerGroup) -> int:
     return sum(
-        partition.high_watermark - max(group.position(index) or 0, partition.start_offset)
+        partition.high_watermark - max(group.position(topic.name, index) or 0, partition.start_offset)
         for index, partition in topic.partitions.items()
     )
 
 
 def summary(broker: Broker) -> str:
     """A line for each topic, for people who look for the cause of a failure."""
-    return "\n".join(map(_described, broker.topics.values())) or "no topics"
+    return "\n".join(_described(broker, topic) for topic in broker.topics.values()) or "no topics"
 
 
-def _described(topic: Topic) -> str:
+def _described(broker: Broker, topic: Topic) -> str:
     partitions = topic.partitions.values()
     published = sum(partition.appended_records for partition in partitions)
     kept = sum(partition.high_watermark - partition.start_offset for partition in partitions)
@@ -115,9 +115,9 @@ def _described(topic: Topic) -> str:
         dead_letters = sum(dispatch.dead_letters for dispatch in queue.dispatches)
         parts.append(f"{queue.unsettled_count()} unsettled, {leased} leased, {counted(dead_letters, 'dead letter')}")
         parts.append(counted(len(queue.consumers), "consumer"))
-    if topic.groups is not None:
-        parts += [
-            f'group "{name}" is {_lag(topic, group)} behind with {topic.groups.members(name)} members'
-            for name, group in topic.groups.groups.items()
-        ]
+    parts += [
+        f'group "{name}" is {_lag(topic, group)} behind with {broker.groups.members(name, topic.name)} members'
+        for name, group in broker.groups.groups.items()
+        if topic.name in group.topics
+    ]
     return f"{topic.name} ({topic.settings.kind}): " + ", ".join(parts)

@@ -3,8 +3,8 @@
 Laws:
 - A member is told its share before it is sent records under it, so the generation that it knows tells which of its
   shares a delivery belongs to. Nothing is concluded if no generation is known.
-- A commit names no generation: it counts if its member owns the partition when the broker receives it, even if the
-  member lost the partition and gained it again meanwhile. The member is told of both before the answer.
+- A commit counts only under the share that its records were delivered under: if the member lost the partition and
+  gained it again meanwhile, it is refused.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ class _Commit:
     event: Asked
     answer: Entry | None = None
     accepted: bool = False
-    is_across_shares: bool = False
-    """Whether its member regained the partition before it was answered: it may have counted under either share."""
 
 
 @dataclass(slots=True)
@@ -98,9 +96,6 @@ class GroupReading:
         for partition in event.partitions:
             if partition not in before:
                 self._shares[event.consumer, partition] = _Share(entry, event)
-                for commit in self._commits.values():
-                    is_same = (commit.event.consumer, commit.event.partition) == (event.consumer, partition)
-                    commit.is_across_shares |= is_same and commit.answer is None
 
     def _ask(self, entry: Entry, event: Asked) -> None:
         if event.verdict == "ack":
@@ -150,9 +145,7 @@ class GroupReading:
             self._check_place(entry, event, share)
 
     def _check_owner(self, commit: _Commit) -> None:
-        """Report a commit accepted though its member knew another owner of a later generation, and did not
-        regain it.
-        """
+        """Report a commit accepted though another member was told before that it owns the partition."""
         event, answer = commit.event, commit.answer
         assert answer is not None
         for member, shares in self._owned.items():
@@ -161,15 +154,8 @@ class GroupReading:
                 same = (share.topic, share.group) == (event.topic, event.group) and event.partition in share.partitions
                 if member == event.consumer or not later or not same or entry.index > commit.entry.index:
                     continue
-                if not self._owns_after(event, share.generation, answer.index):
-                    text = f"a commit of {event.consumer} counts although {member} owns partition {event.partition}"
-                    self._findings.add(FENCED, text, entry.index, answer.index)
-
-    def _owns_after(self, event: Asked, generation: int, before: int) -> bool:
-        return any(
-            share.generation > generation and event.partition in share.partitions and entry.index < before
-            for entry, share in self._owned[event.consumer]
-        )
+                text = f"a commit of {event.consumer} counts although {member} owns partition {event.partition}"
+                self._findings.add(FENCED, text, entry.index, answer.index)
 
     def _check_place(self, entry: Entry, event: Delivered, share: _Share) -> None:
         """Check that the first offset of a share was committed, and is not below the start that the broker reported."""
@@ -177,7 +163,7 @@ class GroupReading:
         if promise.delivery == "at-most-once":
             return
         commits = [commit for commit in self._commits.values() if _is_of(commit.event, event)]
-        if not all(commit.event.generation and not commit.is_across_shares for commit in commits):
+        if not all(commit.event.generation for commit in commits):
             return  # It is not known under which share these commits counted.
         earlier = [commit for commit in commits if self._is_before(commit, event, share)]
         earlier.sort(key=lambda commit: (commit.event.life, commit.event.generation, commit.entry.index))

@@ -155,6 +155,9 @@ class Subscribe(Message):
     partitions: list[int] = []
     starts: list[int] = []
     where: str = ""
+    member: str = ""
+    session_ms: int = 0
+    is_static: bool = False
 
 
 class Subscribed(Message):
@@ -215,8 +218,14 @@ class Settled(Message):
 
 class Assigned(Message):
     subscription: int
-    generation: int
+    epoch: int
     partitions: list[int]
+    revoked: list[int] = []
+
+
+class Heartbeat(Message):
+    subscription: int
+    epoch: int
 
 
 class Ended(Message):

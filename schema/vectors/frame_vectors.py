@@ -25,9 +25,12 @@ FROM_CLIENT: list[m.Message] = [
     m.Publish("orders.eu", True, m.Acks.ALL, 5, True),
     m.Fetch("orders", 3, 2**62, 1, 2**32 - 1, 60_000, 'label.a = "ä"', True),
     m.FindOffset("orders", 3, -1),
-    m.Subscribe("orders", "billing", 1_000, 2**40, [0, 2, 2**31 - 1], [2**62, -1, -2], 'routing_key = "k"'),
+    m.Subscribe(
+        "orders", "billing", 1_000, 2**40, [0, 2, 2**31 - 1], [2**62, -1, -2], 'routing_key = "k"', "ann", 10_000, True
+    ),
     m.Unsubscribe(7),
     m.Credit(7, 100),
+    m.Heartbeat(7, 12),
     m.Pull(7, 500, 30_000, placed=True, partition=3, start=40),
     m.Settle(
         7,
@@ -52,7 +55,7 @@ FROM_BROKER: list[m.Message] = [
     m.Subscribed(7, m.SubscriptionKind.READER, 30_000),
     m.Deliver(7, 3, 2**64 - 1, 65_535, 2**62),
     m.Settled([m.Refusal(3, "delivery.not_current", "the lease ended")]),
-    m.Assigned(7, 12, [0, 1, 5]),
+    m.Assigned(7, 12, [0, 1, 5], [2, 3]),
     m.Description(
         "linn",
         [m.Node(0, "127.0.0.1:5466"), m.Node(1, "[::1]:5466")],

@@ -216,6 +216,13 @@ class RawClient:
             await self.settle(subscription, event)
         return found
 
+    async def commit(self, subscription: int, topic: str, ends: dict[int, int]) -> list[m.Refusal]:
+        """Commit offsets by partition, as a member of the only group of a topic; what was refused."""
+        (group,) = await self.administer("group.list", topic=topic)
+        entries = [m.Settlement(partition, group["epoch"], 0, end) for partition, end in ends.items()]
+        refused: list[m.Refusal] = (await self.call(m.Settle(subscription, entries))).refused
+        return refused
+
     async def settle(self, subscription: int, event: Event, verdict: int = 0, ms: int = 0) -> list[m.Refusal]:
         """Settle all of a delivery; what was refused."""
         deliver = event.message

@@ -119,6 +119,8 @@ class SharingRun:
             message = event.message
             if isinstance(message, m.Assigned):
                 owned = set(message.partitions)
+                if message.revoked:
+                    await client.tell(m.Heartbeat(subscription, message.epoch))
                 continue
             assert message.partition in owned, "a member reads what it owns, and nothing that it was told is another's"
             if self.rng.random() < 0.8:

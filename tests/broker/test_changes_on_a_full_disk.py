@@ -35,7 +35,7 @@ async def prepare(client: RawClient, kind: str) -> None:
     await client.publish("t", PUBLISHED, partition=0)
     if kind != "queue":
         subscription = (await client.call(m.Subscribe("t", group="g"))).subscription
-        assert (await client.call(m.Settle(subscription, [m.Settlement(0, 0, 0, 1)]))).refused == []
+        assert await client.commit(subscription, "t", {0: 1}) == []
         await client.call(m.Unsubscribe(subscription))
 
 
@@ -177,7 +177,7 @@ async def test_a_topic_is_deleted_without_creating_its_missing_parts(env: SimEnv
         assert await client.administer("topic.delete", name="t") == {"warnings": []}
         made = [path for operation, path in env.disk.operations[first:] if operation in ("create", "make_dir")]
         assert [path for path in made if path.startswith(FOLDER)] == []
-        assert env.disk.list_dir(FOLDER) == ["__g.keep", "keep"]
+        assert env.disk.list_dir(FOLDER) == ["__groups", "keep"]
 
 
 @simulated
@@ -205,7 +205,7 @@ async def test_a_failed_deletion_is_left_for_later_and_does_not_prevent_a_start(
         assert await names(client) == ["keep"]
         env.disk.remove_dir(stray)
         assert await client.administer("topic.delete", name="t") == {"warnings": []}
-        assert env.disk.list_dir(FOLDER) == ["__g.keep", "keep"]
+        assert env.disk.list_dir(FOLDER) == ["__groups", "keep"]
         with pytest.raises(Refused, match=r"topic\.unknown"):
             await client.administer("topic.delete", name="t")
         await client.administer("topic.create", name="t", settings={"kind": "stream"})

@@ -44,12 +44,12 @@ async def test_a_publish_under_way_is_answered_when_its_topic_is_deleted(env: Si
 async def test_a_deleted_topic_is_empty_when_recreated(env: SimEnv) -> None:
     async with broker_on(env, ""):
         client = await connected(env)
-        for _ in range(2):
+        for epoch in (1, 3):
             await client.administer("topic.create", name="t", settings={"kind": "both"})
             assert await client.fetch("t") == []
             await client.publish("t", ["a"])
             subscription = (await client.call(m.Subscribe("t", group="g", credit=1))).subscription
-            assert (await client.push()).message == m.Assigned(subscription, 1, [0])
+            assert (await client.push()).message == m.Assigned(subscription, epoch, [0])
             await client.settle(subscription, await client.delivery())
             await client.call(m.Unsubscribe(subscription))
             await client.administer("topic.delete", name="t")
@@ -488,13 +488,13 @@ def test_groups_keep_their_places_when_the_topic_was_a_queue_meanwhile(storage: 
             client = await connected(env)
             await client.publish("t", ["a", "b", "c"])
             subscription = (await client.call(m.Subscribe("t", group="g", credit=2))).subscription
-            generation = (await client.push()).message.generation  # type: ignore[attr-defined]
+            generation = (await client.push()).message.epoch  # type: ignore[attr-defined]
             assert await client.settle(subscription, await client.delivery()) == []
             for kind in ("queue", "both"):
                 await client.administer("topic.alter", name="t", settings={"kind": kind})
             other = await connected(env)
             await other.call(m.Subscribe("t", group="g", credit=5))
-            assert (await other.push()).message.generation > generation  # type: ignore[attr-defined]
+            assert (await other.push()).message.epoch > generation  # type: ignore[attr-defined]
             assert values((await other.delivery()).batches) == ["c"]
 
     run_simulation(0, scenario)
@@ -507,10 +507,10 @@ async def test_a_generation_that_a_full_disk_did_not_take_is_never_given_again(e
         await client.publish("t", ["a"])
         env.disk.capacity_bytes = env.disk.used_bytes
         await client.call(m.Subscribe("t", group="g", credit=5))
-        generation = (await client.push()).message.generation  # type: ignore[attr-defined]
+        generation = (await client.push()).message.epoch  # type: ignore[attr-defined]
         env.disk.capacity_bytes = 1 << 30
         for kind in ("queue", "both"):
             await client.administer("topic.alter", name="t", settings={"kind": kind})
         other = await connected(env)
         await other.call(m.Subscribe("t", group="g", credit=5))
-        assert (await other.push()).message.generation > generation  # type: ignore[attr-defined]
+        assert (await other.push()).message.epoch > generation  # type: ignore[attr-defined]

@@ -3,46 +3,65 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import trio
 from raw_client import ALWAYS, RawClient, Refused, after_power_loss, broker_on, connected, simulated, values
 
+from linn.core.groups.coordinator import RELEASE_S
 from linn.testing.deterministic import run_simulation
 from linn.testing.sim_env import SimEnv
 from linn.wire import messages as m
 
+SESSION_MS = 4_000
 TEXT = '[topics.t]\nkind = "stream"\npartitions = 4\n'
 
 
 class Member:
     """One member, each on a connection of its own."""
 
-    def __init__(self, client: RawClient) -> None:
+    def __init__(self, client: RawClient, **who: Any) -> None:
         self.client = client
+        self.who = who
         self.share: list[int] = []
+        self.epoch = 0
         self.seen: list[tuple[int, str]] = []
 
     async def join(self, credit: int = 1000, start: int = m.START_EARLIEST) -> Member:
-        answer = await self.client.call(m.Subscribe("t", group="g", credit=credit, start=start))
+        answer = await self.client.call(m.Subscribe("t", group="g", credit=credit, start=start, **self.who))
         assert answer.kind == m.SubscriptionKind.GROUP
         self.subscription = answer.subscription
         return self
 
     async def settle_down(self) -> Member:
-        """Take in what was pushed until nothing more comes."""
+        """Take in what was pushed until nothing more comes. Within a session it must be called again."""
+        if self.who:
+            await self.client.tell(m.Heartbeat(self.subscription, self.epoch))
         while not await self.client.is_silent(1):
             event = await self.client.push()
             if isinstance(event.message, m.Assigned):
-                self.share = event.message.partitions
+                await self.let_go(event.message)
             else:
                 self.seen += [(event.message.partition, value) for value in values(event.batches)]
         return self
 
-    async def commit(self, partition: int, offset: int) -> str:
-        entry = m.Settlement(partition, 0, 0, offset)
+    async def let_go(self, assigned: m.Assigned) -> None:
+        self.share, self.epoch = assigned.partitions, assigned.epoch
+        if assigned.revoked:
+            await self.client.tell(m.Heartbeat(self.subscription, self.epoch))
+
+    async def commit(self, partition: int, offset: int, epoch: int | None = None) -> str:
+        entry = m.Settlement(partition, self.epoch if epoch is None else epoch, 0, offset)
         refused = (await self.client.call(m.Settle(self.subscription, [entry]))).refused
         return refused[0].code if refused else ""
+
+
+async def settle(*members: Member) -> None:
+    """Let the group settle: what moves is let go of by one member, and told to the next."""
+    for _ in range(3):
+        for member in members:
+            await member.settle_down()
 
 
 async def _member(env: SimEnv, **options: int) -> Member:
@@ -64,8 +83,7 @@ async def test_each_partition_has_one_reader_under_joins_and_leaves(env: SimEnv)
         assert sorted(one.seen) == sorted((number % 4, str(number)) for number in range(12))
         two = await _member(env)
         three = await _member(env)
-        for member in (one, two):
-            await member.settle_down()
+        await settle(one, two, three)
         assert sorted(one.share + two.share + three.share) == [0, 1, 2, 3]
         await two.client.call(m.Unsubscribe(two.subscription))
         await three.client.stream.aclose()
@@ -84,6 +102,8 @@ async def test_a_new_owner_of_a_partition_continues_at_the_last_commit(env: SimE
         for partition in range(4):
             assert await one.commit(partition, 2) == ""
         two = await _member(env)
+        await settle(one, two)
+        assert len(two.share) == 2
         assert sorted(two.seen) == [(partition, str(partition + 8)) for partition in two.share]
 
 
@@ -93,7 +113,7 @@ async def test_only_the_owner_of_a_partition_commits_in_it(env: SimEnv) -> None:
         await _fill(env)
         one = await _member(env)
         two = await _member(env)
-        await one.settle_down()
+        await settle(one, two)
         for stranger, owner in ((one, two), (two, one)):
             for partition in owner.share:
                 assert await stranger.commit(partition, 1) == "group.fenced"
@@ -109,12 +129,211 @@ async def test_only_the_owner_of_a_partition_commits_in_it(env: SimEnv) -> None:
 
 
 @simulated
+async def test_a_commit_of_what_was_read_before_the_partition_was_lost_is_fenced(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await _member(env)
+        two = await _member(env)
+        await settle(one, two)
+        assert 3 in two.share
+        await two.client.call(m.Unsubscribe(two.subscription))
+        await settle(one)
+        assert (one.share, one.epoch) == ([0, 1, 2, 3], 3)
+        assert await one.commit(3, 1, epoch=1) == "group.fenced"
+        assert await one.commit(3, 1, epoch=2) == "group.fenced"
+        assert await one.commit(3, 1, epoch=4) == "group.fenced"
+        assert await one.commit(0, 1, epoch=1) == "", "it was never another's"
+        assert await one.commit(3, 1, epoch=3) == ""
+
+
+@simulated
+async def test_a_partition_is_read_by_its_owner_until_that_one_lets_go(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        one, two = await _member(env), await _member(env)
+        moves = await one.client.push()
+        assert (moves.message.partitions, moves.message.revoked) == ([0, 1], [2, 3])
+        await _fill(env, 4)
+        assert await one.commit(2, 1, epoch=1) == "", "it has not let go"
+        await two.settle_down()
+        assert (two.share, two.seen) == ([], [])
+        await one.let_go(moves.message)
+        await settle(one, two)
+        assert (one.share, two.share) == ([0, 1], [2, 3])
+        assert (one.seen, two.seen) == ([(0, "0"), (1, "1")], [(3, "3")])
+        assert await one.commit(2, 1) == "group.fenced"
+
+
+@simulated
+async def test_a_member_that_does_not_let_go_loses_the_partition_in_the_end(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        one, two = await _member(env), await _member(env)
+        await trio.sleep(RELEASE_S - 5)
+        assert (await two.settle_down()).share == []
+        await trio.sleep(5)
+        assert (await two.settle_down()).share == [2, 3]
+        one.epoch = 2
+        assert [await one.commit(partition, 0) for partition in range(4)] == ["", "", "group.fenced", "group.fenced"]
+
+
+# --- sessions --------------------------------------------------------------------------------------------------------
+
+
+def in_session(env_client: RawClient, name: str, *, is_static: bool = False) -> Member:
+    return Member(env_client, member=name, session_ms=SESSION_MS, is_static=is_static)
+
+
+@simulated
+async def test_a_member_that_reconnects_in_time_continues_with_its_partitions(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        await _fill(env)
+        one = await in_session(await connected(env), "ann").join()
+        await one.settle_down()
+        await one.commit(0, 2)
+        await one.client.stream.aclose()
+        two = await in_session(await connected(env), "bob").join()
+        await two.settle_down()
+        assert two.share == [], "the partitions of ann are kept"
+        again = await in_session(await connected(env), "ann").join()
+        await again.settle_down()
+        await settle(again, two)
+        assert (again.share, two.share) == ([0, 1], [2, 3])
+        assert [value for partition, value in again.seen if partition == 0] == ["8"]
+
+
+@simulated
+async def test_the_partitions_of_a_member_that_is_away_for_a_session_go_to_others(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        one, two = Member(await connected(env)), await _member(env)
+        one = await in_session(await connected(env), "ann").join()
+        await settle(one, two)
+        assert sorted(one.share + two.share) == [0, 1, 2, 3]
+        await one.client.stream.aclose()
+        await trio.sleep(SESSION_MS / 1000)
+        assert (await two.settle_down()).share == [0, 1, 2, 3]
+
+
+@simulated
+async def test_a_session_ends_without_heartbeats_though_the_connection_lasts(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        one = await in_session(await connected(env), "ann").join()
+        await one.settle_down()
+        for _ in range(5):
+            await trio.sleep(SESSION_MS / 2000)
+            await one.client.call(m.Heartbeat(one.subscription, 0))
+        await trio.sleep(SESSION_MS / 1000)
+        ended = await one.client.push()
+        assert ended.message == m.Ended(one.subscription, "group.session_expired", ended.message.text)
+        with pytest.raises(Refused, match=r"delivery\.subscription_unknown"):
+            await one.client.call(m.Heartbeat(one.subscription, 0))
+
+
+@simulated
+async def test_a_name_that_is_taken_is_taken_over(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        one = await in_session(await connected(env), "ann").join()
+        await one.settle_down()
+        other = await in_session(await connected(env), "ann").join()
+        ended = await one.client.push()
+        assert isinstance(ended.message, m.Ended)
+        assert ended.message.code == "group.fenced"
+        assert (await other.settle_down()).share == [0, 1, 2, 3]
+        (group,) = await other.client.administer("group.list", topic="t")
+        assert (group["members"], group["epoch"]) == (1, 1)
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_static_member_keeps_its_partitions_when_it_leaves(is_static: bool) -> None:
+    async def scenario(env: SimEnv) -> None:
+        async with broker_on(env, TEXT):
+            one = await in_session(await connected(env), "ann", is_static=is_static).join()
+            two = await _member(env)
+            await settle(one, two)
+            await one.client.call(m.Unsubscribe(one.subscription))
+            await two.settle_down()
+            assert two.share == ([2, 3] if is_static else [0, 1, 2, 3])
+            again = await in_session(await connected(env), "ann", is_static=is_static).join()
+            await settle(again, two)
+            assert sorted(again.share + two.share) == [0, 1, 2, 3]
+            assert not is_static or again.share == [0, 1]
+
+    run_simulation(0, scenario)
+
+
+@simulated
+async def test_a_hundred_members_are_balanced_right_after_the_sessions_of_those_that_died(env: SimEnv) -> None:
+    async with broker_on(env, '[topics.t]\nkind = "stream"\npartitions = 400\n') as broker:
+        members = [await in_session(await connected(env), f"m{number}").join() for number in range(100)]
+        membership = broker.groups.groups["g"].membership
+        moved: list[int] = []
+
+        async def live(member: Member) -> None:
+            while True:
+                await member.client.tell(m.Heartbeat(member.subscription, member.epoch))
+                with trio.move_on_after(SESSION_MS / 4000):
+                    while True:
+                        assigned = (await member.client.push(SESSION_MS)).message
+                        assert isinstance(assigned, m.Assigned)
+                        moved.extend(assigned.revoked)
+                        await member.let_go(assigned)
+
+        async with trio.open_nursery() as nursery:
+            for member in members[50:]:
+                nursery.start_soon(live, member)
+            with trio.CancelScope() as dying:
+                async with trio.open_nursery() as crashing:
+                    for member in members[:50]:
+                        crashing.start_soon(live, member)
+                    await trio.sleep(2 * SESSION_MS / 1000)
+                    assert membership.is_settled
+                    assert {len(member.share) for member in members} == {4}
+                    moved.clear()
+                    dying.cancel()
+            await trio.sleep(SESSION_MS / 1000 + 0.2)
+            assert membership.is_settled
+            assert [len(member.share) for member in members[50:]] == 50 * [8]
+            assert moved == [], "what the others owned before stays with them"
+            nursery.cancel_scope.cancel()
+
+
+@simulated
+async def test_heartbeats_are_for_members_of_groups(env: SimEnv) -> None:
+    async with broker_on(env, TEXT):
+        client = await connected(env)
+        reader = (await client.call(m.Subscribe("t"))).subscription
+        with pytest.raises(Refused, match=r"delivery\.wrong_kind"):
+            await client.call(m.Heartbeat(reader, 0))
+
+
+@simulated
+async def test_one_group_reads_two_topics_with_members_that_subscribe_to_one_or_both(env: SimEnv) -> None:
+    async with broker_on(env, TEXT + '[topics.u]\nkind = "stream"\npartitions = 2\n'):
+        client, other = await connected(env), await connected(env)
+        both = [(await client.call(m.Subscribe(topic, group="g", member="ann"))).subscription for topic in "tu"]
+        only = (await other.call(m.Subscribe("u", group="g", member="bob"))).subscription
+        shares: dict[tuple[str, int], list[int]] = {}
+        for _ in range(3):
+            for name, one in (("ann", client), ("bob", other)):
+                while not await one.is_silent(1):
+                    assigned = (await one.push()).message
+                    assert isinstance(assigned, m.Assigned)
+                    shares[name, assigned.subscription] = assigned.partitions
+                    if assigned.revoked:
+                        await one.tell(m.Heartbeat(assigned.subscription, assigned.epoch))
+        assert shares == {("ann", both[0]): [0, 1, 2, 3], ("ann", both[1]): [0], ("bob", only): [1]}
+        assert await client.commit(both[1], "u", {0: 0}) == []
+        shown = {each["topic"]: each["members"] for each in await client.administer("group.list")}
+        assert shown == {"t": 1, "u": 2}
+        await client.administer("topic.delete", name="t")
+        assert [each["topic"] for each in await client.administer("group.list")] == ["u"]
+
+
+@simulated
 async def test_a_nack_reads_again_from_the_first_of_the_records(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         await _fill(env)
         one = await _member(env)
         one.seen.clear()
-        entry = m.Settlement(2, 0, 1, 3, m.Verdict.NACK)
+        entry = m.Settlement(2, one.epoch, 1, 3, m.Verdict.NACK)
         assert (await one.client.call(m.Settle(one.subscription, [entry]))).refused == []
         await one.settle_down()
         assert one.seen == [(2, "6"), (2, "10")]
@@ -136,13 +355,12 @@ async def test_a_topic_that_grows_gives_its_new_partitions_to_the_group(env: Sim
     async with broker_on(env, TEXT):
         one = await _member(env)
         two = await _member(env)
+        await one.settle_down()
         await one.client.administer("topic.alter", name="t", settings={"partitions": 6})
-        for member in (one, two):
-            await member.settle_down()
+        await settle(one, two)
         assert sorted(one.share + two.share) == list(range(6))
         await (await connected(env)).publish("t", ["new"], partition=5)
-        for member in (one, two):
-            await member.settle_down()
+        await settle(one, two)
         assert one.seen + two.seen == [(5, "new")]
 
 
@@ -196,7 +414,8 @@ def test_commits_of_records_lost_with_power_skip_no_new_ones() -> None:
                 await client.publish("t", [f"old{number}"])
             one = await _member(env)
             await one.commit(0, 20)
-            await broker.topics["t"].groups.state.partition.log.sync()
+            for state in broker.groups.states:
+                await state.partition.log.sync()
             env.crash()
 
     async def scenario(env: SimEnv) -> None:
@@ -233,8 +452,7 @@ async def test_groups_belong_to_streams_and_have_a_name(env: SimEnv) -> None:
 async def test_a_member_hears_only_of_shares_that_change(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         members = [await _member(env) for _ in range(6)]
-        for member in members:
-            await member.settle_down()
+        await settle(*members)
         for _ in range(3):
             late = await _member(env)
             assert late.share == [], "who has nothing is told so once"
@@ -256,7 +474,7 @@ async def test_members_that_leave_together_are_two_generations_however_many_they
         await leaves.stream.aclose()
         await stays.settle_down()
         (after,) = await stays.client.administer("group.list", topic="t")
-        assert (after["members"], after["generation"]) == (1, before["generation"] + 2)
+        assert (after["members"], after["epoch"]) == (1, before["epoch"] + 2)
         assert stays.share == [0, 1, 2, 3]
 
 
@@ -265,10 +483,11 @@ async def test_a_member_that_leaves_alone_has_left_when_it_is_answered(env: SimE
     async with broker_on(env, TEXT):
         stays, client = await _member(env), await connected(env)
         joined = (await stays.client.call(m.Subscribe("t", group="g"))).subscription
+        await stays.client.call(m.Heartbeat(stays.subscription, 2))
         await stays.client.call(m.Unsubscribe(joined))
         heard = [event.message for event in stays.client.pushed]
         (group,) = await client.administer("group.list", topic="t")
-        assert heard[-1] == m.Assigned(stays.subscription, group["generation"], [0, 1, 2, 3])
+        assert heard[-1] == m.Assigned(stays.subscription, group["epoch"], [0, 1, 2, 3])
 
 
 @simulated
@@ -294,7 +513,7 @@ def test_a_generation_that_a_member_has_seen_is_never_reused() -> None:
         async with broker_on(env, ALWAYS + '[topics.t]\nkind = "stream"\n'):
             client = await connected(env)
             await client.call(m.Subscribe("t", group="g", credit=1))
-            heard.append((await client.push()).message.generation)  # type: ignore[attr-defined]
+            heard.append((await client.push()).message.epoch)  # type: ignore[attr-defined]
             env.crash()
             await trio.sleep_forever()
 
@@ -339,6 +558,7 @@ def test_a_partition_lost_and_regained_unnoticed_is_started_once(seed: int) -> N
                 await publisher.publish("t", [f"{partition}"], partition=partition)
             joining = m.Subscribe("t", group="g", credit=1000, start=m.START_EARLIEST)
             await first.client.send(joining)
+            first.subscription = 1
             await second.send(joining)
             await trio.sleep(env.rng.uniform(0, 0.01))
             await second.stream.aclose()

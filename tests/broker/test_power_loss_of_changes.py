@@ -42,7 +42,7 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
 
 async def commit(client: RawClient, end: int) -> None:
     subscription = (await client.call(m.Subscribe("s", group="g"))).subscription
-    assert (await client.call(m.Settle(subscription, [m.Settlement(0, 0, 0, end)]))).refused == []
+    assert await client.commit(subscription, "s", {0: end}) == []
     await client.call(m.Unsubscribe(subscription))
 
 

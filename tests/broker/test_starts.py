@@ -54,7 +54,7 @@ async def test_a_groups_commit_takes_precedence(env: SimEnv) -> None:
     async with broker_on(env, TEXT):
         client = await fill(env)
         subscribed = await client.call(m.Subscribe("t", group="g"))
-        await client.call(m.Settle(subscribed.subscription, [m.Settlement(0, 0, 0, 2)]))
+        await client.call(m.Settle(subscribed.subscription, [m.Settlement(0, 1, 0, 2)]))
         await client.call(m.Unsubscribe(subscribed.subscription))
         found = await read(client, group="g", starts=[4, 3, 4])
         assert found == {0: ["6", "9"], 1: ["10"]}

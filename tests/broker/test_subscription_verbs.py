@@ -22,8 +22,7 @@ async def _group_at(env: SimEnv, *offsets: int) -> RawClient:
         await client.publish("t", list("abcde"), partition=partition)
     joined = await client.call(m.Subscribe("t", group="g", credit=0, start=m.START_EARLIEST))
     await trio.sleep(1)
-    commits = [m.Settlement(partition, 0, 0, offset) for partition, offset in enumerate(offsets)]
-    assert (await client.call(m.Settle(joined.subscription, commits))).refused == []
+    assert await client.commit(joined.subscription, "t", dict(enumerate(offsets))) == []
     await client.call(m.Unsubscribe(joined.subscription))
     return client
 
@@ -46,7 +45,7 @@ async def test_groups_are_listed_with_their_lag_by_topic_and_over_all(env: SimEn
     async with broker_on(env, STREAM + '[topics.u]\nkind = "both"\n[topics.q]\n'):
         client = await _group_at(env, 1, 3)
         listed = await client.administer("group.list", topic="t")
-        assert listed == [{"topic": "t", "group": "g", "members": 0, "generation": 2, "lag": 6}]
+        assert listed == [{"topic": "t", "group": "g", "members": 0, "epoch": 2, "lag": 6}]
         assert await client.administer("group.list") == listed
         assert await client.administer("group.list", topic="q") == []
         assert await _refusal(client, "group.list", topic="nowhere") == "topic.unknown"
@@ -75,6 +74,10 @@ async def test_a_group_is_reset_to_ends_offsets_and_times(env: SimEnv) -> None:
     async with broker_on(env, STREAM):
         client = await _group_at(env, 1, 3)
         group = {"topic": "t", "group": "g"}
+        before = await client.administer("group.show", **group)
+        tried = await client.administer("group.reset", **group, to="earliest", partitions=[0], validate_only=True)
+        assert [row["offset"] for row in tried] == [0, before[1]["offset"]]
+        assert await client.administer("group.show", **group) == before
         shown = await client.administer("group.reset", **group, to="earliest")
         assert [place["offset"] for place in shown] == [0, 0]
         await client.administer("group.reset", **group, to="latest", partitions=[1])
@@ -140,7 +143,7 @@ async def test_a_forgotten_group_stays_forgotten_and_begins_anew(env: SimEnv) ->
         await client.call(m.Subscribe("t", group="g", credit=0))
         assert await _places(client) == [(None, 5), (None, 5)]
         (listed,) = await client.administer("group.list")
-        assert listed["generation"] == 1
+        assert listed["epoch"] == 1
 
 
 @simulated

@@ -29,6 +29,8 @@ def test_a_group_is_shown_moved_and_forgotten(quick, line_of, readers: str) -> N
     (group,) = [group for group in json.loads(quick("groups", "list", "--json").stdout) if group["topic"] == readers]
     assert (group["group"], group["members"], group["lag"]) == ("readers", 0, 6)
     assert places(quick, readers, "readers") == [(4, 6)]
+    quick("groups", "reset", readers, "readers", "--to", "0", "--dry-run")
+    assert places(quick, readers, "readers") == [(4, 6)]
     quick("groups", "reset", readers, "readers", "--to", "1", "--yes")
     assert quick("consume", readers, "--group", "readers", "--count", "1").stdout == "1\n"
     quick("groups", "reset", readers, "readers", "--to", "latest", "--yes")

@@ -109,7 +109,7 @@ def test_a_connection_with_many_members_of_a_group_closes_as_two_changes(broker:
         peer.leaves()
         attack.until(lambda: not other.administer("group.list", topic="shared")[0]["members"], "all members are gone")
         (left,) = other.administer("group.list", topic="shared")
-        assert left["generation"] == group["generation"] + 2
+        assert left["epoch"] == group["generation"] + 2
         other.is_served()
 
 

@@ -303,16 +303,16 @@ def test_a_group_commits_and_is_reset_to_offsets_of_the_log_only(broker: Watched
         end = publish(peer, "committed", 10) + 10
         member = peer.subscribe("committed", group="g")
         odd = [(0, number) for number in ODD_OFFSETS] + [(number, 0) for number in ODD_OFFSETS]
-        acks = [m.Settlement(0, 0, first, stop) for first, stop in odd if not 0 <= stop <= end]
-        nacks = [m.Settlement(0, 0, first, stop, m.Verdict.NACK) for first, stop in odd if not 0 <= first <= end]
+        acks = [m.Settlement(0, 1, first, stop) for first, stop in odd if not 0 <= stop <= end]
+        nacks = [m.Settlement(0, 1, first, stop, m.Verdict.NACK) for first, stop in odd if not 0 <= first <= end]
         assert set(refused(peer, member, *acks, *nacks).values()) == {"log.offset_out_of_range"}
         assert len(refused(peer, member, *acks, *nacks)) == len(acks) + len(nacks)
         for partition in (-1, 1, 2**31 - 1, -(2**31)):
-            elsewhere = [m.Settlement(partition, 0, 0, 1), m.Settlement(partition, 0, 0, 1, m.Verdict.NACK)]
+            elsewhere = [m.Settlement(partition, 1, 0, 1), m.Settlement(partition, 1, 0, 1, m.Verdict.NACK)]
             assert refused(peer, member, *elsewhere) == {0: "topic.partition_unknown", 1: "group.fenced"}
         for verdict in (m.Verdict.REJECT, m.Verdict.EXTEND, m.Verdict.RELEASE, 5):
-            assert refused(peer, member, m.Settlement(0, 0, 0, 1, verdict)) == {0: "delivery.wrong_kind"}
-        assert refused(peer, member, m.Settlement(0, 0, 0, 5)) == {}
+            assert refused(peer, member, m.Settlement(0, 1, 0, 1, verdict)) == {0: "delivery.wrong_kind"}
+        assert refused(peer, member, m.Settlement(0, 1, 0, 5)) == {}
         peer.ask(m.Unsubscribe(member))
         moved = {number: 0 for number in ODD_OFFSETS if number < 0} | {
             number: end for number in ODD_OFFSETS if number > 0

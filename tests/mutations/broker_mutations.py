@@ -6,7 +6,7 @@ from mutation import Mutation
 
 _PARTITION = "linn.core.log.partition"
 _GROUP = "linn.core.groups.group"
-_CONSUMER = "linn.core.groups.consumer"
+_MEMBERSHIP = "linn.core.groups.membership"
 _CONFIRMED = "What a confirmation means"
 _ONCE = "At least once"
 _CHANGES = "Changes at run time"
@@ -50,7 +50,7 @@ BROKER_MUTATIONS = (
                 self._advance(base_offset + batch.count)
         """,
         simulation="broker",
-        seed=36,
+        seed=130,
         says="[what is settled stays settled]",
     ),
     Mutation(
@@ -130,55 +130,37 @@ BROKER_MUTATIONS = (
     ),
     Mutation(
         name="two members own a partition",
-        breaks="In a generation each partition of a group has one owner.",
+        breaks="Each partition of a group has at most one owner.",
         guarantee=_ONCE,
-        module=_GROUP,
-        original="free = iter([partition for partition in range(self._partitions) if partition not in self._owner])",
-        planted=(
-            "free = iter([0, *[partition for partition in range(1, self._partitions) if partition not in self._owner]])"
-        ),
+        module=_MEMBERSHIP,
+        original="if id is not None and place not in self._owner:",
+        planted="if id is not None and self._owner.get(place) != id:",
         simulation="group",
         seed=0,
         says="each partition has one owner",
     ),
     Mutation(
-        name="a member goes on reading what it has lost",
-        breaks="A partition that moves is read by its new owner; the former one stops.",
-        guarantee=_ONCE,
-        module=_CONSUMER,
-        original="""
-            for partition in lost:
-                self.reader.stop_reading(partition)
-                del self._owned_since[partition]
-        """,
-        planted="""
-            for partition in lost:
-                del self._owned_since[partition]
-        """,
-        simulation="sharing",
-        seed=0,
-        says="a member reads what it owns",
-    ),
-    Mutation(
         name="a former owner may commit",
         breaks="Only the owner of a partition commits; a former owner is refused.",
         guarantee=_ONCE,
-        module=_GROUP,
+        module=_MEMBERSHIP,
         original="""
-            if self._owner.get(partition) != member:
-                raise GroupFenced(f'"{member}" does not own partition {partition} of group "{self.name}"')
-            self._offsets[partition] = self._offsets_pending[partition] = offset
+            if since is None:
+                raise GroupFenced(f'"{id}" does not own partition {place[1]} of {place[0]} in group "{self._group}"')
         """,
-        planted="self._offsets[partition] = self._offsets_pending[partition] = offset",
+        planted="""
+            if since is None:
+                return
+        """,
         simulation="group",
         seed=0,
-        says="only the owner commits, and only in the current generation",
+        says="only the owner commits, and only with an epoch since it owns the partition",
     ),
     Mutation(
         name="a commit is answered before it is durable",
         breaks="After a crash reading goes on at the last commit.",
         guarantee=_ONCE,
-        module=_CONSUMER,
+        module="linn.core.groups.coordinator",
         original="return ((state.partition, state.partition.log.bounds()[1]),)",
         planted="return ()",
         simulation="broker",
@@ -186,29 +168,37 @@ BROKER_MUTATIONS = (
         says="a group goes on where it committed",
     ),
     Mutation(
-        name="a commit of an earlier generation is accepted",
-        breaks="Only the owner of a partition commits; who was told of another generation is refused.",
+        name="a commit of a stale member is accepted",
+        breaks="A member commits only what it read since it came to own the partition.",
         guarantee=_ONCE,
-        module=_GROUP,
-        original="""
-            if generation != self.generation:
-                raise GroupFenced(f'group "{self.name}" is at generation {self.generation}, not {generation}')
-        """,
-        planted="pass",
+        module=_MEMBERSHIP,
+        original="if not since <= epoch <= self.epoch:",
+        planted="if not epoch <= self.epoch:",
         simulation="group",
         seed=0,
-        says="only the owner commits, and only in the current generation",
+        says="only the owner commits, and only with an epoch since it owns the partition",
     ),
     Mutation(
-        name="a generation is used again after a restart",
-        breaks="A generation is greater than every one before, so that a former owner is told from the present one.",
+        name="a partition moves before its owner has let go of it",
+        breaks="A partition moves only after its owner has let go of it, or its time is up.",
         guarantee=_ONCE,
-        module=_GROUP,
-        original="self.generation = max(self.generation, generation)",
-        planted="self.generation = max(self.generation, generation - 1)",
+        module=_MEMBERSHIP,
+        original="self._revoke(self.members[id], place, now_s)",
+        planted="self._disown(self.members[id], place)",
         simulation="group",
         seed=0,
-        says="generations grow, also over restarts",
+        says="each partition has one owner",
+    ),
+    Mutation(
+        name="an epoch is used again after a restart",
+        breaks="An epoch is greater than every one before, so that a former owner is told from the present one.",
+        guarantee=_ONCE,
+        module=_GROUP,
+        original="self.membership.epoch = self._logged_epoch = max(self.epoch, epoch)",
+        planted="self.membership.epoch = self._logged_epoch = max(self.epoch, epoch - 1)",
+        simulation="group",
+        seed=0,
+        says="epochs grow, also over restarts",
     ),
     Mutation(
         name="a restart brings an earlier commit back",
@@ -216,12 +206,12 @@ BROKER_MUTATIONS = (
         guarantee=_ONCE,
         module=_GROUP,
         original="""
-            case OffsetCommitted(partition, offset):
-                self._offsets[partition] = offset
+            case OffsetCommitted(topic, partition):
+                self._offsets[topic, partition] = event
         """,
         planted="""
-            case OffsetCommitted(partition, offset):
-                self._offsets.setdefault(partition, offset)
+            case OffsetCommitted(topic, partition):
+                self._offsets.setdefault((topic, partition), event)
         """,
         simulation="broker",
         seed=14,
@@ -232,11 +222,8 @@ BROKER_MUTATIONS = (
         breaks="After a crash reading goes on at the last commit.",
         guarantee=_ONCE,
         module=_GROUP,
-        original=(
-            "events += [OffsetCommitted(number, pending.pop(number)) "
-            "for number in list(islice(pending, EVENTS_AT_ONCE_MAX))]"
-        ),
-        planted="pending.clear()",
+        original="events: list[GroupEvent] = list(self._events.values())",
+        planted="events: list[GroupEvent] = []",
         simulation="broker",
         seed=14,
         says="[a group goes on where it committed]",
@@ -268,7 +255,7 @@ BROKER_MUTATIONS = (
         """,
         planted="self._keep_reserve()",
         simulation="changes",
-        seed=64,
+        seed=73,
         says="all of a change or nothing",
     ),
     Mutation(

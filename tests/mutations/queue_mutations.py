@@ -167,7 +167,7 @@ QUEUE_MUTATIONS = (
         original="await target.wait_committed(end)",
         planted="assert end >= 0",
         simulation="dead letters",
-        seed=127,
+        seed=142,
         says="one copy of each",
     ),
     Mutation(
@@ -181,7 +181,7 @@ QUEUE_MUTATIONS = (
         ),
         planted="done = None",
         simulation="dead letters",
-        seed=138,
+        seed=153,
         says="one copy of each",
     ),
     Mutation(
@@ -195,7 +195,7 @@ QUEUE_MUTATIONS = (
         """,
         planted="assert position >= 0",
         simulation="dead letters",
-        seed=119,
+        seed=134,
         says="one copy of each",
     ),
     Mutation(
@@ -206,7 +206,7 @@ QUEUE_MUTATIONS = (
         original="return SettleOutcome(refused, list(awaits.values()))",
         planted="return SettleOutcome(refused, ())",
         simulation="broker",
-        seed=36,
+        seed=96,
         says="[what is settled stays settled]",
     ),
     Mutation(
@@ -275,7 +275,7 @@ QUEUE_MUTATIONS = (
         original="kept = clip_event(event, end)",
         planted="kept = clip_event(event, 1 << 62)",
         simulation="settling",
-        seed=4,
+        seed=5,
         says="what is published after a power loss is delivered",
     ),
     Mutation(
@@ -286,7 +286,7 @@ QUEUE_MUTATIONS = (
         original="await self.state.partition.wait_committed(self.state.partition.log.bounds()[1])",
         planted="pass",
         simulation="handing over",
-        seed=3,
+        seed=2,
         says="each record is handed over once",
     ),
 )

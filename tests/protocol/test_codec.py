@@ -22,11 +22,11 @@ NARROW = {
     "version_min": 16, "version_max": 16, "version": 16, "frame_bytes_max": 32, "batch_bytes_max": 32,
     "message_bytes_max": 32, "keepalive_ms": 32, "inflight_max": 32, "subscriptions_max": 32, "copies": 32,
     "bytes_min": 32, "bytes_max": 32, "wait_max_ms": 32, "credit": 32, "records": 32, "records_max": 32,
-    "subscription": 32, "lease_ms": 32, "ms": 32, "entry": 32, "generation": 32, "delivery_id": 64, "attempt": 16,
-    "id": 32, "leader": 32, "returned": 32,
+    "subscription": 32, "lease_ms": 32, "ms": 32, "entry": 32, "epoch": 32, "session_ms": 32,
+    "delivery_id": 64, "attempt": 16, "id": 32, "leader": 32, "returned": 32,
 }  # fmt: skip
 ENUMS = {"acks": 3, "kind": 3, "verdict": 4}
-SIGNED_32 = ("partition", "partitions")
+SIGNED_32 = ("partition", "partitions", "revoked")
 TEXT = st.text(max_size=20)
 
 

@@ -106,18 +106,20 @@ class RawConsumer:
             with trio.fail_after(REQUEST_S_MAX):
                 event = await client.pull(subscription.id, self.plan.credit, PULL_WAIT_MS)
             while client.pushed:  # The share was told before the records.
-                self._take_push(subscription, client.pushed.popleft())
+                await self._take_push(client, subscription, client.pushed.popleft())
             return self._told(subscription, event) if event.batches else None
         try:
             event = await client.push(IDLE_S)
         except trio.TooSlowError:
             return None
-        return self._take_push(subscription, event)
+        return await self._take_push(client, subscription, event)
 
-    def _take_push(self, subscription: _Subscription, event: Event) -> Event | None:
+    async def _take_push(self, client: RawClient, subscription: _Subscription, event: Event) -> Event | None:
         match event.message:
-            case m.Assigned(generation=generation, partitions=partitions):
+            case m.Assigned(epoch=generation, partitions=partitions, revoked=revoked):
                 subscription.generation = generation
+                if revoked:
+                    await client.tell(m.Heartbeat(subscription.id, generation))
                 plan = self.plan
                 self.world.history.add(
                     Assigned(self._life, subscription.name, plan.topic, plan.group, generation, tuple(partitions))
@@ -133,10 +135,10 @@ class RawConsumer:
                 return event
         return None
 
-    def _tell_early(self, client: RawClient, subscription: _Subscription) -> None:
+    async def _tell_early(self, client: RawClient, subscription: _Subscription) -> None:
         """Tell the history what came before an answer: under which share a commit counted depends on their order."""
         while client.pushed:
-            event = self._take_push(subscription, client.pushed.popleft())
+            event = await self._take_push(client, subscription, client.pushed.popleft())
             if event is not None:
                 self._told_early.append(event)
 
@@ -159,7 +161,7 @@ class RawConsumer:
                 deliver.partition,
                 event.batches[0].base_offset,
                 values,
-                deliver.delivery_id,
+                0 if self.plan.group else deliver.delivery_id,
                 deliver.attempt,
                 granted_after_s,
                 self.plan.group,
@@ -234,7 +236,7 @@ class RawConsumer:
                 first,
                 end,
                 verdict,
-                deliver.delivery_id,
+                0 if plan.group else deliver.delivery_id,
                 ms,
                 plan.group,
                 subscription.generation,
@@ -251,5 +253,5 @@ class RawConsumer:
             return
         assert isinstance(settled, m.Settled)
         if plan.group:
-            self._tell_early(client, subscription)
+            await self._tell_early(client, subscription)
         add(Answered(asked, settled.refused[0].code if settled.refused else ""))

@@ -67,7 +67,7 @@ class PythonConsumer:
         assert subscription is not None
         life = int(subscription.connection.welcome.broker)
         delivery = batch._delivery
-        id = delivery.delivery_id if delivery is not None else 0
+        id = delivery.delivery_id if delivery is not None and not self.plan.group else 0
         attempt = delivery.attempt if delivery is not None else 0
         if not self.plan.group and not id:
             return None  # The topic is a stream at present, and this a reader of it.
@@ -101,7 +101,7 @@ class PythonConsumer:
                 message.offset,
                 message.offset + 1,
                 verdict,
-                delivery.delivery_id if delivery is not None else 0,
+                delivery.delivery_id if delivery is not None and not self.plan.group else 0,
                 group=self.plan.group,
             )
         )

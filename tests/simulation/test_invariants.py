@@ -238,6 +238,7 @@ BREAKING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
     "only the owner commits": [
         (STREAM, [begun(), assigned("c", 1, 0), assigned("d", 2, 0), commits("c", 1, 0), Answered(3)]),
         (STREAM, [*LATE_COMMIT, Answered(8), assigned("c", 2), assigned("c", 3, 0)]),
+        (STREAM, [*LATE_COMMIT, assigned("c", 2), assigned("c", 3, 0), Answered(8)]),
     ],
     "a group goes on where it committed": [
         (
@@ -404,7 +405,14 @@ KEEPING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
         (STREAM, [begun(), assigned("c", 1, 0), commits("c", 1, 0), assigned("d", 2, 0), Answered(2)]),
         (
             STREAM,
-            [begun(), assigned("c", 1, 0), assigned("d", 2, 0), commits("c", 1, 0), assigned("c", 3, 0), Answered(3)],
+            [
+                begun(),
+                assigned("c", 1, 0),
+                assigned("d", 2, 0),
+                commits("c", 1, 0),
+                assigned("c", 3, 0),
+                Answered(3, "group.fenced"),
+            ],
         ),
     ],
     "a group goes on where it committed": [
@@ -427,7 +435,7 @@ KEEPING: dict[str, list[tuple[TopicPromise, list[Step]]]] = {
                 handed("d", 2, 1, "b", life=2),
             ],
         ),
-        (STREAM, [*LATE_COMMIT, assigned("c", 2), assigned("c", 3, 0), Answered(8)]),
+        (STREAM, [*LATE_COMMIT, assigned("c", 2), assigned("c", 3, 0), Answered(8, "group.fenced")]),
     ],
     "a group reads in order": [
         (STREAM, [*FOUR, assigned("c", 1, 0), handed("c", 1, 0, "a"), handed("c", 1, 1, "b", "c")]),

@@ -97,8 +97,9 @@ Settled read(wire::Settled::Reader source) {
 }
 
 Assigned read(wire::Assigned::Reader source) {
-  Assigned assigned{source.getSubscription(), source.getGeneration(), {}};
+  Assigned assigned{source.getSubscription(), source.getEpoch(), {}, {}};
   for (const std::int32_t partition : checked_list(source.getPartitions())) assigned.partitions.push_back(partition);
+  for (const std::int32_t partition : checked_list(source.getRevoked())) assigned.revoked.push_back(partition);
   return assigned;
 }
 
@@ -153,6 +154,7 @@ Incoming read_member(Frame::Reader root) {
     case Frame::SUBSCRIBE:
     case Frame::UNSUBSCRIBE:
     case Frame::CREDIT:
+    case Frame::HEARTBEAT:
     case Frame::PULL:
     case Frame::SETTLE:
     case Frame::DESCRIBE:
@@ -231,6 +233,14 @@ std::string encode(std::uint64_t correlation, const Credit& message) {
     auto credit = root.initCredit();
     credit.setSubscription(message.subscription);
     credit.setRecords(message.records);
+  });
+}
+
+std::string encode(std::uint64_t correlation, const Heartbeat& message) {
+  return frame(correlation, [&](Frame::Builder root) {
+    auto heartbeat = root.initHeartbeat();
+    heartbeat.setSubscription(message.subscription);
+    heartbeat.setEpoch(message.epoch);
   });
 }
 

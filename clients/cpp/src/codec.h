@@ -19,6 +19,7 @@ std::string encode(std::uint64_t correlation, const FindOffset& message);
 std::string encode(std::uint64_t correlation, const Subscribe& message);
 std::string encode(std::uint64_t correlation, const Unsubscribe& message);
 std::string encode(std::uint64_t correlation, const Credit& message);
+std::string encode(std::uint64_t correlation, const Heartbeat& message);
 std::string encode(std::uint64_t correlation, const Settle& message);
 std::string encode(std::uint64_t correlation, const Describe& message);
 std::string encode(std::uint64_t correlation, const Administer& message);

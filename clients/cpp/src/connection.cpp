@@ -333,7 +333,10 @@ void Connection::push(Incoming message, std::vector<std::string> batches) {
     if (const auto subscription = subscription_of(deliver->subscription))
       subscription->arrived(*deliver, std::move(batches));
   } else if (const auto* assigned = std::get_if<Assigned>(&message)) {
-    if (const auto subscription = subscription_of(assigned->subscription)) subscription->assigned(*assigned);
+    if (const auto subscription = subscription_of(assigned->subscription)) {
+      subscription->assigned(*assigned);  // Hands out nothing more of what is revoked: it is let go of.
+      if (!assigned->revoked.empty()) post_soon(encode(0, Heartbeat{assigned->subscription, assigned->epoch}));
+    }
   } else if (const auto* lease = std::get_if<LeaseEnded>(&message)) {
     if (const auto subscription = subscription_of(lease->subscription)) subscription->lease_ended(*lease);
   } else if (const auto* ended = std::get_if<Ended>(&message)) {

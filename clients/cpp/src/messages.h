@@ -53,6 +53,11 @@ struct Credit {
   std::uint32_t records = 0;
 };
 
+struct Heartbeat {
+  std::uint32_t subscription = 0;
+  std::uint32_t epoch = 0;
+};
+
 struct Settle {
   std::uint32_t subscription = 0;
   std::vector<Settlement> entries;
@@ -119,8 +124,9 @@ struct Settled {
 
 struct Assigned {
   std::uint32_t subscription = 0;
-  std::uint32_t generation = 0;
+  std::uint32_t epoch = 0;
   std::vector<std::int32_t> partitions;
+  std::vector<std::int32_t> revoked;
 };
 
 struct Ended {

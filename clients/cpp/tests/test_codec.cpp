@@ -80,7 +80,7 @@ void what_is_written_says_what_was_meant() {
         "unsettled=false )");
   CHECK(told(encode(4, FindOffset{"t", 1, -2})) == "4 findOffset(topic='t' partition=1 timestampMs=-2 )");
   CHECK(told(encode(5, Subscribe{"t", "g", 7, -1, {0, 2}, {9}, "true"})) ==
-        "5 subscribe(topic='t' group='g' credit=7 start=-1 partitions=[0 2 ] starts=[9 ] where='true' )");
+        "5 subscribe(topic='t' group='g' credit=7 start=-1 partitions=[0 2 ] starts=[9 ] where='true' member='' sessionMs=0 isStatic=false )");
   CHECK(told(encode(0, Unsubscribe{9})) == "0 unsubscribe(subscription=9 )");
   CHECK(told(encode(0, Credit{9, 10})) == "0 credit(subscription=9 records=10 )");
   CHECK(told(encode(6, Settle{9, {{1, ~0ULL, 5, 6, linn::Verdict::extend, 70}}})) ==

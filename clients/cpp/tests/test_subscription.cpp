@@ -94,7 +94,7 @@ void the_end_is_told_after_what_arrived_each_time() {
 
 Subscription& member(Subscription& subscription) {
   subscription.opened({7, SubscriptionKind::group, 0});
-  subscription.assigned({7, 1, {0, 1}});
+  subscription.assigned({7, 1, {0, 1}, {}});
   return subscription;
 }
 
@@ -104,7 +104,7 @@ void a_member_sees_only_what_it_owns() {
   deliver(subscription, 0, 0, 10);
   deliver(subscription, 1, 50, 10);
   CHECK(next_of(subscription) == 0 && subscription.hand_out(1));
-  subscription.assigned({7, 2, {1}});
+  subscription.assigned({7, 2, {1}, {0}});
   deliver(subscription, 0, 10, 10);
   CHECK(!subscription.hand_out(2));
   CHECK(next_of(subscription) == 50 && subscription.hand_out(51) && next_of(subscription) == -1);

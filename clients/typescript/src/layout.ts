@@ -47,11 +47,12 @@ export const STRUCTS = {
   },
   Assigned: {
     words: 1,
-    pointers: 1,
+    pointers: 2,
     fields: {
       subscription: ["u32", 0],
-      generation: ["u32", 4],
+      epoch: ["u32", 4],
       partitions: ["i32s", 0],
+      revoked: ["i32s", 1],
     },
   },
   Credit: {
@@ -151,6 +152,14 @@ export const STRUCTS = {
     pointers: 1,
     fields: {
       reason: ["text", 0],
+    },
+  },
+  Heartbeat: {
+    words: 1,
+    pointers: 0,
+    fields: {
+      subscription: ["u32", 0],
+      epoch: ["u32", 4],
     },
   },
   Hello: {
@@ -266,8 +275,8 @@ export const STRUCTS = {
     },
   },
   Subscribe: {
-    words: 2,
-    pointers: 5,
+    words: 3,
+    pointers: 6,
     fields: {
       topic: ["text", 0],
       group: ["text", 1],
@@ -276,6 +285,9 @@ export const STRUCTS = {
       partitions: ["i32s", 2],
       starts: ["i64s", 3],
       where: ["text", 4],
+      member: ["text", 5],
+      sessionMs: ["u32", 4],
+      isStatic: ["bool", 128],
     },
   },
   Subscribed: {
@@ -354,4 +366,5 @@ export const MEMBERS = [
   ["administered", "Administered"],
   ["ended", "Ended"],
   ["leaseEnded", "LeaseEnded"],
+  ["heartbeat", "Heartbeat"],
 ] as const;

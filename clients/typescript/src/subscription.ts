@@ -176,7 +176,7 @@ export class Subscription implements PushHandler, Settler {
         this.#delivered(message.content, batches);
         break;
       case "assigned":
-        this.#assigned(new Set(message.content.partitions));
+        this.#assigned(message.content);
         break;
       case "leaseEnded":
         this.#leaseEnded(message.content);
@@ -229,10 +229,13 @@ export class Subscription implements PushHandler, Settler {
     this.#leases.delete(keyOf(lease.partition, lease.deliveryId));
   }
 
-  #assigned(owned: Set<number>): void {
-    this.owned = owned;
+  #assigned({ epoch, partitions, revoked }: Struct<"Assigned">): void {
+    const owned = (this.owned = new Set(partitions));
     for (const partition of [...this.positions.keys()]) if (!owned.has(partition)) this.positions.delete(partition);
     this.owner.dropUnwanted();
+    if (revoked.length === 0) return;
+    this.flush();
+    this.connection.tell({ member: "heartbeat", content: { subscription: this.id, epoch } });
   }
 
   /** How many records of a batch the consumer has read already, or does not want any more. */

@@ -484,11 +484,11 @@ test("a member drops what it has of partitions that it lost", async () => {
   const peer = await peerWith(GROUP);
   const client = await connected(peer);
   const consumer = await client.consumer("s", { group: "g" });
-  peer.say({ member: "assigned", content: { subscription: 1, generation: 1, partitions: [0, 1] } });
+  peer.say({ member: "assigned", content: { subscription: 1, epoch: 1, partitions: [0, 1], revoked: [] } });
   deliver(peer, 0n, [batchAt(0, 2)], 0);
   deliver(peer, 0n, [batchAt(10, 2)], 1);
   assert.equal(valueOf(await consumer.next()), "0");
-  peer.say({ member: "assigned", content: { subscription: 1, generation: 2, partitions: [1] } });
+  peer.say({ member: "assigned", content: { subscription: 1, epoch: 2, partitions: [1], revoked: [0] } });
   deliver(peer, 0n, [batchAt(2, 2)], 0);
   await caughtUp(client, peer);
   assert.deepEqual(consumer.partitions, [1]);

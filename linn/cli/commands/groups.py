@@ -37,11 +37,12 @@ Partition = Annotated[
     list[int] | None,
     typer.Option("--partition", min=0, metavar="NUMBER", help="Only this partition. May be repeated. Default: all."),
 ]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print where the group would continue.")]
 
 
 @app.command("list")
 def list_groups(topic: AnyTopic = None, url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """List all groups with their members, generation and lag."""
+    """List all groups with their members, epoch and lag."""
     groups = with_client(url, lambda client: client.admin.groups(topic))
     if as_json:
         print_json(groups)
@@ -50,10 +51,10 @@ def list_groups(topic: AnyTopic = None, url: Url = DEFAULT_URL, as_json: Json = 
         print("no groups yet: one comes into being when its first member subscribes to a stream")
         return
     rows = [
-        [group["topic"], group["group"], *(f"{group[name]:,}" for name in ("members", "generation", "lag"))]
+        [group["topic"], group["group"], *(f"{group[name]:,}" for name in ("members", "epoch", "lag"))]
         for group in groups
     ]
-    print_table(["topic", "group", number("members"), wide(number("generation")), number("lag")], rows)
+    print_table(["topic", "group", number("members"), wide(number("epoch")), number("lag")], rows)
 
 
 @app.command("describe")
@@ -88,6 +89,7 @@ def reset(
     group: Group,
     to: To,
     partition: Partition = None,
+    dry_run: DryRun = False,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
@@ -96,12 +98,14 @@ def reset(
     from linn.cli.moment import place_of
 
     place = place_of(to, "--to")
-    if not yes:
+    if not (yes or dry_run):
         question = f"Move the group {group} of {topic} to {to}?"
         only = {"partitions": partition} if partition else {}
         confirm(url, "group.reset", question, "not moved", topic=topic, group=group, to="latest", **only)
-    offsets = with_client(url, lambda client: client.admin.reset_group(topic, group, place, partition or ()))
-    _print_offsets(offsets, f"{group} of {topic} goes on", as_json)
+    offsets = with_client(
+        url, lambda client: client.admin.reset_group(topic, group, place, partition or (), dry_run=dry_run)
+    )
+    _print_offsets(offsets, f"{group} of {topic} {'would go' if dry_run else 'goes'} on", as_json)
 
 
 @app.command("delete")

@@ -19,7 +19,7 @@ from linn.client.blocking.consumer import Consumer
 from linn.client.blocking.loop_thread import LoopThread
 from linn.client.blocking.message import Batch, FetchedBatches
 from linn.client.blocking.producer import Producer
-from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, RENEWAL_MAX_S
+from linn.client.client import BATCH_BYTES_MAX, BUFFER_BYTES_MAX, IN_FLIGHT_MAX, RENEWAL_MAX_S, SESSION_TIMEOUT_S
 from linn.client.consume.consumer import Consumer as AsyncConsumer
 from linn.client.consume.consumer import Mode
 from linn.client.consume.start_position import Start
@@ -154,6 +154,9 @@ class Client:
         start: Start = "earliest",
         where: str | None = None,
         renewal_max_s: float = RENEWAL_MAX_S,
+        name: str | None = None,
+        session_timeout_s: float = SESSION_TIMEOUT_S,
+        static: bool = False,
     ) -> Consumer:
         """Open a consumer of one topic; for the options see `linn.client.Client.consumer`.
 
@@ -173,6 +176,9 @@ class Client:
             start=start,
             where=where,
             renewal_max_s=renewal_max_s,
+            name=name,
+            session_timeout_s=session_timeout_s,
+            static=static,
         )
         consumer = Consumer(self._forget, self._thread, made)
         self._children[id(consumer)] = consumer

@@ -219,6 +219,7 @@ class Consumer:
             if self._news != self._made._news:
                 self._news = self._made._news
                 self._drop_unwanted()
+                self._made._let_go()
                 self._made._raise_errors()
                 return True
             if self._ready:

@@ -21,16 +21,24 @@ import anyio
 import anyio.lowlevel
 from msgspec.structs import replace
 
-from linn.client.arguments import I32_MAX, I64_MAX, U32_MAX, checked_number, checked_wait
+from linn.client.arguments import ANYWHERE, U32_MAX, checked_number, checked_place, checked_wait
 from linn.client.connection.answer import Answer, Caller, again
 from linn.client.connection.connection import Connection
 from linn.client.connection.connector import Connector
+from linn.client.consume.membership import Membership
 from linn.client.consume.message import Batch, Message, Unread, is_unread_of, rest_of
 from linn.client.consume.prefetch import PREFETCH_MAX
 from linn.client.consume.settling import Delivery
 from linn.client.consume.start_position import Request, Start, first_requests, next_requests
 from linn.client.consume.subscription import Limits, PullRequest, SubscribeRequest, Subscription
-from linn.core.errors.tree import ClientClosed, ConnectionLost, LinnError, ProtocolError, SubscriptionWrongKind
+from linn.core.errors.tree import (
+    ClientClosed,
+    ConnectionLost,
+    GroupSessionExpired,
+    LinnError,
+    ProtocolError,
+    SubscriptionWrongKind,
+)
 from linn.wire.messages import Deliver, Pull
 
 logger = logging.getLogger("linn.client")
@@ -45,19 +53,6 @@ _BATCHES_IN_A_ROW_MAX = 8
 
 def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
     return []
-
-
-ANYWHERE = (False, 0, 0)
-"""Pull position without a partition: whether it is bound to one, partition, and offset."""
-
-
-def _checked_place(partition: int | None, start: int) -> tuple[bool, int, int]:
-    """Check a pull position. Raises MessageInvalid."""
-    if partition is None:
-        return ANYWHERE
-    checked_number(partition, "partition", I32_MAX)
-    checked_number(start, "start", I64_MAX)
-    return True, partition, start
 
 
 class Consumer:
@@ -83,8 +78,10 @@ class Consumer:
         start: Start,
         where: str,
         renewal_max_s: float,
+        membership: Membership,
     ) -> None:
         self.topic = topic
+        self._membership = membership
         self._connector = connector
         self._check_loop = connector.loop_guard.check
         self._thread_id = connector.loop_guard.thread_id
@@ -100,6 +97,10 @@ class Consumer:
         self._positions: dict[int, int] = {}
         self._partitions: list[int] | None = None
         """Partitions that a group's member owns; None without a group."""
+        self._revoked: dict[Subscription, None] = {}
+        """Subscriptions that have partitions to let go of."""
+        self._is_busy = False
+        """Whether the application has taken something, and has not come back for more."""
         self._arrived: deque[Batch] = deque()
         self._messages: Iterator[Message] = iter(())
         self._unread: Iterator[int] = iter(())
@@ -194,10 +195,14 @@ class Consumer:
     async def _subscribe(self, connection: Connection) -> None:
         requests = await self._requests()
         credit = max(1, self._prefetch // len(requests)) if self._mode == "push" else 0
-        limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s)
+        membership = self._membership
+        limits = Limits(credit, self._adapts and not self._group, self._renewal_max_s, membership.session_s)
         answers = []
         for request, positions in requests:
             request.credit = limits.first_credit
+            if self._group:
+                request.member, request.is_static = membership.name, membership.is_static
+                request.session_ms = round(1000 * membership.session_s)
             answer = SubscribeRequest(self, connection, limits, positions)
             connection.ask(answer, request)
             answers.append(answer)
@@ -228,6 +233,7 @@ class Consumer:
         for subscription in subscriptions:
             self._positions.update(subscription.end())
         self._partitions = None
+        self._revoked.clear()
         self._drop_unwanted()
         self._wake()
 
@@ -265,10 +271,20 @@ class Consumer:
         if self._changed is not None:
             self._wake()
 
-    def _on_assigned(self, partitions: Iterable[int]) -> None:
-        """Note the partitions that the group has assigned to this member."""
+    def _on_assigned(self, subscription: Subscription, partitions: Iterable[int], has_revoked: bool) -> None:
+        """Note the partitions that the group has assigned to this member; let go of others as soon as possible."""
         self._partitions = list(partitions)
         self._drop_unwanted()
+        if has_revoked:
+            self._revoked[subscription] = None
+            if not self._is_busy:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Let go of revoked partitions: the application has come back for more, so it has done with what it had."""
+        self._is_busy = False
+        while self._revoked:
+            self._revoked.popitem()[0].let_go()
 
     def _set_back(self, partition: int) -> None:
         """Drop arrived batches that will be redelivered: reading was set back, or a lease is over."""
@@ -317,7 +333,13 @@ class Consumer:
         self._wake()
 
     def _on_ended(self, error: LinnError) -> None:
-        """Have the next step raise the reason why the broker ended the subscription."""
+        """Have the next step raise the reason why the broker ended the subscription, or join the group again."""
+        connection = self._connector.usable
+        if isinstance(error, GroupSessionExpired) and connection is not None:
+            logger.warning("%(error)s; joining again", {"topic": self.topic, "error": error.text, "code": error.code})
+            self._disconnected()
+            self._connected(connection)
+            return
         self._broken = error
         self._wake()
 
@@ -415,11 +437,13 @@ class Consumer:
     async def _until_arrived(self) -> None:
         """Wait for a batch. Raises as `__anext__` does."""
         self._check_loop()
+        self._let_go()
         while True:
             self._raise_errors()
             while self._arrived and not self._arrived[0]._is_wanted():
                 self._arrived.popleft()._handed_over()  # Its lease ended while it waited here.
             if self._arrived:
+                self._is_busy = True
                 return
             if self._closed:
                 self._check_entered()
@@ -499,8 +523,9 @@ class Consumer:
         self._check_loop()
         checked_number(records_max, "records_max", U32_MAX)
         wait_s = checked_wait(wait_s)
-        place = _checked_place(partition, start)
+        place = checked_place(partition, start)
         self._check_entered()
+        self._let_go()
         self._raise_errors()
         if self._broken is not None:
             raise again(self._broken)
@@ -518,6 +543,7 @@ class Consumer:
         batches = await self._take(records_max) if self._arrived else []
         if not (batches or self._pulling):
             batches = await self._pull(records_max, wait_s, place)
+        self._is_busy = bool(batches)
         for batch in batches:
             batch.records.check_crc()
         return batches

@@ -8,14 +8,14 @@ void is raised to the task that awaits it, and to nobody else.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 
 from linn.client.connection.answer import again
-from linn.core.errors.tree import LinnError
+from linn.core.errors.tree import DeliveryNotCurrent, LinnError
 from linn.wire.messages import WHOLE_LEASE, Settlement, Verdict
 
 OPEN, SENT, DONE = range(3)
@@ -158,17 +158,31 @@ def _entry(settling: PendingSettlement, first: int) -> Settlement:
 def latest_commits(settlings: list[PendingSettlement]) -> list[tuple[Settlement, list[PendingSettlement]]]:
     """Build the entries for a consumer group: a run of acks becomes one commit per partition."""
     entries: list[tuple[Settlement, list[PendingSettlement]]] = []
-    furthest: dict[int, tuple[Settlement, list[PendingSettlement]]] = {}
+    furthest: dict[tuple[int, int], tuple[Settlement, list[PendingSettlement]]] = {}
     for settling in settlings:
         if settling.verdict != Verdict.ACK:
             furthest = {}  # Acks behind another verdict must not be sent before it.
             entries.append((_entry(settling, settling.first), [settling]))
             continue
-        known = furthest.get(settling.delivery.partition)
+        key = settling.delivery.partition, settling.delivery.delivery_id
+        known = furthest.get(key)
         if known is None:
-            known = furthest[settling.delivery.partition] = (_entry(settling, settling.first), [])
+            known = furthest[key] = (_entry(settling, settling.first), [])
             entries.append(known)
         known[0].first = min(known[0].first, settling.first)
         known[0].end = max(known[0].end, settling.end)
         known[1].append(settling)
     return entries
+
+
+def make_void(settlings: Iterable[PendingSettlement]) -> None:
+    """Finish settlements whose connection is gone."""
+    text = "the connection that the records came by is gone; the broker may deliver them again"
+    for settling in settlings:
+        settling.is_void = True
+        settling.finish(DeliveryNotCurrent(text))
+
+
+def records_in(settlings: Iterable[PendingSettlement]) -> int:
+    """Count the records that would be settled."""
+    return sum([s.end - s.first for s in settlings if s.verdict not in (Verdict.EXTEND, Verdict.RELEASE)])

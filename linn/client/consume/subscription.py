@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from linn.client.arguments import U32_MAX, checked_number
 from linn.client.connection.answer import Answer
 from linn.client.connection.connection import Connection
+from linn.client.consume.membership import Heartbeats
 from linn.client.consume.message import Batch, Unread
 from linn.client.consume.prefetch import PREFETCH_FIRST, PREFETCH_MAX, AdaptivePrefetch
 from linn.client.consume.settling import (
@@ -27,7 +28,9 @@ from linn.client.consume.settling import (
     PendingSettlement,
     Settled,
     latest_commits,
+    make_void,
     merged,
+    records_in,
 )
 from linn.core.batch.batch import RecordBatch
 from linn.core.errors.tree import ConnectionLost, DeliveryNotCurrent, LinnError, ProtocolError, error_from_code
@@ -55,6 +58,7 @@ class Limits(NamedTuple):
     """Whether a queue's credit adapts, from `PREFETCH_FIRST` on; `credit` holds for streams then."""
     renewal_max_s: float
     """Time after a delivery for which its lease is renewed; 0: never."""
+    session_s: float
 
     @property
     def first_credit(self) -> int:
@@ -77,8 +81,8 @@ class Subscriber(Protocol):
     def _on_pulled(self, batches: list[Batch], error: LinnError | None) -> None:
         """Take the outcome of an iteration's pull."""
 
-    def _on_assigned(self, partitions: Iterable[int]) -> None:
-        """Note the partitions that the group has assigned to this member."""
+    def _on_assigned(self, subscription: Subscription, partitions: Iterable[int], has_revoked: bool) -> None:
+        """Note the partitions that the group has assigned to this member; let go of revoked ones."""
 
     def _set_back(self, partition: int) -> None:
         """Drop arrived batches of a partition that will be redelivered."""
@@ -150,6 +154,8 @@ class Subscription:
         """Leases by (partition, delivery id), while somebody refers to their records."""
         connection.subscriptions[self.id] = self
         self._grant()
+        session_s = limits.session_s if self.kind == SubscriptionKind.GROUP else 0.0
+        self._heartbeats = Heartbeats(session_s, self._beat, consumer._later)
 
     # --- what the broker sends ---
 
@@ -165,10 +171,10 @@ class Subscription:
                 lease.until_s = -math.inf
                 self._consumer._set_back(message.partition)
         elif isinstance(message, messages.Assigned):
-            self._owned = set(message.partitions)
+            self._owned, self._heartbeats.epoch = set(message.partitions), message.epoch
             for partition in [known for known in self._positions if known not in self._owned]:
                 del self._positions[partition]
-            self._consumer._on_assigned(message.partitions)
+            self._consumer._on_assigned(self, message.partitions, bool(message.revoked))
         elif isinstance(message, messages.Ended):
             self.end()
             self._consumer._on_ended(error_from_code(message.code, message.text))
@@ -233,6 +239,19 @@ class Subscription:
 
     def _is_over(self, lease: Delivery) -> bool:
         return self.monotonic() >= lease.until_s
+
+    # --- membership ---
+
+    def let_go(self) -> None:
+        """Send all settlements, and then tell the group that revoked partitions are let go of."""
+        if self._heartbeats.has_to_let_go:
+            self.flush()
+            self._heartbeats.let_go()
+
+    def _beat(self, epoch: int) -> bool:
+        if self.alive:
+            self.connection.tell(messages.Heartbeat(self.id, epoch))
+        return self.alive
 
     # --- credit ---
 
@@ -362,7 +381,7 @@ class Subscription:
     def _settling(self, delivery: Delivery, first: int, end: int, verdict: Verdict, ms: int) -> PendingSettlement:
         settling = PendingSettlement(delivery, first, end, verdict, ms, self.flush)
         if not self.alive:
-            _make_void([settling])
+            make_void([settling])
             return settling
         if verdict == Verdict.EXTEND and self.leased and not self._is_over(delivery):
             delivery.until_s = self.monotonic() + ms / 1000
@@ -469,13 +488,13 @@ class Subscription:
         """Make settlements void that were sent over a connection that is lost."""
         for settling in settlings:
             self._unanswered.pop(settling, None)
-        self._unanswered_count += _count(settlings)
-        _make_void(settlings)
+        self._unanswered_count += records_in(settlings)
+        make_void(settlings)
 
     def unsettled_count(self) -> int:
         """Take back what was not read, and count the other records that are not known to be settled."""
         if not self.leased:
-            return self._unanswered_count + _count(self._open)
+            return self._unanswered_count + records_in(self._open)
         unread = sum([end - first for _, first, end in self._consumer._take_unread(self, None)])
         return self._unanswered_count + max(0, self.held - unread)
 
@@ -486,25 +505,13 @@ class Subscription:
             self.connection.subscriptions.pop(self.id, None)
             lost, self._open, self._unanswered = [*self._unanswered, *self._open], [], {}
             self.last_ack = None
-            _make_void(lost)
+            make_void(lost)
         return self._positions if self.kind == SubscriptionKind.READER else {}
 
 
 def check_ms(ms: int) -> None:
     """Check a number of milliseconds. Raises MessageInvalid if it can't be sent."""
     checked_number(ms, "a time in milliseconds", U32_MAX)
-
-
-def _make_void(settlings: Iterable[PendingSettlement]) -> None:
-    text = "the connection that the records came by is gone; the broker may deliver them again"
-    for settling in settlings:
-        settling.is_void = True
-        settling.finish(DeliveryNotCurrent(text))
-
-
-def _count(settlings: Iterable[PendingSettlement]) -> int:
-    """Count the records that would be settled."""
-    return sum([s.end - s.first for s in settlings if s.verdict not in (Verdict.EXTEND, Verdict.RELEASE)])
 
 
 def _lease_over(delivery: Delivery) -> DeliveryNotCurrent:

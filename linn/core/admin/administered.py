@@ -11,6 +11,7 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
 from linn.core.errors.tree import SyncFailed
+from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.log.metadata import MetadataStore
 from linn.core.log.storage import StorageEngine
 from linn.core.loop.long_work import LongWork
@@ -65,6 +66,8 @@ class Administered(Protocol):
     @property
     def routers(self) -> dict[str, Router]: ...
     @property
+    def groups(self) -> GroupCoordinator: ...
+    @property
     def exchanges(self) -> ExchangeGraph[Router]: ...
 
     def topic(self, name: str) -> Topic:
@@ -91,8 +94,13 @@ class Administered(Protocol):
     def semantics(self, settings: TopicSettings) -> DeliverySemantics:
         """The delivery semantics that a topic's settings name."""
 
-    def engine_of(self, settings: TopicSettings) -> StorageEngine | None:
-        """The storage engine that a topic's settings name; None if the configuration no longer has it."""
+    async def open_groups(self) -> None:
+        """Open the groups' logs and rebuild the groups. All topics are open. Raises LogCorrupt, StorageError."""
+
+    def engine_of(self, settings: TopicSettings | None) -> StorageEngine | None:
+        """The storage engine that a topic's settings name, or that of the groups; None if the configuration no longer
+        has it.
+        """
 
     def fail(self, error: SyncFailed) -> None:
         """End the broker after a failed sync: the contents of the disk are unknown."""

@@ -189,6 +189,7 @@ class Administration:
             value = await self._recover_topic(name, topics.get(name, {}), settings.get(name))
             if value is not None:
                 new[_TOPIC + name] = (value, self._revisions.get(_TOPIC + name, 0))
+        await broker.open_groups()
         if new:  # At once: the store writes everything with each change.
             self._revisions.update(await broker.metadata.put_all(new))
 
@@ -325,6 +326,7 @@ class Administration:
             return {"created": True}
         if name in self._half_deleted:
             await self._finish_deleting(name)
+        await broker.groups.make_forgotten()
         live_keys = live_keys_after((), arguments.get("settings", {}))
         entry = _stored_topic(await self._table(name, settings), (), live_keys)
         # A start forgets the topic until the entry is complete: creation may fail halfway, and no client was answered.
@@ -386,6 +388,10 @@ class Administration:
             raise
         topic.interceptors, topic.live_keys = interceptors, live_keys
         await topic.switch(change)
+        if "kind" in changed and settings.kind == "queue":
+            broker.groups.end_topic(topic.name)
+        elif "partitions" in changed:
+            broker.groups.grow(topic.name, settings.partitions)
         if "bindings" in changed:
             now = (*settings.bindings, *topic.live_bindings)
             await broker.long_work.run(rebind(broker, Target(topic.name), now, before.bindings), immediate=True)
@@ -421,6 +427,8 @@ class Administration:
         settings = await self._table(topic.name, topic.settings)
         await self.put(_TOPIC + topic.name, {**_stored_topic(settings, (), ()), "deleted": True})
         await broker.drop_topic(topic.name)
+        broker.groups.end_topic(topic.name)
+        broker.groups.forget_topic(topic.name)
         self._half_deleted[topic.name] = topic
 
     async def _finish_deleting(self, name: str) -> None:

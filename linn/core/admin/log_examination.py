@@ -12,7 +12,8 @@ from linn.core.admin.administered import Administered
 from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import LogCorrupt
-from linn.core.topics.topic import GROUP_STATE, QUEUE_STATE
+from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC
+from linn.core.topics.topic import QUEUE_STATE
 
 logger = logging.getLogger("linn.storage")
 
@@ -23,11 +24,13 @@ async def examine_logs(broker: Administered, topics: Mapping[str, TopicSettings]
     Raises LogCorrupt, StorageError: nothing was changed.
     """
     refused: LogCorrupt | None = None
-    for name, settings in topics.items():
+    logs: list[tuple[str, TopicSettings | None, Mapping[str, int]]] = [(GROUPS_TOPIC, None, {GROUPS_TOPIC: GROUP_LOGS})]
+    logs += [(name, settings, _logs_of(broker, name, settings)) for name, settings in topics.items()]
+    for name, settings, expected_logs in logs:
         engine = broker.engine_of(settings)
         if engine is None:
             continue
-        for topic, expected in _logs_of(broker, name, settings).items():
+        for topic, expected in expected_logs.items():
             try:
                 there = await engine.examine_topic(topic)
             except LogCorrupt as error:
@@ -36,7 +39,8 @@ async def examine_logs(broker: Administered, topics: Mapping[str, TopicSettings]
             else:
                 if there is None:
                     break
-                _warn_of_missing(topic, sorted(set(range(expected)).difference(there)))
+                if topics:  # Otherwise this is the first start.
+                    _warn_of_missing(topic, sorted(set(range(expected)).difference(there)))
     if refused is not None:
         raise refused
 
@@ -47,7 +51,6 @@ def _logs_of(broker: Administered, name: str, settings: TopicSettings) -> dict[s
     delivery = settings.delivery or broker.config.broker.default_delivery
     keeps_state = delivery in broker.config.delivery and broker.semantics(settings).survives_restart
     logs[QUEUE_STATE + name] = settings.partitions if keeps_state and settings.kind != "stream" else 0
-    logs[GROUP_STATE + name] = 1 if keeps_state and settings.kind != "queue" else 0
     return logs
 
 
@@ -58,7 +61,7 @@ def _warn_of_missing(topic: str, missing: list[int]) -> None:
     lost = "its records are"
     if topic.startswith(QUEUE_STATE):
         lost = "what was settled is"
-    elif topic.startswith(GROUP_STATE):
-        lost = "the places of its groups are"
+    elif topic == GROUPS_TOPIC:
+        lost = "the offsets of some groups are"
     about = {"topic": topic, "partitions": partitions, "lost": lost}
     logger.warning("the folder of %(partitions)s is gone, and %(lost)s lost; it begins anew, empty", about)

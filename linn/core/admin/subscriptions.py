@@ -13,7 +13,7 @@ from linn.core.admin.administered import Administered
 from linn.core.admin.verb import only_validates
 from linn.core.config.topic_settings import PARTITIONS_MAX
 from linn.core.errors.tree import ConfigError, LimitExceeded, SubscriptionWrongKind
-from linn.core.groups.consumer import Groups
+from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
@@ -38,26 +38,34 @@ class SubscriptionAdministration:
         """The groups of one topic, or of all."""
         topics = self._broker.topics
         chosen = [self._topic(arguments)] if "topic" in arguments else [topics[name] for name in sorted(topics)]
+        groups = self._broker.groups
+        names = sorted(groups.groups)
         return [
-            self._group_summary(topic, topic.groups, name)
+            self._group_summary(topic, name)
             for topic in chosen
-            if topic.groups is not None
-            for name in sorted(topic.groups.groups)
+            if topic.stream is not None
+            for name in names
+            if topic.name in groups.known(name).topics
         ]
 
-    def _group_summary(self, topic: Topic, groups: Groups, name: str) -> dict[str, Any]:
+    def _group_summary(self, topic: Topic, name: str) -> dict[str, Any]:
+        groups = self._broker.groups
+        offsets = groups.show(name, topic.name, topic.partitions)
         return {
             "topic": topic.name,
             "group": name,
-            "members": groups.members(name),
-            "generation": groups.known(name).generation,
-            "lag": sum(_lag(topic.partitions[index], offset) for index, offset in groups.show(name).items()),
+            "members": groups.members(name, topic.name),
+            "epoch": groups.known(name).epoch,
+            "lag": sum(_lag(topic.partitions[index], offset) for index, offset in offsets.items()),
         }
 
     async def show_group(self, arguments: Arguments) -> Any:
         """The group's position in each partition, and the members that read it."""
         topic, groups, name = self._group(arguments)
-        group = groups.known(name)
+        return self._positions(topic, name, groups.show(name, topic.name, topic.partitions))
+
+    def _positions(self, topic: Topic, name: str, offsets: Mapping[int, int | None]) -> list[dict[str, Any]]:
+        group = self._broker.groups.known(name)
         return [
             {
                 "partition": index,
@@ -65,13 +73,13 @@ class SubscriptionAdministration:
                 "lag": _lag(topic.partitions[index], offset),
                 "start": topic.partitions[index].start_offset,
                 "end": topic.partitions[index].high_watermark,
-                "member": group.owner(index),
+                "member": group.membership.owner((topic.name, index)),
             }
-            for index, offset in groups.show(name).items()
+            for index, offset in offsets.items()
         ]
 
     async def reset_group(self, arguments: Arguments) -> Any:
-        """Move a group's positions; the answer is that of `show_group`."""
+        """Move a group's positions; the answer is that of `show_group`, also if the change is only validated."""
         topic, groups, name = self._group(arguments)
         chosen = arguments.get("partitions", list(topic.partitions))
         if not isinstance(chosen, list) or not all(type(index) is int for index in chosen):
@@ -80,27 +88,27 @@ class SubscriptionAdministration:
             raise LimitExceeded(f"{len(chosen)} partitions, more than the {PARTITIONS_MAX} that a topic may have")
         offsets = {index: await _place(topic.partition(index), arguments) for index in dict.fromkeys(chosen)}
         if only_validates(arguments):
-            groups.known(name).check_idle()
-            return {}
-        await groups.reset(name, offsets)
+            groups.known(name).check_idle(topic.name)
+            return self._positions(topic, name, groups.show(name, topic.name, topic.partitions) | offsets)
+        await groups.reset(name, topic.name, offsets)
         return await self.show_group(arguments)
 
     async def delete_group(self, arguments: Arguments) -> Any:
-        """Delete a group and its offsets."""
-        _, groups, name = self._group(arguments)
+        """Delete a group's offsets in a topic, and the group with its last ones."""
+        topic, groups, name = self._group(arguments)
         if only_validates(arguments):
-            groups.known(name).check_idle()
+            groups.known(name).check_idle(topic.name)
         else:
-            await groups.forget(name)
+            await groups.forget(name, topic.name)
         return {}
 
-    def _group(self, arguments: Arguments) -> tuple[Topic, Groups, str]:
+    def _group(self, arguments: Arguments) -> tuple[Topic, GroupCoordinator, str]:
         topic, name = self._topic(arguments), arguments.get("group")
-        if topic.groups is None:
+        if topic.stream is None:
             raise SubscriptionWrongKind(f"topic {topic.name} is a queue and has no groups")
         if not isinstance(name, str):
             raise ConfigError('the argument "group" is missing, or not text')
-        return topic, topic.groups, name
+        return topic, self._broker.groups, name
 
     # --- queues ---
 

@@ -2,7 +2,7 @@
 
 Read in this order: `batch` (the unit of work), `storage` (the port under a partition), `partition` (one writer, the
 high watermark, group commit), `topic` (partitions and what its kind makes of them), `subscription` and
-`partition_queue` (a queue decides, and acts), `group` and `groups.consumer` (a stream's groups), `exchange` and
+`partition_queue` (a queue decides, and acts), `membership`, `group` and `coordinator` (consumer groups), `exchange` and
 `router` (where a batch goes), `plan` and `publisher` (how it gets there), `gateway` (what protocols may do),
 `administration` (changes while it runs), then this file and `listening`. `env` is the door to the world, `hookspecs`
 the door for plugins.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -35,6 +35,8 @@ from linn.core.env.env import Env
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.group import raise_once
 from linn.core.errors.tree import (
+    DescriptorsExhausted,
+    DiskFull,
     InternalError,
     LinnError,
     LogClosed,
@@ -42,8 +44,11 @@ from linn.core.errors.tree import (
     SyncFailed,
 )
 from linn.core.gateway.gateway import Gateway
+from linn.core.groups.coordinator import GROUP_LOGS, GROUPS_TOPIC, GroupCoordinator, Stream
 from linn.core.log.metadata import EmbeddedMetadata, MetadataStore
-from linn.core.log.storage import StorageEngine
+from linn.core.log.partition import Partition
+from linn.core.log.state_log import StateLog
+from linn.core.log.storage import PartitionId, StorageEngine
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.long_work import LongWork
 from linn.core.loop.memory_budget import PART_OF_MACHINE, MemoryBudget
@@ -86,6 +91,7 @@ class Broker:
         self.metrics: MetricRegistry = MetricRegistry(self)
         self.administration = Administration(self)
         self.long_work = LongWork(env.clock.monotonic)
+        self.groups = GroupCoordinator(self._stream, env.clock, self.spawn)
         make_topic = self.administration.create_default_topic if config.broker.auto_create_topics else None
         self.publisher: Publisher = Publisher(
             self.catalog, self.limits, self.long_work, self.memory.received, make_topic
@@ -105,6 +111,7 @@ class Broker:
             turns=self.turns,
             long_work=self.long_work,
             catalog=self.catalog,
+            groups=self.groups,
             publisher=self.publisher,
             producer_ids=self.producer_ids,
             administration=self.administration,
@@ -204,16 +211,20 @@ class Broker:
         """Sync and close everything. Failures are logged: the next start recovers."""
         self.stopping = self.long_work.is_stopping = True
         await self.administration.wait_idle()
+        await self._close_in_order("the groups", self.groups.close)
         for topic in self.topics.values():
-            try:
-                await topic.close()
-            except Exception as error:
-                about = {"topic": topic.name, "error": str(error), "code": getattr(error, "code", InternalError.code)}
-                logger.error("topic %(topic)s could not be closed in order: %(error)s", about)
+            await self._close_in_order(f"topic {topic.name}", topic.close)
         for engine in self._engines.values():
             await engine.close()
         if self._unlock is not None:
             self._unlock()
+
+    async def _close_in_order(self, name: str, close: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await close()
+        except Exception as error:
+            about = {"closed": name, "error": str(error), "code": getattr(error, "code", InternalError.code)}
+            logger.error("%(closed)s could not be closed in order: %(error)s", about)
 
     def fail(self, error: SyncFailed) -> None:
         """End the broker after a failed sync: the contents of the disk are unknown."""
@@ -249,6 +260,7 @@ class Broker:
             await self.env.clock.sleep(RETENTION_INTERVAL_S)
             for topic in list(self.topics.values()):
                 await self._run_chore(topic.enforce_retention)
+            await self._run_chore(self.groups.enforce_retention)
 
     # --- topics ---
 
@@ -310,6 +322,34 @@ class Broker:
         made: DeliverySemantics = self.plugins.make(kind, own)
         return made
 
+    def _stream(self, name: str) -> Stream | None:
+        topic = self.topics.get(name)
+        return topic.stream if topic is not None else None
+
+    async def open_groups(self) -> None:
+        """Open the groups' logs and rebuild the groups. All topics are open. Raises LogCorrupt, StorageError."""
+        storage, clock = self.group_storage, self.env.clock
+        engine, states = self._engine(storage), []
+        if engine.capabilities.survives_restart:
+            for index in range(GROUP_LOGS):
+                id = PartitionId(GROUPS_TOPIC, index)
+                log = Partition(id, await engine.open(id), self.metrics.storage(storage), clock, self.spawn)
+                states.append(StateLog(log, clock))
+            if not any(state.partition.log.bounds()[1] for state in states):
+                with suppress(DiskFull, DescriptorsExhausted):
+                    await states[0].partition.log.sync()  # Makes the folders of all of them durable.
+        ends = {
+            name: {index: partition.log.bounds()[1] for index, partition in topic.partitions.items()}
+            for name, topic in self.topics.items()
+        }
+        for name in await self.groups.recover(states, ends):
+            self.topics[name].hold_back(self.groups)
+
+    @property
+    def group_storage(self) -> str:
+        """The name of the storage of the groups' logs."""
+        return self.config.broker.group_storage or self.config.broker.default_storage
+
     def _engine(self, name: str) -> StorageEngine:
         engine = self._engines.get(name)
         if engine is None:
@@ -320,9 +360,13 @@ class Broker:
             self._engines[name] = engine
         return engine
 
-    def engine_of(self, settings: TopicSettings) -> StorageEngine | None:
-        """The storage engine that a topic's settings name; None if the configuration no longer has it."""
-        storage = settings.storage or self.config.broker.default_storage
+    def engine_of(self, settings: TopicSettings | None) -> StorageEngine | None:
+        """The storage engine that a topic's settings name, or that of the groups; None if the configuration no longer
+        has it.
+        """
+        storage = self.group_storage
+        if settings is not None:
+            storage = settings.storage or self.config.broker.default_storage
         return self._engine(storage) if storage in self.config.storage else None
 
     async def _copy_dead_letters(self, topic: Topic, dispatch: PartitionQueue) -> None:

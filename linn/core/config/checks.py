@@ -116,8 +116,10 @@ class ConfigChecker:
         table = self._data.get("broker", {})
         settings = decode_settings(BrokerSettings, table, ("broker",), self.problems, partial=True)
         settings = settings or BrokerSettings()
-        self._default_exists("storage", settings.default_storage, self._kinds.engines)
-        self._default_exists("delivery", settings.default_delivery, self._kinds.semantics)
+        self._exists("default_storage", "storage", settings.default_storage, self._kinds.engines)
+        self._exists("default_delivery", "delivery", settings.default_delivery, self._kinds.semantics)
+        if settings.group_storage is not None:
+            self._exists("group_storage", "storage", settings.group_storage, self._kinds.engines)
         return settings
 
     def log(self) -> LogSettings:
@@ -208,11 +210,11 @@ class ConfigChecker:
                 check_name(name, (top, name), self.problems)
         return tables
 
-    def _default_exists(self, top: str, name: str, kinds: Mapping[str, Kind]) -> None:
+    def _exists(self, key: str, top: str, name: str, kinds: Mapping[str, Kind]) -> None:
         known = {*self.names(top), *kinds}
         if name not in known:
             text = f'there is no {top} "{name[:80]}"{did_you_mean(name, known)}'
-            self.problems.add(("broker", f"default_{top}"), text, error=PluginUnknown)
+            self.problems.add(("broker", key), text, error=PluginUnknown)
 
     def _configured(
         self, top: str, head_type: type[msgspec.Struct], selector: str, kinds: Mapping[str, Kind]

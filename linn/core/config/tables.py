@@ -58,6 +58,13 @@ class BrokerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = msgspec.field(default=250, name="loop_held_max")
     default_storage: Annotated[str, msgspec.Meta(description="Storage of topics that name none.")] = "segmented-log"
+    group_storage: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="Storage of the offsets of consumer groups; one that survives no restart keeps them in memory. "
+            "Default: `default_storage`."
+        ),
+    ] = None
     default_delivery: Annotated[str, msgspec.Meta(description="Delivery of topics that name none.")] = "at-least-once"
     auto_create_topics: Annotated[
         bool, msgspec.Meta(description="Whether using an unknown topic makes it, with all defaults.")

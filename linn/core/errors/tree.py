@@ -333,19 +333,26 @@ class SubscriptionWrongKind(DeliveryError):
 
 
 class GroupFenced(DeliveryError):
-    """The member does not own this partition in the group's current generation."""
+    """The member does not own this partition, or did not at the epoch that it names; or another took its name."""
 
     code = "group.fenced"
 
 
+class GroupSessionExpired(DeliveryError):
+    """The member sent no heartbeat for the time of its session: its partitions went to others. Subscribe again."""
+
+    code = "group.session_expired"
+    retriable = True
+
+
 class GroupUnknown(DeliveryError):
-    """The group has no committed offsets for this topic and no members."""
+    """There is no group of that name."""
 
     code = "group.unknown"
 
 
 class GroupBusy(DeliveryError):
-    """The group has members, which would continue at their own positions: its offsets can't be changed now."""
+    """The group has members in this topic, which would continue at their own positions: stop them first."""
 
     code = "group.busy"
 

@@ -18,7 +18,8 @@ from linn.core.config.tables import BrokerSettings
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env, Spawn
 from linn.core.errors.tree import SubscriptionWrongKind
-from linn.core.groups.consumer import OnAssigned
+from linn.core.groups.coordinator import GroupCoordinator
+from linn.core.groups.member import JoinRequest, OnAssigned
 from linn.core.log.delivery import Consumer, Settlement, SettleOutcome, nobody
 from linn.core.log.partition import Partition
 from linn.core.log.selection import Selection
@@ -65,6 +66,12 @@ class SubscribeRequest(NamedTuple):
     """The partitions that a reader without a group reads. Empty: all."""
     where: str = ""
     """On a stream, a predicate over routing key and labels: other records are passed over. "": all are wanted."""
+    member: str = ""
+    """The name of a group's member; one that is taken is taken over. "": the broker chooses one."""
+    session_s: float = 0.0
+    """Time without a heartbeat after which a member is given up; 0: it lives as long as its connection."""
+    is_static: bool = False
+    """Whether a member keeps its share, for the time of a session, when it leaves."""
 
 
 class Subscription(NamedTuple):
@@ -100,6 +107,7 @@ class Gateway:
     turns: FairTurns
     long_work: LongWork
     catalog: Catalog
+    groups: GroupCoordinator
     publisher: Publisher
     producer_ids: ProducerIds
     administration: Administration
@@ -179,10 +187,12 @@ class Gateway:
         topic = self.catalog.topic(request.topic)
         selection = self._filter(request.where)
         if request.group:
-            if topic.groups is None:
+            if topic.stream is None:
                 raise SubscriptionWrongKind(f"topic {topic.name} is a queue: consumers compete without naming a group")
-            member = topic.groups.join(request.group, _start_of(topic, request), on_assigned, selection)
-            return Subscription(1, member)
+            start = _start_of(topic, request)
+            who = request.member, request.session_s, request.is_static
+            joining = JoinRequest(request.group, topic.name, start, on_assigned, *who, selection)
+            return Subscription(1, self.groups.join(joining))
         if topic.queue is not None:
             if selection is not None:
                 raise SubscriptionWrongKind(

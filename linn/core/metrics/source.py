@@ -7,6 +7,7 @@ from typing import Protocol
 
 from linn.core.connections.connections import Connections
 from linn.core.env.env import Env
+from linn.core.groups.coordinator import GroupCoordinator
 from linn.core.log.storage_stats import StorageStats
 from linn.core.loop.fair_turns import FairTurns
 from linn.core.loop.lag import LoopLag
@@ -37,6 +38,10 @@ class MetricSource(Protocol):
     def env(self) -> Env: ...
     @property
     def topics(self) -> Mapping[str, Topic]: ...
+    @property
+    def groups(self) -> GroupCoordinator: ...
+    @property
+    def group_storage(self) -> str: ...
     @property
     def routers(self) -> Mapping[str, Router]: ...
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from linn.core.log.partition import Partition
@@ -36,14 +37,17 @@ def _dispatches(name: str, kind: MetricKind, help: str, value: Callable[[Partiti
     return _queue(name, kind, help, lambda queue: sum(map(value, queue.dispatches)))
 
 
-def _consumers(topic: Topic) -> int:
+def _consumers(broker: MetricSource) -> Iterable[Sample]:
     """The number of readers: competing consumers, members of groups, and readers without a group."""
-    count = len(topic.readers)
-    if topic.queue is not None:
-        count += len(topic.queue.consumers)
-    if topic.groups is not None:
-        count += sum(topic.groups.members(name) for name in topic.groups.groups)
-    return count
+    members = Counter(
+        topic
+        for group in broker.groups.groups.values()
+        for member in group.membership.members.values()
+        for topic in member.seats
+    )
+    for topic in broker.topics.values():
+        competing = len(topic.queue.consumers) if topic.queue is not None else 0
+        yield (topic.name,), len(topic.readers) + competing + members[topic.name]
 
 
 def _ready(dispatch: PartitionQueue) -> int:
@@ -51,21 +55,19 @@ def _ready(dispatch: PartitionQueue) -> int:
 
 
 def _groups(broker: MetricSource) -> Iterator[tuple[Topic, str]]:
-    for topic in broker.topics.values():
-        if topic.groups is not None:
-            yield from ((topic, name) for name in topic.groups.groups)
+    topics = {name: topic for name, topic in broker.topics.items() if topic.stream is not None}
+    for name, group in broker.groups.groups.items():
+        yield from ((topics[topic], name) for topic in sorted(group.topics & topics.keys()))
 
 
 def _members(broker: MetricSource) -> Iterable[Sample]:
     for topic, group in _groups(broker):
-        assert topic.groups is not None
-        yield (topic.name, group), topic.groups.members(group)
+        yield (topic.name, group), broker.groups.members(group, topic.name)
 
 
 def _lag(broker: MetricSource) -> Iterable[Sample]:
     for topic, group in _groups(broker):
-        assert topic.groups is not None
-        offsets = topic.groups.show(group)
+        offsets = broker.groups.show(group, topic.name, topic.partitions)
         yield (topic.name, group), sum(_behind(topic.partitions[index], offset) for index, offset in offsets.items())
 
 
@@ -84,11 +86,14 @@ def _by_storage(place: int) -> Callable[[MetricSource], Iterable[Sample]]:
 
     def read(broker: MetricSource) -> Iterable[Sample]:
         totals: dict[str, int] = {}
-        for topic in broker.topics.values():
-            for log in _logs(topic):
-                statistics = log.log_statistics()
-                if statistics is not None:
-                    totals[topic.storage.name] = totals.get(topic.storage.name, 0) + statistics[place]
+        logs = [(topic.storage.name, log) for topic in broker.topics.values() for log in _logs(topic)]
+        logs += [
+            (broker.group_storage, state.partition) for state in broker.groups.states if state.partition.log.bounds()[1]
+        ]
+        for storage, log in logs:
+            statistics = log.log_statistics()
+            if statistics is not None:
+                totals[storage] = totals.get(storage, 0) + statistics[place]
         return [((storage,), total) for storage, total in totals.items()]
 
     return read
@@ -167,7 +172,7 @@ TOPIC_METRICS: tuple[Metric, ...] = (
         "Bytes of the stored batches.",
         lambda partition: partition.log.size_bytes(),
     ),
-    _topic("linn_topic_consumers", "gauge", "Consumers, members of groups and readers that are connected.", _consumers),
+    Metric("linn_topic_consumers", "gauge", ("topic",), "Consumers, members of groups and readers.", _consumers),
     _dispatches(
         "linn_queue_ready_records",
         "gauge",

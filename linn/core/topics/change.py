@@ -13,7 +13,6 @@ from linn.core.config.topic_settings import TopicSettings
 from linn.core.env.env import Spawn
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import StorageError, SyncFailed
-from linn.core.groups.consumer import Groups
 from linn.core.log.partition import Partition
 from linn.core.queue.partition_queue import PartitionQueue
 from linn.core.queue.queue import Queue
@@ -34,8 +33,6 @@ class TopicChange:
         """The topic's queue after the change, new or unchanged."""
         self.dispatches: list[PartitionQueue] = []
         """The queue's new dispatches."""
-        self.groups: Groups | None = None
-        """New groups, if there are none yet."""
         self._spawn = spawn
         self._chores: list[Callable[[], Awaitable[None]]] | None = []
         """Background tasks, held back because they deliver, trim and copy; None: the change is in effect."""
@@ -61,8 +58,6 @@ class TopicChange:
         for dispatch in self.dispatches:
             await dispatch.close()
         states = [dispatch.state for dispatch in self.dispatches]
-        if self.groups is not None:
-            states.append(self.groups.state)
         for state in states:
             if state is not None:
                 await close_log(state.partition)

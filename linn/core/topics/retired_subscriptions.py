@@ -1,4 +1,4 @@
-"""State of subscriptions that a topic lost in a change of its kind, kept until another change brings them back.
+"""State of a queue that a topic lost in a change of its kind, kept until another change brings it back.
 
 Law: a retired state log refers to no record that a power failure could take. A start checks the logs of existing
 subscriptions against the records, and drops events about missing ones; a retired log is read only at the next change of
@@ -8,12 +8,10 @@ kind, when new records may have the offsets of lost ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import StorageError, SyncFailed
-from linn.core.groups.consumer import Groups
-from linn.core.groups.event import GroupEvent
 from linn.core.log.partition import Partition
 from linn.core.queue.event import SubscriptionEvent
 from linn.core.queue.queue import Queue
@@ -26,10 +24,8 @@ class RetiredSubscriptions:
     """The retired subscriptions of one topic. Call `prepare` before new settings are saved, the others after."""
 
     def __init__(self) -> None:
-        self.places: Mapping[str, Sequence[GroupEvent]] = {}
-        """State of groups, by name, that no log has."""
         self._left_off: list[Sequence[SubscriptionEvent]] = []
-        """The same of a queue, by partition."""
+        """State of the queue that no log has, by partition."""
 
     def left_off(self, partition: int) -> Sequence[SubscriptionEvent]:
         """The state of a queue's partition that no log has."""
@@ -49,14 +45,6 @@ class RetiredSubscriptions:
         for dispatch in queue.dispatches:
             if dispatch.state is not None:
                 await close_log(dispatch.state.partition)
-
-    async def retire_groups(self, groups: Groups, partitions: Iterable[Partition]) -> None:
-        """End groups and retire their state log. Raises SyncFailed."""
-        groups.end_members()
-        await _sync_last(partitions)
-        if groups.state is not None:
-            await close_log(groups.state.partition)
-        self.places = groups.left_off()
 
 
 async def _sync_last(partitions: Iterable[Partition]) -> None:

@@ -1,4 +1,4 @@
-"""One topic: its partitions, and the subscriptions of its kind: a queue, consumer groups, or both.
+"""One topic: its partitions, its queue if it is one, and its readers without a group.
 
 Law: a change of kind changes which subscriptions exist and what retention keeps; it moves no data. A topic that becomes
 a queue starts it at the oldest record, or where its queue stopped if it was one before.
@@ -23,7 +23,7 @@ from linn.core.errors.tree import (
     PartitionUnknown,
     TopicFull,
 )
-from linn.core.groups.consumer import Groups
+from linn.core.groups.coordinator import Stream
 from linn.core.groups.reader import StreamReader
 from linn.core.log.partition import Partition
 from linn.core.log.producers import Numbered
@@ -38,7 +38,7 @@ from linn.core.queue.semantics import DeliverySemantics
 from linn.core.routing.budget import PublishBudget
 from linn.core.routing.partition_choice import PartitionChoice
 from linn.core.topics.change import TopicChange
-from linn.core.topics.clipped_logs import ClippedLogs
+from linn.core.topics.clipped_logs import ClippedLogs, StateHolder
 from linn.core.topics.deletion import TopicDeletion
 from linn.core.topics.message_limit import check_steps
 from linn.core.topics.retired_subscriptions import RetiredSubscriptions
@@ -47,8 +47,6 @@ logger = logging.getLogger("linn.topic")
 
 QUEUE_STATE = "__s."
 """Internal topics with this prefix hold the events of a queue's partitions."""
-GROUP_STATE = "__g."
-"""Internal topics with this prefix hold the offsets of consumer groups."""
 
 DROP_HEAD_SHARE = 16
 """Fraction of `bytes_max`, as 1/n, that `overflow = "drop-head"` drops at once, so that it need not for each batch."""
@@ -74,7 +72,6 @@ class Topic:
         self.semantics = semantics
         self.partitions: dict[int, Partition] = {}
         self.queue: Queue | None = None
-        self.groups: Groups | None = None
         self.live_bindings: list[BindingSettings] = []
         self.live_keys: tuple[str, ...] = ()
         """Settings that were set live, see `linn.core.topics.live_settings`."""
@@ -142,7 +139,6 @@ class Topic:
                 change.partitions[index] = await self._open_log(PartitionId(self.name, index))
             await self._prepare(change)
             states = [dispatch.state for dispatch in change.dispatches]
-            states.append(change.groups.state if change.groups is not None else None)
             await _sync_names(change.partitions.values(), [state for state in states if state is not None])
             if settings.kind not in (self.settings.kind, "both"):
                 await self._retired.prepare(self.partitions.values())
@@ -153,16 +149,11 @@ class Topic:
 
     async def _prepare(self, change: TopicChange) -> None:
         """Open the subscriptions of the new kind that do not exist yet."""
-        kind, partitions = change.settings.kind, self.partitions | change.partitions
-        if kind != "stream":
+        partitions = self.partitions | change.partitions
+        if change.settings.kind != "stream":
             change.queue = self.queue if self.queue is not None else Queue(self.name)
             for index in range(len(change.queue.dispatches), len(partitions)):
                 await self._prepare_dispatch(change, change.queue, partitions[index])
-        if kind != "queue" and self.groups is None:
-            state = await self._open_state(GROUP_STATE, 0)
-            commits_on_delivery = change.semantics.settles_on_delivery
-            change.groups = Groups(self.name, partitions, state, commits_on_delivery, change.spawn)
-            await change.groups.recover(self._retired.places)
 
     async def _prepare_dispatch(self, change: TopicChange, queue: Queue, partition: Partition) -> None:
         index = partition.id.index
@@ -185,26 +176,18 @@ class Topic:
         self._spawn(self.enforce_retention)
 
     async def _take_on(self, change: TopicChange) -> None:
-        queue, groups = self.queue, self.groups
+        queue = self.queue
         self.settings, self.semantics, self.queue = change.settings, change.semantics, change.queue
         self.partitions.update(change.partitions)
-        self._clipped.add([*change.dispatches, change.groups])
+        self._clipped.add(change.dispatches)
         if self.queue is not None:
             self._extend_queue(self.queue, change.dispatches)
-        if change.groups is not None:
-            self.groups = change.groups
-            self.groups.partitions = self.partitions
-        elif groups is not None and self.settings.kind == "queue":
-            self.groups = None
-        elif groups is not None and change.partitions:
-            groups.grow()
         change.begin()
         # Subscriptions see the new topic at once; those that it no longer has are closed afterwards.
         if queue is not None and self.queue is None:
             await self._retired.retire_queue(queue, self.partitions.values())
-        if groups is not None and self.groups is None:
+        if self.settings.kind == "queue":
             self._end_readers()
-            await self._retired.retire_groups(groups, self.partitions.values())
 
     def _extend_queue(self, queue: Queue, dispatches: Sequence[PartitionQueue]) -> None:
         settings = self.semantics.shared_subscription(0).settings
@@ -212,6 +195,17 @@ class Topic:
             dispatch.trims = self.settings.kind == "queue"
             dispatch.subscription.settings = settings
         queue.extend(dispatches)
+
+    @property
+    def stream(self) -> Stream | None:
+        """The topic as groups read it; None: it is a queue."""
+        if self.settings.kind == "queue":
+            return None
+        return Stream(self.partitions, self.semantics.settles_on_delivery)
+
+    def hold_back(self, holder: StateHolder) -> None:
+        """Store nothing while a state log is ahead of the records."""
+        self._clipped.add([holder])
 
     def read(self) -> StreamReader:
         """Make a reader without a group."""
@@ -362,7 +356,6 @@ class Topic:
     def state_logs(self) -> list[StateLog]:
         """The open state logs."""
         logs = [dispatch.state for dispatch in self.queue.dispatches] if self.queue is not None else []
-        logs.append(self.groups.state if self.groups is not None else None)
         return [log for log in logs if log is not None]
 
     def _follow_start(self) -> None:
@@ -383,8 +376,6 @@ class Topic:
         self._end_readers()
         if self.queue is not None:
             await self._close_queue(self.queue)
-        if self.groups is not None:
-            await self.groups.close()
         for partition in self.partitions.values():
             await partition.close()
         self._room.notify_all()
@@ -402,13 +393,10 @@ class Topic:
         self._end_readers()
         if self.queue is not None and not self.queue.closed:
             await self.queue.close()
-        if self.groups is not None and not self.groups.closed:
-            self.groups.end_members()
         await self._deletion.delete_open([*self.partitions.values(), *(log.partition for log in self.state_logs())])
         self._room.notify_all()
         indexes = range(self.settings.partitions)
-        internal = [PartitionId(GROUP_STATE + self.name, 0)]
-        internal += [PartitionId(QUEUE_STATE + self.name, index) for index in indexes]
+        internal = [PartitionId(QUEUE_STATE + self.name, index) for index in indexes]
         ids = [PartitionId(self.name, index) for index in indexes]
         await self._deletion.delete_rest(ids + internal if self.semantics.survives_restart else ids)
 

@@ -368,6 +368,7 @@ _HANDLERS: Mapping[type[m.Message], tuple[str, Callable[[Any, Event], None]]] = 
     m.Publish: ("_publishing", Publishing.publish),
     m.Settle: ("_subscribing", Subscribing.settle),
     m.Credit: ("_subscribing", Subscribing.credit),
+    m.Heartbeat: ("_subscribing", Subscribing.heartbeat),
     m.Fetch: ("_reading", Reading.fetch),
     m.Pull: ("_subscribing", Subscribing.pull),
     m.Subscribe: ("_subscribing", Subscribing.subscribe),

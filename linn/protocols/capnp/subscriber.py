@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from linn.core.errors.tree import SubscriptionWrongKind
+from linn.core.groups.member import GroupMember
 from linn.core.groups.reader import StreamReader
 from linn.core.log.delivery import NOTHING, Consumer, Delivery
 from linn.core.loop.waiting import WaitDeadline
@@ -50,10 +51,10 @@ class Subscriber:
         self._begun = False
         self._assigned: m.Assigned | None = None
 
-    def assigned(self, generation: int, partitions: Sequence[int]) -> None:
-        """Record a change of the group's share; the client is told after its answer to subscribe."""
+    def assigned(self, epoch: int, partitions: Sequence[int], revoked: Sequence[int]) -> None:
+        """Record a change of a group member's share; the client is told after its answer to subscribe."""
         self.partitions = len(partitions)
-        self._assigned = m.Assigned(self.id, generation, list(partitions))
+        self._assigned = m.Assigned(self.id, epoch, list(partitions), list(revoked))
         if self._begun:
             self._outbox.put(frames_of(self._assigned))
 
@@ -122,15 +123,27 @@ class Subscriber:
         """End `run`."""
         self._scope.cancel()
 
-    def end(self) -> StreamReader | None:
-        """Return all leases, and deliver nothing more. A returned reader is still to be closed."""
+    def heartbeat(self, epoch: int) -> None:
+        """Renew the session of a group's member. Raises SubscriptionWrongKind, GroupFenced."""
+        if not isinstance(self.consumer, GroupMember):
+            raise SubscriptionWrongKind("only members of a group have heartbeats")
+        self.consumer.heartbeat(epoch)
+
+    def end(self, *, is_lost: bool = False) -> StreamReader | None:
+        """Return all leases, and deliver nothing more. A returned reader is still to be closed.
+
+        `is_lost`: the connection ended without an unsubscribe, so that the session of a group's member goes on.
+        """
         self._closed = True
         self.pause()
         self.cancel()
         if isinstance(self.consumer, StreamReader):
             self.consumer.end()
             return self.consumer
-        self.consumer.close()
+        if is_lost and isinstance(self.consumer, GroupMember):
+            self.consumer.disconnect()
+        else:
+            self.consumer.close()
         return None
 
     async def run(self) -> None:

@@ -81,14 +81,9 @@ class Subscribing:
         id = self._subscription_ids
         subscriber = Subscriber(id, self._responder.outbox, self._delivery_bytes, partitions)
         subscriber.topic, subscriber.group = subscribe.topic, subscribe.group
-        request = SubscribeRequest(
-            subscribe.topic,
-            subscribe.group,
-            subscribe.start,
-            subscribe.starts,
-            subscribe.partitions,
-            subscribe.where,
-        )
+        where = subscribe.start, subscribe.starts, subscribe.partitions, subscribe.where
+        who = subscribe.member, subscribe.session_ms / 1000, subscribe.is_static
+        request = SubscribeRequest(subscribe.topic, subscribe.group, *where, *who)
         kind, consumer = self._responder.gateway.subscribe_nowait(
             self._responder.principal, request, subscriber.assigned
         )
@@ -100,10 +95,11 @@ class Subscribing:
 
     def _partitions_read(self, subscribe: m.Subscribe) -> int:
         """The number of partitions that a new subscription reads; 0 for a queue. Raises TopicUnknown, LimitExceeded."""
-        topic = self._responder.gateway.topic(self._responder.principal, subscribe.topic)
+        gateway = self._responder.gateway
+        topic = gateway.topic(self._responder.principal, subscribe.topic)
         more = 0
-        if subscribe.group and topic.groups is not None:
-            more = -(-len(topic.partitions) // (topic.groups.members(subscribe.group) + 1))
+        if subscribe.group and topic.stream is not None:
+            more = -(-len(topic.partitions) // (gateway.groups.members(subscribe.group, topic.name) + 1))
         elif topic.queue is None:
             more = len(subscribe.partitions) or len(topic.partitions)
         read = sum([subscriber.partitions for subscriber in self._subscribers.values()])
@@ -156,7 +152,7 @@ class Subscribing:
     def close(self) -> None:
         """End all subscriptions, except for the slow part, which is left to `leave`."""
         subscribers, self._subscribers = self._subscribers, {}
-        ended = [subscriber.end() for subscriber in subscribers.values()]
+        ended = [subscriber.end(is_lost=True) for subscriber in subscribers.values()]
         self._left += [reader for reader in ended if reader is not None]
 
     async def leave(self) -> None:
@@ -169,6 +165,13 @@ class Subscribing:
     def _leaving(self) -> Steps[None]:
         while self._left:
             yield from self._left.pop().leaving()
+
+    def heartbeat(self, event: Event) -> None:
+        """Renew a member's session. Raises SubscriptionUnknown, SubscriptionWrongKind, GroupFenced."""
+        heartbeat = event.message
+        assert isinstance(heartbeat, m.Heartbeat)
+        self._subscriber(heartbeat.subscription).heartbeat(heartbeat.epoch)
+        self._responder.reply(event.correlation, m.Done())
 
     def credit(self, event: Event) -> None:
         """Grant credit for more records. Raises SubscriptionUnknown."""

@@ -1,0 +1,453 @@
+"""The group coordinator: all consumer groups of the broker, their members, and the internal logs of their offsets.
+
+Laws: a group's log is chosen by its name. A member starts reading a partition at the offset that was committed last
+when it came to own the partition, and is told of its share once the epoch is committed. Offsets in a topic end with it:
+another topic of that name is made only after the log says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import trio
+from crc32c import crc32c
+
+from linn.core.env.alarm import Alarm
+from linn.core.env.env import Clock, Spawn
+from linn.core.env.log_fields import log_fields
+from linn.core.errors.texts import did_you_mean
+from linn.core.errors.tree import (
+    DescriptorsExhausted,
+    DiskFull,
+    GroupFenced,
+    GroupSessionExpired,
+    GroupUnknown,
+    StorageError,
+)
+from linn.core.groups.assignor import Assignor, StickyAssignor
+from linn.core.groups.event import (
+    GroupEvent,
+    GroupForgotten,
+    OffsetCommitted,
+    TopicForgotten,
+    decode_group_events,
+    encode_group_events,
+)
+from linn.core.groups.group import ConsumerGroup, check_name
+from linn.core.groups.member import GroupMember, JoinRequest
+from linn.core.groups.membership import Seat
+from linn.core.log.partition import Partition
+from linn.core.log.state_log import ROOM_RETRY_S, StateLog
+
+GROUPS_TOPIC = "__groups"
+"""The internal topic of all groups."""
+GROUP_LOGS = 16
+"""Its number of partitions."""
+RELEASE_S = 30.0
+"""Time to let go of a partition that moves, for members without a session; others have as long as a session."""
+
+logger = logging.getLogger("linn.group")
+
+
+class Stream(NamedTuple):
+    """A topic, as groups read it."""
+
+    partitions: Mapping[int, Partition]
+    commits_on_delivery: bool
+
+
+class GroupCoordinator:
+    """All groups. Without logs, they are kept in memory."""
+
+    def __init__(self, find: Callable[[str], Stream | None], clock: Clock, spawn: Spawn) -> None:
+        """`find` returns a topic by name; None if it does not exist, or is a queue."""
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.states: Sequence[StateLog] = ()
+        self.clipped = False
+        """Whether a log has commits beyond the end of a topic's records, because a power loss took some."""
+        self.closed = False
+        self._find = find
+        self._clock = clock
+        self._spawn = spawn
+        self._assignor: Assignor = StickyAssignor()
+        self._members: dict[str, dict[Seat, GroupMember]] = {}
+        """Members at run time by group and seat; those whose session outlasts them are closed."""
+        self._member_ids = itertools.count(1)
+        self._leaving: dict[str, list[Seat]] = {}
+        """Seats by group that are given up, and still own their partitions until all other tasks had a turn."""
+        self._counting_out = False
+        """Whether a task to redistribute is pending: with a connection, a thousand members may leave in one turn."""
+        self._alarms: dict[str, Alarm] = {}
+        self._forgetting: dict[StateLog, None] = {}
+        """Logs in which the end of offsets of a deleted topic is perhaps not durable."""
+
+    # --- recovery ----------------------------------------------------------------------------------------------------
+
+    async def recover(self, states: Sequence[StateLog], ends: Mapping[str, Mapping[int, int]]) -> list[str]:
+        """Rebuild the groups from their logs; a full disk does not prevent it.
+
+        `ends` has the ends of all topics' partitions. Returns the topics in which groups had committed records that are
+        lost: while `clipped` is set, they must store nothing. Records at those offsets are new to the groups.
+
+        Raises LogCorrupt, StorageError.
+        """
+        assert len(states) in (0, GROUP_LOGS)
+        self.states = states
+        for state in states:
+            await self._replay(state)
+        clipped: dict[str, None] = {}
+        for group in self.groups.values():
+            for topic in sorted({topic for topic, _ in group.offsets()} - ends.keys()):
+                self._forget_offsets(group, topic)
+            for committed in _beyond(group, ends):
+                group.apply(committed)
+                clipped[committed.topic] = None
+                self._write(group.name, committed)
+        if clipped:
+            self.clipped = True
+            await self._sync_clipped()
+        return list(clipped)
+
+    async def _replay(self, state: StateLog) -> None:
+        names: dict[str, None] = {}
+        async for record in state.replay():
+            is_restart, entries = decode_group_events(record)
+            if is_restart:
+                for name in names:
+                    self.groups.pop(name, None)
+            for name, events in entries:
+                names[name] = None
+                group = self._group(name)
+                for event in events:
+                    group.apply(event)
+                if events and isinstance(events[-1], GroupForgotten):
+                    del self.groups[name]
+
+    def _write(self, name: str, event: GroupEvent) -> None:
+        """Log an event that a full disk can't prevent: it waits in the state log then."""
+        state = self._state_of(name)
+        if state is not None:
+            with contextlib.suppress(DiskFull, DescriptorsExhausted):
+                state.write(encode_group_events([(name, [event])]), partial(self._restart_record, state))
+
+    async def _sync_clipped(self) -> None:
+        try:
+            await self._try_to_sync()
+        except (DiskFull, DescriptorsExhausted) as error:
+            text = "topics whose records were lost store nothing until the disk has room for the groups' log: %(error)s"
+            logger.error(text, log_fields(error))
+            self._spawn(self._sync_clipped_later)
+
+    async def _try_to_sync(self) -> None:
+        for state in self.states:
+            state.write(b"", partial(self._restart_record, state))
+            await state.partition.log.sync()
+        self.clipped = False
+
+    async def _sync_clipped_later(self) -> None:
+        while self.clipped and not self.closed:
+            await self._clock.sleep(ROOM_RETRY_S)
+            with contextlib.suppress(DiskFull, DescriptorsExhausted):
+                await self._try_to_sync()
+
+    # --- members -----------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest) -> GroupMember:
+        """Add a member to a group, which is made if it is new. Raises DeliveryError, LimitExceeded."""
+        stream = self._find(request.topic)
+        assert stream is not None
+        if request.member:
+            check_name(request.member, "member")
+        group = self._group(request.group)
+        seat = request.member or self._free_name(group), request.topic
+        members = self._members.setdefault(group.name, {})
+        if seat in members:
+            members[seat].end(GroupFenced(f'another consumer took over "{seat[0]}" in group "{group.name}"'))
+        member = members[seat] = GroupMember(self, group, seat, stream.partitions, request)
+        member.commits_on_delivery = stream.commits_on_delivery
+        release_s = request.session_s or RELEASE_S
+        now_s = self._clock.monotonic()
+        group.membership.join(seat, len(stream.partitions), now_s, session_s=request.session_s, release_s=release_s)
+        self._tell(group)
+        return member
+
+    def _free_name(self, group: ConsumerGroup) -> str:
+        return next(name for n in self._member_ids if (name := f"member-{n}") not in group.membership.members)
+
+    def _group(self, name: str) -> ConsumerGroup:
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = ConsumerGroup(name, self._assignor)
+        self._count_out(name)
+        return group
+
+    def leave(self, member: GroupMember) -> None:
+        """Give up a member's seat; its partitions are redistributed at once, or together with those of members that
+        leave right after it.
+        """
+        if self.closed or not self._forget(member):
+            return
+        name = member.group.name
+        self._leaving.setdefault(name, []).append(member.seat)
+        if not self._counting_out:
+            self._counting_out = True
+            self._count_out(name)
+            self._spawn(self._count_out_all)
+
+    def _forget(self, member: GroupMember) -> bool:
+        """Forget a member; False if another one has its seat."""
+        members = self._members.get(member.group.name, {})
+        if members.get(member.seat) is not member:
+            return False
+        del members[member.seat]
+        return True
+
+    async def _count_out_all(self) -> None:
+        try:
+            while self._leaving and not self.closed:
+                self._count_out(next(iter(self._leaving)))
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._counting_out = False
+
+    def _count_out(self, name: str) -> None:
+        """Redistribute a group's partitions among its remaining members. Call it before looking at the group."""
+        leaving = self._leaving.pop(name, None)
+        if leaving is not None and not self.closed:
+            group = self.groups[name]
+            group.membership.leave(leaving, self._clock.monotonic())
+            self._tell(group)
+
+    def heartbeat(self, member: GroupMember, epoch: int) -> None:
+        """Renew a member's session; it has let go of what it was asked to up to `epoch`. Raises GroupFenced."""
+        group = member.group
+        group.membership.heartbeat(member.seat, epoch, self._clock.monotonic())
+        self._tell(group)
+
+    def _tick(self, name: str) -> float | None:
+        if self.closed or name not in self.groups:
+            return None
+        group = self.groups[name]
+        self._count_out(name)
+        members = self._members.get(name, {})
+        for seat in group.membership.tick(self._clock.monotonic()):
+            member = members.pop(seat, None)
+            if member is not None:
+                text = f'the session of "{seat[0]}" in group "{name}" ended without a heartbeat'
+                member.end(GroupSessionExpired(text))
+        self._tell(group)
+        deadline_s = group.membership.deadline_s()
+        return deadline_s if deadline_s < math.inf else None
+
+    def _tell(self, group: ConsumerGroup) -> None:
+        shares = group.membership.take_shares()
+        if not shares and not group.has_events:
+            return
+        try:
+            self.flush(group)
+        except StorageError as error:
+            # Membership changed, full disk or not; the epoch is written with the next event.
+            logger.warning("group %(group)s: %(error)s", {"group": group.name} | log_fields(error))
+        members = self._members.get(group.name, {})
+        for seat, share in shares.items():
+            if seat in members:
+                members[seat].assigned(share)
+        deadline_s = group.membership.deadline_s()
+        if deadline_s < math.inf:
+            self._alarm(group.name).set(deadline_s)
+
+    def _alarm(self, name: str) -> Alarm:
+        alarm = self._alarms.get(name)
+        if alarm is None:
+            alarm = self._alarms[name] = Alarm(self._clock, self._spawn, partial(self._tick, name))
+        return alarm
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Redistribute after a topic has been given more partitions."""
+        for group in list(self.groups.values()):
+            self._count_out(group.name)
+            group.membership.resize(topic, partitions, self._clock.monotonic())
+            self._tell(group)
+
+    def end_topic(self, topic: str) -> None:
+        """End the members that read a topic, which is gone or becomes a queue; offsets stay."""
+        for name, group in list(self.groups.items()):
+            self._count_out(name)
+            members = self._members.get(name, {})
+            for seat in [seat for seat in members if seat[1] == topic]:
+                members.pop(seat).end(None)
+            group.membership.resize(topic, 0, self._clock.monotonic())
+            self._tell(group)
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop all offsets in a topic that is deleted. A full disk does not prevent it: see `make_forgotten`."""
+        for group in list(self.groups.values()):
+            if any(place[0] == topic for place in group.offsets()):
+                self._forget_offsets(group, topic)
+
+    def _forget_offsets(self, group: ConsumerGroup, topic: str) -> None:
+        group.forget_topic(topic)
+        self._write(group.name, TopicForgotten(topic))
+        state = self._state_of(group.name)
+        if state is not None:
+            self._forgetting[state] = None
+
+    async def make_forgotten(self) -> None:
+        """Make it durable that deleted topics have no offsets, before another topic is made. Raises StorageError."""
+        for state in list(self._forgetting):
+            state.write(b"", partial(self._restart_record, state))
+            await state.partition.log.sync()
+            self._forgetting.pop(state, None)
+
+    # --- the logs ----------------------------------------------------------------------------------------------------
+
+    def _state_of(self, name: str) -> StateLog | None:
+        return self.states[crc32c(name.encode()) % GROUP_LOGS] if self.states else None
+
+    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
+        """Log a group's pending events; returns what to wait for.
+
+        Raises StorageError: the events happened, and are written with the next ones.
+        """
+        state, events = self._state_of(group.name), group.take_events()
+        if state is None:
+            return ()
+        if events or state.waiting:
+            record = encode_group_events([(group.name, events)]) if events else b""
+            state.write(record, partial(self._restart_record, state))
+        return self._awaits(state)
+
+    def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Partition, int]]:
+        """Log a group's new offsets, and only then move the group there; returns what to wait for.
+
+        Raises StorageError: the group stays where it was, also after a restart.
+        """
+        awaits = self.flush(group)
+        state = self._state_of(group.name)
+        if state is not None:
+            state.append(encode_group_events([(group.name, offsets)]))
+            awaits = self._awaits(state)
+        group.move(offsets)
+        return awaits
+
+    def _awaits(self, state: StateLog) -> Sequence[tuple[Partition, int]]:
+        if state.is_due():
+            self._spawn(partial(state.compact, partial(self._snapshot, state)))
+        return ((state.partition, state.partition.log.bounds()[1]),)
+
+    def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
+        """Call back once everything logged of a group is durable: at once, or later from the loop."""
+        state = self._state_of(group.name)
+        if state is None:
+            callback()
+        else:
+            state.partition.when_committed(state.partition.log.bounds()[1], callback)
+
+    def _groups_in(self, state: StateLog) -> list[ConsumerGroup]:
+        return [group for name, group in self.groups.items() if self._state_of(name) is state]
+
+    def _restart_record(self, state: StateLog) -> bytes:
+        entries = [(group.name, group.snapshot_events()) for group in self._groups_in(state)]
+        return encode_group_events(entries, restart=True)
+
+    def _snapshot(self, state: StateLog) -> list[bytes]:
+        state.write(b"", partial(self._restart_record, state))
+        return [encode_group_events([(group.name, group.snapshot_events())]) for group in self._groups_in(state)]
+
+    async def enforce_retention(self) -> None:
+        """Let the logs do their housekeeping."""
+        for state in self.states:
+            await state.partition.enforce_retention(self._clock.now_ms())
+
+    # --- administration ----------------------------------------------------------------------------------------------
+
+    def known(self, name: str) -> ConsumerGroup:
+        """The group of that name. Raises GroupUnknown."""
+        group = self.groups.get(name)
+        if group is None:
+            raise GroupUnknown(f'there is no group "{name[:80]}"{did_you_mean(name, self.groups)}')
+        self._count_out(name)
+        return group
+
+    def show(self, name: str, topic: str, partitions: Iterable[int]) -> dict[int, int | None]:
+        """Committed offsets by partition. Raises GroupUnknown."""
+        group = self.known(name)
+        return {partition: group.position(topic, partition) for partition in partitions}
+
+    async def reset(self, name: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Move a group to other offsets in a topic; durable when this returns.
+
+        Raises GroupUnknown, GroupBusy; StorageError: there is no room, and nothing changes.
+        """
+        group = self.known(name)
+        group.check_idle(topic)
+        self.move(group, [OffsetCommitted(topic, *item) for item in offsets.items()])
+        await self._commit(name)
+
+    async def forget(self, name: str, topic: str) -> None:
+        """Drop a group's offsets in a topic, and the group with its last ones; durable when this returns.
+
+        Raises GroupUnknown, GroupBusy, StorageError.
+        """
+        group = self.known(name)
+        group.check_idle(topic)
+        is_last = not group.topics - {topic}
+        event: GroupEvent = GroupForgotten() if is_last else TopicForgotten(topic)
+        state = self._state_of(name)
+        if state is not None:
+            self.flush(group)
+            state.append(encode_group_events([(name, [event])]))
+        group.forget_topic(topic)
+        if is_last:
+            del self.groups[name]
+            self._members.pop(name, None)
+            self._alarms.pop(name, None)
+        await self._commit(name)
+
+    async def _commit(self, name: str) -> None:
+        # An administrative change is not cancelled, so it must not wait for a task that may be.
+        state = self._state_of(name)
+        if state is not None:
+            await state.partition.commit_all()
+
+    def members(self, name: str, topic: str) -> int:
+        """The number of a group's members that read a topic."""
+        group = self.groups.get(name)
+        if group is None:
+            return 0
+        self._count_out(name)
+        return sum(topic in member.seats for member in group.membership.members.values())
+
+    # --- closing -----------------------------------------------------------------------------------------------------
+
+    def end_members(self) -> None:
+        """End every member; members are not told of new shares any more."""
+        self.closed = True
+        for alarm in self._alarms.values():
+            alarm.cancel()
+        for members in self._members.values():
+            for member in list(members.values()):
+                member.end(None)
+
+    async def close(self) -> None:
+        """End all members, sync and close the logs."""
+        self.end_members()
+        for state in self.states:
+            await state.partition.close()
+
+
+def _beyond(group: ConsumerGroup, ends: Mapping[str, Mapping[int, int]]) -> list[OffsetCommitted]:
+    """The ends of logs that lost records which the group had committed, in place of its offsets."""
+    return [
+        OffsetCommitted(topic, partition, ends[topic][partition])
+        for (topic, partition), committed in group.offsets().items()
+        if committed.offset > ends[topic].get(partition, committed.offset)
+    ]

@@ -1,0 +1,304 @@
+"""A member of a consumer group at run time: it reads the partitions of one topic that it owns, and commits there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from linn.core.batch.steps import Steps
+from linn.core.errors.tree import (
+    GroupFenced,
+    LinnError,
+    OffsetOutOfRange,
+    StorageError,
+    SubscriptionWrongKind,
+    TopicUnknown,
+)
+from linn.core.groups.event import OffsetCommitted
+from linn.core.groups.group import ConsumerGroup
+from linn.core.groups.membership import Seat, Share
+from linn.core.groups.reader import TOLD_INTERVAL_S, StreamReader
+from linn.core.log.delivery import SETTLE_STEP, Delivery, Settlement, SettleOutcome, nobody
+from linn.core.log.partition import Partition
+from linn.core.log.selection import Selection
+from linn.core.loop.waiting import WaitDeadline
+
+Start = Callable[[int], int]
+"""The start offset for a partition in which the group has committed nothing, fixed when the member joined."""
+PASSED_RANGES_MAX = 1_024
+"""Limit of the ranges between a partition's uncommitted deliveries that a filter has passed over; the oldest are
+forgotten, so that whoever continues behind them looks at them again.
+"""
+OnAssigned = Callable[[int, Sequence[int], Sequence[int]], None]
+"""A callback with (epoch, partitions, partitions to let go of) when a member joins and whenever its share changes."""
+
+
+class JoinRequest(NamedTuple):
+    """A member's wish to read a topic."""
+
+    group: str
+    topic: str
+    start: Start
+    on_assigned: OnAssigned
+    member: str = ""
+    """The member's name. A name that is taken is taken over; "": the broker chooses one."""
+    session_s: float = 0.0
+    """Time without a heartbeat after which the member is given up; 0: it lives as long as its connection."""
+    is_static: bool = False
+    """Whether the member keeps its share, for the time of a session, when it leaves."""
+    selection: Selection | None = None
+    """The records to read; the others are passed over, and count as consumed. None: all."""
+
+
+class Coordinator(Protocol):
+    """The group coordinator, as members see it."""
+
+    closed: bool
+
+    def leave(self, member: GroupMember) -> None:
+        """Give up a member's seat."""
+
+    def heartbeat(self, member: GroupMember, epoch: int) -> None:
+        """Renew a member's session; it has let go of what it was asked to up to `epoch`. Raises GroupFenced."""
+
+    def flush(self, group: ConsumerGroup) -> Sequence[tuple[Partition, int]]:
+        """Log a group's pending events; returns what to wait for. Raises StorageError."""
+
+    def move(self, group: ConsumerGroup, offsets: Sequence[OffsetCommitted]) -> Sequence[tuple[Partition, int]]:
+        """Log a group's new offsets, and only then move the group there. Raises StorageError."""
+
+    def when_committed(self, group: ConsumerGroup, callback: Callable[[], None]) -> None:
+        """Call back once everything logged of a group is durable."""
+
+
+class GroupMember:
+    """One seat of a member; a `delivery.Consumer`."""
+
+    lease_ms = 0
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        group: ConsumerGroup,
+        seat: Seat,
+        partitions: Mapping[int, Partition],
+        request: JoinRequest,
+    ) -> None:
+        self.group = group
+        self.seat = seat
+        self.commits_on_delivery = False
+        self.reader = StreamReader(seat[1], partitions)
+        self.on_ended: Callable[[], None] = nobody
+        self.on_released: Callable[[], None] = nobody
+        self.on_lease_lost: Callable[[int, int], None] = nobody
+        self.held = 0
+        self.reader.on_ended = lambda: self.on_ended()
+        self.reader.selection = request.selection
+        self.reader.on_passed = self._pass
+        self._passed: dict[int, dict[int, int]] = {}
+        """By partition, the ends of ranges that a filter has passed over, by their first offsets, ascending; what was
+        delivered before them is not committed yet.
+        """
+        self._begun: dict[int, int] = {}
+        """The offsets at which reading began; only with a filter."""
+        self._passes_logged_s = 0.0
+        self._coordinator = coordinator
+        self._partitions = partitions
+        self._start = request.start
+        self._on_assigned = request.on_assigned
+        self._has_session = request.session_s > 0
+        self._is_static = request.is_static and self._has_session
+        self._gains: dict[int, Share] = {}
+        """The share with which each partition was gained that is not read yet."""
+        self._reason: LinnError | None = None
+        self._closed = False
+
+    @property
+    def takes_stored(self) -> bool:
+        """See `delivery.Consumer.takes_stored`."""
+        return self.reader.takes_stored
+
+    @takes_stored.setter
+    def takes_stored(self, takes: bool) -> None:
+        self.reader.takes_stored = takes
+
+    @property
+    def ended(self) -> bool:
+        """See `delivery.Consumer.ended`."""
+        return self.reader.ended
+
+    # --- the share ---
+
+    def assigned(self, share: Share) -> None:
+        """Record a change of the member's share. The member is told when the epoch is committed."""
+        for partition in share.revoked:
+            self.reader.stop_reading(partition)
+            self._gains.pop(partition, None)
+            self._passed.pop(partition, None)
+        self._gains.update(dict.fromkeys(share.gained, share))
+        self._coordinator.when_committed(self.group, lambda: self._begin(share))
+
+    def _begin(self, share: Share) -> None:
+        if self._closed or self.reader.ended:
+            return
+        # One that was lost meanwhile is another's; if it was regained as well, the later gain starts reading.
+        mine = [partition for partition in share.gained if self._gains.get(partition) is share]
+        for partition in mine:
+            del self._gains[partition]
+        places = {partition: self._place(partition) for partition in mine}
+        if self.reader.selection is not None:
+            self._begun.update(places)
+        self.reader.read_all_from(places)
+        self._on_assigned(share.epoch, share.owned, share.revoked)
+
+    def _place(self, partition: int) -> int:
+        committed = self.group.position(self.seat[1], partition)
+        if committed is None:
+            return self._start(partition)
+        return min(committed, self._partitions[partition].high_watermark)
+
+    def _since(self, partition: int) -> int:
+        return self.group.membership.since(self.seat[0], (self.seat[1], partition))
+
+    def heartbeat(self, epoch: int) -> None:
+        """Renew the session; the member has let go of what it was asked to up to `epoch`. Raises GroupFenced."""
+        if self._closed or self.reader.ended:
+            raise self._gone()
+        self._coordinator.heartbeat(self, epoch)
+
+    # --- reading ---
+
+    async def next(self, records_max: int, bytes_max: int, deadline: WaitDeadline) -> Delivery:
+        """See `delivery.Consumer.next`. The delivery's id is the epoch in which the partition was gained."""
+        while True:
+            try:
+                delivery = await self.reader.next(records_max, bytes_max, deadline)
+            except TopicUnknown:
+                raise self._gone() from None
+            if not delivery.batches:
+                return delivery
+            epoch = self._since(delivery.partition)
+            if epoch and (not self.commits_on_delivery or await self._commit_first(delivery)):
+                return replace(delivery, delivery_id=epoch)
+
+    def _gone(self) -> LinnError:
+        return self._reason or TopicUnknown(f"topic {self.seat[1]} is gone")
+
+    async def _commit_first(self, delivery: Delivery) -> bool:
+        """Commit records before they are handed over, for at-most-once delivery; False if the partition was lost.
+
+        Raises StorageError: they are not handed over, and the positions of group and reader are unchanged.
+        """
+        number, (_, topic) = delivery.partition, self.seat
+        if self._coordinator.closed:
+            return False
+        end = max(delivery.batches[-1].end_offset, self.group.position(topic, number) or 0)  # A nack rereads.
+        try:
+            awaits = self._coordinator.move(self.group, [OffsetCommitted(topic, number, end)])
+        except StorageError:
+            self.reader.read_from(number, delivery.batches[0].base_offset)
+            raise
+        for partition, offset in awaits:
+            await partition.wait_committed(offset)
+        return True
+
+    # --- settling ---
+
+    def _pass(self, partition: int, first: int, end: int) -> None:
+        """Record that a filter has passed over a range: it is committed with what comes before it."""
+        passed = self._passed.setdefault(partition, {})
+        passed[first] = end
+        if len(passed) > PASSED_RANGES_MAX:
+            del passed[next(iter(passed))]
+        id, topic = self.seat
+        position = self.group.position(topic, partition)
+        if position is None:
+            position = self._begun.get(partition, -1)
+        selection, epoch = self.reader.selection, self._since(partition)
+        if selection is not None and epoch and first <= position < end and not self._coordinator.closed:
+            # A full disk, or another owner, only makes a successor look at these records again.
+            with contextlib.suppress(StorageError, GroupFenced):
+                self.group.commit(id, epoch, OffsetCommitted(topic, partition, end), len(self._partitions))
+                now_s = selection.monotonic()
+                if now_s - self._passes_logged_s >= TOLD_INTERVAL_S:
+                    self._passes_logged_s = now_s
+                    self._coordinator.flush(self.group)
+
+    def _behind_passed(self, partition: int, end: int) -> int:
+        """The offset to commit for records up to `end`: what was passed over behind them is consumed as well."""
+        passed = self._passed.get(partition)
+        if not passed:
+            return end
+        while passed and (first := next(iter(passed))) < end:
+            del passed[first]
+        return passed.get(end, end)
+
+    def settle(self, settlements: Iterable[Settlement]) -> Steps[SettleOutcome]:
+        """Settle deliveries: ack commits the offset after the records; nack rereads from the first of them."""
+        refused: list[tuple[int, LinnError]] = []
+        for index, settlement in enumerate(settlements):
+            if index and index % SETTLE_STEP == 0:
+                yield
+            try:
+                if self._coordinator.closed or self.reader.ended:
+                    raise self._gone()
+                self._settle_one(settlement)
+            except LinnError as error:
+                refused.append((index, error))
+        is_over = self._coordinator.closed or self.reader.ended
+        return SettleOutcome(refused, () if is_over else self._coordinator.flush(self.group))
+
+    def _settle_one(self, settlement: Settlement) -> None:
+        (id, topic), partition = self.seat, settlement.partition
+        if settlement.is_whole:
+            raise SubscriptionWrongKind("a stream has no leases: a settlement names the offsets that it is about")
+        if settlement.verdict == 0:
+            known = self._partitions.get(partition)
+            if known is not None and settlement.end > known.high_watermark:
+                raise OffsetOutOfRange(f"offset {settlement.end} of {known.id} is beyond the end")
+            end = self._behind_passed(partition, settlement.end)
+            if self.commits_on_delivery:
+                end = max(end, self.group.position(topic, partition) or 0)  # Deliveries committed since stay committed.
+            committed = OffsetCommitted(topic, partition, end)
+            self.group.commit(id, settlement.delivery_id, committed, len(self._partitions))
+        elif settlement.verdict == 1:
+            self.group.membership.check_owner(id, (topic, partition), settlement.delivery_id)
+            if not self._since(partition):
+                raise GroupFenced(f'partition {partition} of {topic} moves to another member of "{self.group.name}"')
+            if not 0 <= settlement.first <= self._partitions[partition].high_watermark:
+                raise OffsetOutOfRange(f"{settlement.first} is not an offset of partition {partition}")
+            self._passed.pop(partition, None)
+            self.reader.read_from(partition, settlement.first)
+        else:
+            raise SubscriptionWrongKind("a stream has no leases: only ack, to commit, and nack, to read again, apply")
+
+    def is_holding(self) -> bool:
+        """False: a stream has no leases."""
+        return False
+
+    # --- the end ---
+
+    def end(self, reason: LinnError | None) -> None:
+        """Deliver nothing more, because of `reason`; None: the topic is gone."""
+        self._reason = reason
+        self.reader.close()
+
+    def close(self) -> None:
+        """Leave the group; a static member's seat stays for the time of a session. Idempotent."""
+        self._close(keeps_seat=self._is_static)
+
+    def disconnect(self) -> None:
+        """Close after the connection was lost: the seat stays for the time of a session."""
+        self._close(keeps_seat=self._has_session)
+
+    def _close(self, *, keeps_seat: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.reader.close()
+        self.on_ended = nobody  # The callee refers to this consumer, and to its share as well.
+        del self._on_assigned
+        if not keeps_seat:
+            self._coordinator.leave(self)
