@@ -192,7 +192,7 @@ async def test_what_a_groups_filter_passes_over_is_committed_behind_what_its_mem
         await member.call(m.Ping())
         (batch,) = member.pushed.pop().batches
         assert await committed(client) == 5, "a delivery is not acked"
-        entry = m.Settlement(0, 0, batch.offset(0), batch.end_offset)
+        entry = m.Settlement(0, 1, batch.offset(0), batch.end_offset)
         assert (await member.call(m.Settle(subscription, [entry]))).refused == []
         assert await committed(client) == 8
         await client.publish("t", ["8"])
@@ -223,7 +223,7 @@ async def test_a_member_that_nacks_gets_the_wanted_records_from_there_again(env:
         assert found_in(delivered) == wanted
         member.pushed.clear()
         back = sorted(wanted)[len(wanted) // 2]
-        nack = m.Settlement(0, 0, back, back + 1, m.Verdict.NACK)
+        nack = m.Settlement(0, 1, back, back + 1, m.Verdict.NACK)
         assert (await member.call(m.Settle(subscription, [nack]))).refused == []
         await member.call(m.Ping())
         again = [batch for event in member.pushed for batch in event.batches]

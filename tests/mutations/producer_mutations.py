@@ -26,7 +26,7 @@ PRODUCER_MUTATIONS = (
             offset = self.append(batch)
         """,
         simulation="broker",
-        seed=0,
+        seed=2,
         says="[",
     ),
     Mutation(
@@ -37,7 +37,7 @@ PRODUCER_MUTATIONS = (
         original="WINDOW = 8",
         planted="WINDOW = 3",
         simulation="producers",
-        seed=0,
+        seed=41,
         says="producer.duplicate",
     ),
     Mutation(
@@ -88,7 +88,7 @@ PRODUCER_MUTATIONS = (
         original="self.scanned.note(batch)",
         planted="pass",
         simulation="producers",
-        seed=0,
+        seed=1,
         says="twice",
     ),
     Mutation(
@@ -110,7 +110,7 @@ PRODUCER_MUTATIONS = (
         original="self._connections += 1",
         planted="self._connections += 0",
         simulation="producers",
-        seed=0,
+        seed=11,
         says="is not in",
     ),
     Mutation(
@@ -121,7 +121,7 @@ PRODUCER_MUTATIONS = (
         original="if batch.first > producer.end and not batch.scattered:",
         planted="if False:",
         simulation="producers",
-        seed=0,
+        seed=4,
         says="",
     ),
 )

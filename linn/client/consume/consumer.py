@@ -51,10 +51,6 @@ _BATCHES_IN_A_ROW_MAX = 8
 """Batches that an iteration hands over without a checkpoint."""
 
 
-def _none_elsewhere(subscription: Subscription, leases: Collection[Delivery] | None) -> list[Unread]:
-    return []
-
-
 class Consumer:
     """A consumer of one topic, made by `Client.consumer`; enter it with `async with`.
 
@@ -105,7 +101,7 @@ class Consumer:
         self._messages: Iterator[Message] = iter(())
         self._unread: Iterator[int] = iter(())
         """Indexes that `_messages` has not reached yet; exhausting them ends it."""
-        self._take_unread_elsewhere: TakeUnread = _none_elsewhere
+        self._take_unread_elsewhere: TakeUnread = lambda *_: []
         self._current: Batch | None = None
         self._lease: Delivery | None = None
         """Lease of the current batch; None without a lease."""
