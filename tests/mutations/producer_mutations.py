@@ -27,7 +27,7 @@ PRODUCER_MUTATIONS = (
         """,
         simulation="broker",
         seed=2,
-        says="[",
+        says="[nothing confirmed is lost]",
     ),
     Mutation(
         name="fewer batches are remembered than may be in flight",
@@ -35,10 +35,10 @@ PRODUCER_MUTATIONS = (
         guarantee=_PRODUCERS,
         module="linn.core.log.producers",
         original="WINDOW = 8",
-        planted="WINDOW = 3",
-        simulation="producers",
-        seed=41,
-        says="producer.duplicate",
+        planted="WINDOW = 7",
+        simulation="producer table",
+        seed=4,
+        says="is producer.duplicate, and by the log",
     ),
     Mutation(
         name="a batch of an earlier epoch is taken",
@@ -47,9 +47,9 @@ PRODUCER_MUTATIONS = (
         module="linn.core.log.producers",
         original="if batch.epoch < producer.epoch:",
         planted="if batch.epoch > producer.epoch:",
-        simulation="producers",
+        simulation="producer table",
         seed=0,
-        says="out of order",
+        says="by the log producer.fenced",
     ),
     Mutation(
         name="a part of a batch has no producer",
@@ -76,9 +76,9 @@ PRODUCER_MUTATIONS = (
                     segment.producers = self.producers.encode()
                     await segment.write_index()
         """,
-        simulation="producers",
+        simulation="producers of a log",
         seed=0,
-        says="is not in",
+        says="is known, and",
     ),
     Mutation(
         name="an opening forgets the producers behind the last index",
@@ -87,9 +87,9 @@ PRODUCER_MUTATIONS = (
         module="linn.storage_engines.segmented_log.segment",
         original="self.scanned.note(batch)",
         planted="pass",
-        simulation="producers",
-        seed=1,
-        says="twice",
+        simulation="producers of a log",
+        seed=0,
+        says="is known, and",
     ),
     Mutation(
         name="batches behind a refused one are taken",
@@ -100,7 +100,7 @@ PRODUCER_MUTATIONS = (
         planted="if False:",
         simulation="producers",
         seed=104,
-        says="is not in",
+        says="out of order",
     ),
     Mutation(
         name="two clients are given the same producer ids",
@@ -120,8 +120,8 @@ PRODUCER_MUTATIONS = (
         module="linn.core.log.producers",
         original="if batch.first > producer.end and not batch.scattered:",
         planted="if False:",
-        simulation="producers",
-        seed=4,
-        says="",
+        simulation="producer table",
+        seed=0,
+        says="by the log producer.out_of_order",
     ),
 )

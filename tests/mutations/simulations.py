@@ -32,6 +32,8 @@ _RUNS = {
     "settling": ("broker", "test_power_loss_of_queues", "settle_and_lose_power"),
     "holding": ("broker", "test_held_records", "hold_and_count"),
     "producers": ("broker", "producer_arrows", "walk"),
+    "producer table": ("storage", "producer_walks", "walk"),
+    "producers of a log": ("storage", "producer_walks", "live_and_lose_power"),
     "sharing": ("broker", "sharing_run", "share"),
     "subscription": ("subscription", "subscription_walk", "walk"),
     "group": ("group", "group_walk", "walk"),

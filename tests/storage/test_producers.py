@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from producer_walks import live_and_lose_power, outcome, walk
 
 from linn.core.batch.batch import SCATTERED
 from linn.core.batch.builder import build_from_records
@@ -113,50 +112,34 @@ def test_the_numbers_of_a_batch_are_sealed() -> None:
     assert numbers_of(batch) == Numbered(9, 2, 40, 42, scattered=True)
 
 
-# --- a model beside it -----------------------------------------------------------------------------------------------
+# --- beside a model ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_any_history_gives_what_a_search_of_the_whole_log_gives(seed: int) -> None:
+    walk(seed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_log_that_loses_power_knows_the_producers_of_what_is_left(seed: int) -> None:
+    live_and_lose_power(seed)
+
 
 SENDS = st.lists(
     st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 14), st.integers(1, 3), st.booleans()), max_size=60
 )
 
 
-def outcome(producers: Producers, batch: Numbered) -> Any:
-    try:
-        return producers.check(batch)
-    except (ProducerDuplicate, ProducerFenced, ProducerOutOfOrder) as error:
-        return error.code
-
-
-def expected(log: list[Numbered], batch: Numbered) -> Any:
-    """The same from all that was ever stored; the offset of a batch is its place."""
-    mine = [(offset, each) for offset, each in enumerate(log) if each.producer_id == batch.producer_id]
-    epoch = max((each.epoch for _, each in mine), default=-1)
-    if batch.epoch < epoch:
-        return "producer.fenced"
-    mine = [(offset, each) for offset, each in mine if each.epoch == batch.epoch]
-    next_first = max((each.end for _, each in mine), default=0)
-    if batch.first >= next_first:
-        return None if batch.first == next_first or batch.scattered else "producer.out_of_order"
-    found = [offset for offset, each in mine[-WINDOW:] if each.first == batch.first]
-    if found:
-        return found[-1]
-    is_older = len(mine) >= WINDOW and batch.first < min(each.first for _, each in mine[-WINDOW:])
-    return None if batch.scattered and not is_older else "producer.duplicate"
-
-
 @given(SENDS, st.integers(0, 60), st.integers(0, 60))
-def test_any_history_gives_what_a_search_of_the_whole_log_gives(
+def test_a_snapshot_and_what_was_scanned_behind_it_are_the_whole(
     sends: list[tuple[int, int, int, int, bool]], snapshot_at: int, scan_at: int
 ) -> None:
     producers, log = Producers(), list[Numbered]()
     for at, (producer_id, epoch, first, count, scattered) in enumerate(sends):
         batch = Numbered(producer_id, epoch, first, first + count, scattered)
-        found = outcome(producers, batch)
-        assert found == expected(log, batch)
-        if found is None:
+        if outcome(producers, batch) is None:
             producers.stored(batch, len(log), append_ms=at)
             log.append(batch)
-    # A snapshot, and what was scanned behind it in two parts, is the same.
     places = sorted(min(place, len(log)) for place in (snapshot_at, scan_at))
     parts = [Producers(), Producers(), Producers()]
     for offset, batch in enumerate(log):
