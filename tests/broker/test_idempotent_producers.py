@@ -271,6 +271,35 @@ def unsettled(broker: Broker) -> int:
     return queue.unsettled_count()
 
 
+def cut_and_kill(seed: int) -> None:
+    """Publish batches that are cut for three partitions, kill the broker, and send the last ones again."""
+    text = '[topics.t]\nkind = "stream"\npartitions = 3\npartitioner = "round-robin"\n'
+    texts = [[f"{sequence + index}" for index in range(6)] for sequence in range(0, 60, 6)]
+
+    async def before(env: SimEnv) -> None:
+        async with broker_on(env, text):
+            client = await connected(env)
+            for each in texts:
+                await send(client, numbered(int(each[0]), each, scattered=True), partition=-1)
+            env.kill()
+
+    async def scenario(env: SimEnv) -> None:
+        assert await env.run_until_death(before)
+        env = env.restart()
+        async with broker_on(env, text):
+            client = await connected(env)
+            for each in texts[-8:]:
+                await send(client, numbered(int(each[0]), each, scattered=True), partition=-1)
+            found = await everything(client, "t", 3)
+            assert sorted(map(int, found)) == list(range(60)), f"each once, not {found}"
+
+    run_simulation(seed, scenario)
+
+
+def test_batches_that_the_broker_has_cut_are_known_after_a_restart() -> None:
+    cut_and_kill(0)
+
+
 @simulated
 async def test_no_two_starts_give_the_same_producer_ids(env: SimEnv) -> None:
     given: list[int] = []

@@ -96,7 +96,7 @@ def test_a_connection_with_many_consumers_of_thousands_of_partitions_closes_at_o
         peer.leaves()
 
 
-def test_a_connection_with_many_members_of_a_group_closes_as_two_changes(broker: WatchedBroker) -> None:
+def test_a_connection_with_many_members_of_a_group_closes_cheaply(broker: WatchedBroker) -> None:
     members = 30
     with attacked(broker, cpu_s=1.0) as attack:
         other, peer = attack.connect(), attack.connect()
@@ -107,9 +107,9 @@ def test_a_connection_with_many_members_of_a_group_closes_as_two_changes(broker:
         assert group["members"] == members
         peer.is_served()
         peer.leaves()
-        attack.until(lambda: not other.administer("group.list", topic="shared")[0]["members"], "all members are gone")
-        (left,) = other.administer("group.list", topic="shared")
-        assert left["epoch"] == group["generation"] + 2
+        attack.until(
+            lambda: not other.administer("group.list", topic="shared"), "the group, which kept nothing, is gone"
+        )
         other.is_served()
 
 

@@ -173,7 +173,7 @@ def test_overlapping_pointers_do_not_amplify_the_input(broker: WatchedBroker) ->
     content = wire.body([values])
     body_words = len(content) // 8
     twice: dict[int, bytes | tuple[int, int]] = {wire.BODY: content, wire.IDS: (0, len(content))}
-    keyed = wire.body([values], {1: (0, 8), 2: (1, len(values))})
+    keyed = wire.body([values], {3: (0, 8), 4: (1, len(values))})
     batches = {
         "fields of a batch": (PUBLISH + wire.batch(1, twice), BATCH_MALFORMED),
         "columns of a body": (PUBLISH + wire.batch(1, {wire.BODY: keyed}), BATCH_MALFORMED),

@@ -65,7 +65,7 @@ def keyed(count: int) -> bytes:
     """Return a batch in which each record has a key of its own."""
     ends = struct.pack(f"<{count + 1}i", *range(0, 4 * (count + 1), 4))
     keys = struct.pack(f"<{count}I", *range(count))
-    body = wire.flat(b"", {wire.VALUE_OFFSETS: bytes(4 * (count + 1)), 1: ends, 2: keys}, 13)
+    body = wire.flat(b"", {wire.VALUE_OFFSETS: bytes(4 * (count + 1)), 3: ends, 4: keys}, 13)
     return wire.batch(count, {wire.BODY: body}, body_bytes=len(body))
 
 

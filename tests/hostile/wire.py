@@ -14,6 +14,7 @@ MEMBERS: Final = (
     "hello", "welcome", "failed", "ping", "pong", "goodbye", "done", "publish", "published", "fetch", "fetched",
     "findOffset", "foundOffset", "subscribe", "subscribed", "unsubscribe", "credit", "deliver", "pull", "settle",
     "settled", "assigned", "describe", "description", "administer", "administered", "ended", "leaseEnded",
+    "heartbeat",
 )  # fmt: skip
 """The union of Frame, in the schema's order."""
 BYTES, POINTERS, STRUCTS = 2, 6, 7
@@ -91,9 +92,10 @@ def flat(numbers: bytes, fields: Mapping[int, bytes | tuple[int, int]], count: i
 
 # --- record batches --------------------------------------------------------------------------------------------------
 
-NUMBERS = struct.Struct("<qqqiIIIqqqIHHBBHIQQQ")
-ROUTES, ROUTE_INDEX, KEY_HASHES, PRIORITIES, DELAYS_MS, TTLS_MS, IDS, BODY = range(8)
-VALUE_OFFSETS, VALUES = 4, 5
+NUMBERS = struct.Struct("<qqqiIIIqqqIHHBBHIQQQI4x")
+BODY, ROUTES, ROUTE_INDEX, KEY_HASHES, PRIORITIES, DELAYS_MS, TTLS_MS, IDS = range(8)
+FIELDS = 9
+VALUE_OFFSETS, VALUES = 0, 1
 """Fields of a body; the others are left out here."""
 
 
@@ -122,8 +124,8 @@ def batch(
     """A RecordBatch with a CRC that fits, whatever else is wrong with it."""
     content = fields.get(BODY, b"")
     size = body_bytes if body_bytes is not None else len(content) if isinstance(content, bytes) else 0
-    numbers = NUMBERS.pack(0, 0, 0, 0, 0, 0, count, 1, 1, 0, 0, 0, 0, codec, format, pair_count, size, 0, 1, 0)
-    return sealed(flat(numbers, fields, 8))
+    numbers = NUMBERS.pack(0, 0, 0, 0, 0, 0, count, 1, 1, 0, 0, 0, 0, codec, format, pair_count, size, 0, 1, 0, count)
+    return sealed(flat(numbers, fields, FIELDS))
 
 
 def sealed(message: bytes) -> bytes:

@@ -58,9 +58,9 @@ PRODUCER_MUTATIONS = (
         module="linn.core.batch.builder",
         original="producer_id=batch.producer_id,",
         planted="",
-        simulation="producers",
+        simulation="cut batches",
         seed=0,
-        says="twice",
+        says="each once, not",
     ),
     Mutation(
         name="a snapshot of producers is ahead of its log",

@@ -167,7 +167,7 @@ QUEUE_MUTATIONS = (
         original="await target.wait_committed(end)",
         planted="assert end >= 0",
         simulation="dead letters",
-        seed=142,
+        seed=149,
         says="one copy of each",
     ),
     Mutation(
@@ -181,7 +181,7 @@ QUEUE_MUTATIONS = (
         ),
         planted="done = None",
         simulation="dead letters",
-        seed=153,
+        seed=156,
         says="one copy of each",
     ),
     Mutation(
@@ -206,7 +206,7 @@ QUEUE_MUTATIONS = (
         original="return SettleOutcome(refused, list(awaits.values()))",
         planted="return SettleOutcome(refused, ())",
         simulation="broker",
-        seed=96,
+        seed=73,
         says="[what is settled stays settled]",
     ),
     Mutation(
@@ -275,7 +275,7 @@ QUEUE_MUTATIONS = (
         original="kept = clip_event(event, end)",
         planted="kept = clip_event(event, 1 << 62)",
         simulation="settling",
-        seed=5,
+        seed=1,
         says="what is published after a power loss is delivered",
     ),
     Mutation(

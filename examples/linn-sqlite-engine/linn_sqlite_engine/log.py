@@ -9,6 +9,7 @@ A batch is committed when `append` returns, so it survives the process; it is du
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from linn.api import (
     READ_BATCHES_MAX,
@@ -55,12 +56,16 @@ class SqliteLog(PartitionLog):
         self._closed = False
 
     async def find_producers(self) -> None:
-        """Rebuild the producers from the batches that are stored. Raises StorageError, LogCorrupt."""
+        """Rebuild the producers from the stored batches, up to a damaged one, of which its readers are told.
+
+        Raises StorageError.
+        """
         self.producers, offset = Producers(), self._start
-        while offset < self._end:
-            for batch in await self.read(offset, 1 << 20):
-                self.producers.note(batch)
-                offset = batch.end_offset
+        with suppress(LogCorrupt):
+            while offset < self._end:
+                for batch in await self.read(offset, 1 << 20):
+                    self.producers.note(batch)
+                    offset = batch.end_offset
 
     # --- appending -----------------------------------------------------------------------------------------------
 
