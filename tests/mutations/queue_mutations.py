@@ -185,20 +185,6 @@ QUEUE_MUTATIONS = (
         says="one copy of each",
     ),
     Mutation(
-        name="a copy is made before its intent is durable",
-        breaks="There is one copy, whatever dies in between: the intent is logged first.",
-        guarantee=_DEAD,
-        module=_COPY,
-        original="""
-            if dispatch.state is not None:
-                await dispatch.state.partition.wait_committed(position)
-        """,
-        planted="assert position >= 0",
-        simulation="dead letters",
-        seed=134,
-        says="one copy of each",
-    ),
-    Mutation(
         name="an ack is answered before it is durable",
         breaks="An ack that was answered holds.",
         guarantee=_ONCE,
