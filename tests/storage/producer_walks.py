@@ -23,7 +23,7 @@ REMEMBERED = 8
 
 
 def outcome(producers: Producers, batch: Numbered) -> Any:
-    """What a check says: None, an offset, or the code of a refusal."""
+    """Outcome of a check: None, an offset, or the code of a refusal."""
     try:
         return producers.check(batch)
     except ProducerError as error:
