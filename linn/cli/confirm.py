@@ -20,7 +20,7 @@ def confirm(url: str, verb: str, question: str, undone: str, **arguments: Any) -
     Raises the LinnError with which the broker would refuse the change; typer.Exit.
     """
     checked = with_client(url, lambda client: client.admin.perform(verb, validate_only=True, **arguments))
-    for warning in checked.get("warnings", ()):
+    for warning in checked.get("warnings", ()) if isinstance(checked, dict) else ():
         complain(f"warning: {warning['text']}")
     ask(question, undone)
 

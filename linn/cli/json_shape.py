@@ -14,6 +14,8 @@ _TOPIC = {
     "name": "text",
     "settings": {"SETTING": "any"},
     "partitions": [_PARTITION],
+    "producers": "number",
+    "duplicates": "number",
     "queue": {"unsettled": "number", "leased": "number", "consumers": "number"},
 }
 _BINDING = {

@@ -120,7 +120,7 @@ async def test_a_client_that_repeats_loses_nothing_over_a_full_disk(small_disk: 
                     producer.publish_nowait(value)
                 # Carried out behind the publishes: a broker does what one connection asks for in order.
                 (refused,) = await client.admin.metrics("linn_publish_errors_total")
-                assert [labels for labels, _ in refused["samples"]] == [["storage.disk_full"]]
+                assert ["storage.disk_full"] in [labels for labels, _ in refused["samples"]]
                 small_disk.make_room(broker.pid)
                 with trio.fail_after(WITHIN_S):
                     await producer.flush()
