@@ -17,7 +17,7 @@ from linn.core.batch.steps import Steps
 from linn.core.env.log_fields import log_fields
 from linn.core.errors.tree import BatchMalformed, LimitExceeded
 from linn.core.log.partition import Partition
-from linn.core.loop.long_work import LongTask, LongWork
+from linn.core.loop.long_work import LongWork
 
 logger = logging.getLogger("linn.stream")
 
@@ -64,7 +64,7 @@ class Selection:
         for stored in await partition.read_whole(offset, bytes_max):
             if records_max <= 0:
                 break
-            part, end = await _in_turns(self._part(stored, offset, covered, records_max), task)
+            part, end = await task.run(self._part(stored, offset, covered, records_max))
             if part is not None:
                 picked.append(part)
                 covered = part.end_offset
@@ -103,13 +103,3 @@ class _Part(NamedTuple):
 
 def _covers(first: int, end: int) -> range:
     return range(max(first, end - OFFSET_SPAN_MAX), end)
-
-
-async def _in_turns(steps: Steps[_Part], task: LongTask) -> _Part:
-    while True:
-        await task.give_turn()
-        try:
-            next(steps)
-        except StopIteration as done:
-            part: _Part = done.value
-            return part

@@ -45,14 +45,7 @@ class LongWork:
 
     async def run(self, steps: Steps[T], *, immediate: bool = False) -> T:
         """Run steps to their end, in turns. `immediate`: see `LongTask`. Cancellation: the steps end where they are."""
-        task = LongTask(self, immediate)
-        while True:
-            await task.give_turn()
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
+        return await LongTask(self, immediate).run(steps)
 
 
 class LongTask:
@@ -84,3 +77,13 @@ class LongTask:
                 await let_others_on(self._monotonic, now_s - self._began_s)
         self._began_s = self._monotonic()
         self._until_s = self._began_s + TURN_S
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run steps to their end, a turn before each. Cancellation: the steps end where they are."""
+        while True:
+            await self.give_turn()
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
