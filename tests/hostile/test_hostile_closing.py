@@ -96,21 +96,23 @@ def test_a_connection_with_many_consumers_of_thousands_of_partitions_closes_at_o
         peer.leaves()
 
 
-def test_a_connection_with_many_members_of_a_group_closes_cheaply(broker: WatchedBroker) -> None:
+def test_a_connection_with_many_members_of_a_group_closes_as_two_changes(broker: WatchedBroker) -> None:
     members = 30
     with attacked(broker, cpu_s=1.0) as attack:
-        other, peer = attack.connect(), attack.connect()
+        other, peer, stays = attack.connect(), attack.connect(), attack.connect()
+        stays.subscribe("shared", group="g")
         for _ in range(members):
             peer.subscribe("shared", group="g")
             other.is_served()
         (group,) = other.administer("group.list", topic="shared")
-        assert group["members"] == members
+        assert group["members"] == members + 1
         peer.is_served()
         peer.leaves()
-        attack.until(
-            lambda: not other.administer("group.list", topic="shared"), "the group, which kept nothing, is gone"
-        )
+        attack.until(lambda: other.administer("group.list", topic="shared")[0]["members"] == 1, "the members are gone")
+        (left,) = other.administer("group.list", topic="shared")
+        assert left["epoch"] == group["epoch"] + 2
         other.is_served()
+        stays.is_served()
 
 
 def test_a_connection_reads_no_more_partitions_than_it_may_and_leaves_them_in_turns(broker: WatchedBroker) -> None:

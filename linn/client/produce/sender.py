@@ -153,7 +153,7 @@ class Sender:
 
     def _send(self, connection: Connection, buffer: PartitionBuffer) -> bool:
         """Send a buffer's next batch; False if it has to wait for an answer."""
-        if not self._is_numbered(buffer):
+        if not self._prepare_next(buffer):
             return False
         batch = buffer.ready.pop(0)
         self._ready_count -= 1
@@ -170,7 +170,7 @@ class Sender:
             self._make_room()
         return True
 
-    def _is_numbered(self, buffer: PartitionBuffer) -> bool:
+    def _prepare_next(self, buffer: PartitionBuffer) -> bool:
         """Number and seal a buffer's next batch; False if it can't be sent now."""
         batch, lane = buffer.ready[0], buffer.lane
         if lane is not None and buffer.in_flight and batch.sequence - min(buffer.in_flight) >= REMEMBERED_BATCHES:
