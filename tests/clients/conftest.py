@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
 from agents import BUILDERS, AgentProcess, Commands, Missing
+from programs import Programs
 from spoken import create_topic
 
 from linn.testing.process import BrokerProcess
@@ -111,3 +113,10 @@ def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
     name = re.sub(r"[^\w-]", "-", request.node.name)
     trio.run(create_topic, broker.url, name)
     return name
+
+
+@pytest.fixture
+def programs(broker: BrokerProcess, tmp_path: Path) -> Iterator[Programs]:
+    """Programs of the test, which end before its broker does."""
+    with Programs(tmp_path) as running:
+        yield running

@@ -56,12 +56,6 @@ def broker(command: Commands, tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def programs(broker: BrokerProcess, tmp_path: Path) -> Iterator[Programs]:
-    with Programs(tmp_path) as running:
-        yield running
-
-
 def stored(client: linn.sync.Client, topic: str, partition: int) -> list[int]:
     """The numbers in a partition, in the order of its log."""
     numbers: list[int] = []

@@ -37,12 +37,6 @@ def broker(command: Commands, tmp_path: Path) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def programs(broker: BrokerProcess, tmp_path: Path) -> Iterator[Programs]:
-    with Programs(tmp_path) as running:
-        yield running
-
-
 def worker(programs: Programs, name: str, broker: BrokerProcess, topic: str, job_ms: int) -> Program:
     """Start a worker, which has subscribed on return."""
     program = programs.start(name, PROGRAM, broker.url, "work", topic, str(job_ms))
