@@ -314,8 +314,7 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
     Raises ProtocolError if the bytes are not a Frame or, `from_client`, not a client's message.
     """
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
-        settle = read_settle(frame)
-        return _decode(frame, from_client) if settle is None else Decoded(settle[0], 0, settle[1])
+        return _decode(frame, from_client)
     content = frame.tobytes()
     key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
     known = _decoded.get(key)
@@ -338,6 +337,9 @@ _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, me
 
 
 def _decode(frame: Buffer, from_client: bool = False) -> Decoded:
+    settle = read_settle(frame)
+    if settle is not None:
+        return Decoded(settle[0], 0, settle[1])
     try:
         # Twice the frame's words: overlapping pointers can't make it larger than it is.
         with schema.load("protocol").Frame.from_bytes(
