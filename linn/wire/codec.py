@@ -314,7 +314,7 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
     Raises ProtocolError if the bytes are not a Frame or, `from_client`, not a client's message.
     """
     if len(frame) > _CACHED_FRAME_BYTES_MAX:
-        return _decode(frame, from_client)
+        return _read_settlements(frame) or _decode(frame, from_client)
     content = frame.tobytes()
     key = content[:_CORRELATION_AT] + content[_CORRELATION_AT + 8 :]
     known = _decoded.get(key)
@@ -323,6 +323,8 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
     template = _READERS.get((len(content), content[_MEMBER_AT : _MEMBER_AT + 2]))
     if template is not None and (numbers := template[0].read(content)) is not None:
         return template[1](*numbers)
+    if content[_MEMBER_AT : _MEMBER_AT + 2] == _SETTLE.shape[1] and (settle := _read_settlements(content)) is not None:
+        return settle
     decoded = _decode(content, from_client)
     if content[:4] == _ONE_SEGMENT and content[8:12] == _ROOT_FIRST and type(decoded.message) in _REPEATED:
         if len(_decoded) >= _CACHED_FRAMES_MAX:
@@ -331,15 +333,18 @@ def decode(frame: memoryview, *, from_client: bool = False) -> Decoded:
     return decoded
 
 
+def _read_settlements(frame: Buffer) -> Decoded | None:
+    """Decode a settle of several entries; None if it is another message."""
+    settle = read_settle(frame)
+    return Decoded(settle[0], 0, settle[1]) if settle is not None else None
+
+
 _ONE_SEGMENT = _ROOT_FIRST = bytes(4)
 _REPEATED = (messages.Publish, messages.Credit, messages.Pull, messages.Ping, messages.Pong, messages.Done)
 """Messages that often recur with equal content. Settlements and answers have other numbers each time."""
 
 
 def _decode(frame: Buffer, from_client: bool = False) -> Decoded:
-    settle = read_settle(frame)
-    if settle is not None:
-        return Decoded(settle[0], 0, settle[1])
     try:
         # Twice the frame's words: overlapping pointers can't make it larger than it is.
         with schema.load("protocol").Frame.from_bytes(
